@@ -1,0 +1,130 @@
+"""The job store for a gateway's event loop: the same functions, submits gathered into group commits, ends pushed back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+import redis.asyncio
+from penstock.broker import encoding as enc
+from penstock.broker.connection import connect_async
+from penstock.broker.group_commit import GroupCommit
+from penstock.broker.library import library
+from penstock.broker.pushes import PushRouter, Waiter
+from penstock.broker.records import NewJob, Push, QueueStats, Submitted
+from penstock.broker.redis_store import store_error
+from penstock.broker.registry import MODELS_KEY, WORKERS_KEY, fresh_workers
+from penstock.broker.store import CancelStatus
+from penstock.job import Job, Payload
+from penstock.job_id import JobId, new_serial
+from penstock.model import ModelInfo, WorkerInfo
+
+
+class AsyncStore:
+    """What a gateway asks of the store. Every call raises `StoreUnavailable` when Redis is away or refuses to write."""
+
+    def __init__(self, url: str) -> None:
+        self.channel = f"ps:gateway:{new_serial()}"
+        self._redis = connect_async(url, name="penstock-gateway")
+        self._suffix, self._source = library()
+        self._router = PushRouter(url, self.channel, self._recheck)
+        self._commits: dict[str, GroupCommit] = {}
+
+    async def start(self) -> None:
+        await self._router.start()
+
+    async def close(self) -> None:
+        await self._router.close()
+        await self._redis.aclose()
+
+    async def _run(self, name: str, model: str, args: Sequence[enc.Arg]) -> Any:
+        command = ("FCALL", f"penstock_{name}_{self._suffix}", 1, enc.prefix(model), *args)
+        try:
+            return await self._redis.execute_command(*command)
+        except redis.ResponseError as error:
+            if "Function not found" not in str(error):
+                raise store_error(error) from error
+            await self._load()
+            return await self._redis.execute_command(*command)
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error) from error
+
+    async def _load(self) -> None:
+        try:
+            await self._redis.function_load(self._source)
+        except redis.ResponseError as error:
+            if "already exists" not in str(error):  # another process was quicker
+                raise store_error(error) from error
+
+    async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
+        """Store one job; submits of the same moment share one Redis call, and so one fsync."""
+        model = job.id.model
+        commit = self._commits.get(model)
+        if commit is None:
+            commit = self._commits[model] = GroupCommit(self._submit_all)
+        return await commit.submit(job, max_depth)
+
+    async def _submit_all(self, jobs: Sequence[NewJob], max_depth: int) -> list[Submitted]:
+        model = jobs[0].id.model
+        return enc.submit_reply(await self._run("submit", model, enc.submit_args(jobs, max_depth)), model)
+
+    def waiter(self, job: JobId) -> AbstractContextManager[Waiter]:
+        """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may pass unseen."""
+        return self._router.waiter(job)
+
+    async def watch(self, job: JobId, *, every_change: bool = False) -> Job | None:
+        """Have the job's changes pushed to this process from now on; the record as it is now."""
+        mark = "+" if every_change else "="
+        found = enc.read_reply(await self._run("watch", job.model, [job.serial, mark + self.channel]), job)
+        return found and found[0]
+
+    async def _recheck(self, job: JobId) -> Push | None:
+        """The end of a job whose push may have been lost, or None while it is live."""
+        found = await self.result(job)
+        if found is None or not found[0].state.final:
+            return None
+        record, output = found
+        error = record.error
+        return Push(job, record.state, output, error.code if error else "", error.message if error else "", record.batch)
+
+    async def read(self, job: JobId) -> Job | None:
+        found = enc.read_reply(await self._run("read", job.model, [job.serial, "0"]), job)
+        return found and found[0]
+
+    async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
+        return enc.read_reply(await self._run("read", job.model, [job.serial, "1"]), job)
+
+    async def was_collected(self, job: JobId) -> bool:
+        return bool(await self._plain(self._redis.exists(f"{enc.prefix(job.model)}tomb:{job.serial}")))
+
+    async def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
+        return CancelStatus((await self._run("cancel", job.model, [job.serial, owner])).decode())
+
+    async def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        return enc.list_reply(await self._run("list", model, [before, limit]), model)
+
+    async def stats(self, model: str) -> QueueStats:
+        return enc.stats_reply(await self._run("stats", model, []), model)
+
+    async def models(self) -> list[ModelInfo]:
+        entries = await self._plain(self._redis.hgetall(MODELS_KEY))
+        return [msgspec.json.decode(entry, type=ModelInfo) for entry in entries.values()]
+
+    async def workers(self) -> list[WorkerInfo]:
+        return fresh_workers(await self._plain(self._redis.hgetall(WORKERS_KEY)), time.time())
+
+    async def announce_model(self, info: ModelInfo) -> None:
+        await self._plain(self._redis.hset(MODELS_KEY, info.name, msgspec.json.encode(info).decode()))
+
+    async def ping(self) -> None:
+        """Nothing, when Redis is reachable and takes writes."""
+        await self._plain(self._redis.set("ps:ping", "1", px=60_000))
+
+    async def _plain(self, reply: Awaitable[Any] | Any) -> Any:
+        try:
+            return await reply
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error) from error

@@ -1,0 +1,37 @@
+"""Redis clients as penstock needs them: short time-outs, no silent retries, replies as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+CONNECT_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 5.0
+
+
+def _options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any]:
+    # Never repeat a command silently: a repeated claim would take a second batch.
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": read_timeout_s,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "client_name": name or None,
+    }
+    if not url.startswith("unix:"):
+        options["socket_keepalive"] = True
+    return options
+
+
+def connect(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.Redis:
+    """A client for one thread; opens its connection on first use."""
+    return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_options(url, name, read_timeout_s))
+
+
+def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.asyncio.Redis:
+    """A client for one event loop; opens its connections on first use."""
+    return redis.asyncio.Redis.from_url(url, retry=AsyncRetry(NoBackoff(), 0), **_options(url, name, read_timeout_s))

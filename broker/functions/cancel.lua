@@ -1,0 +1,21 @@
+-- cancel: end a waiting job at once, flag a running one. What comes first wins: after the end it is too late.
+-- ARGS: serial, owner
+-- REPLY: cancelled | requested | final | missing, then the channel of the worker that runs it ('' unless requested)
+
+local function cancel(keys, args)
+  local p, now, pushes, serial = keys[1], now_ms(), {}, args[1]
+  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'worker'})
+  if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
+  if job.state == 'leased' then
+    redis.call('HSET', p .. 'job:' .. serial, 'cancel', '1')
+    redis.call('PUBLISH', 'ps:worker:' .. job.worker, 'c' .. serial)
+    return 'requested'
+  end
+  if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final
+  dequeue(p, serial, job.version, now)
+  cancel_job(p, serial, job, now, pushes)
+  send_pushes(pushes)
+  return 'cancelled'
+end
+
+register('cancel', cancel, {'allow-oom'})

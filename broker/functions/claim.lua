@@ -1,0 +1,184 @@
+-- claim: take the next batch of one model version for one worker, or say when to ask again.
+-- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms at `limit`, slack per item ms, hurry ms, lease ms,
+--       limit of inline input bytes
+-- REPLY: reason ('' = none taken), depth, retry in ms (-1 = wait for a wake-up), now ms, stepped over, expired, number of foreign
+--        messages, the messages, then per job: serial, token, media, input, blob, band, created, deadline, attempts, crashes
+local BULK_TURN = 8 -- every 8th claim serves bulk first, so that it never starves
+local FOREIGN_MAX = 16
+local FOREIGN_AGAIN_MS = 15000
+
+-- Stock Celery messages: handed to one worker at a time, again after a while if it did not store them. With nothing else
+-- waiting they are all that is left in the lists; else they come up when tickets are popped.
+local function take_foreign(p, now, nothing_ready)
+  if nothing_ready then
+    for _, band in ipairs(BANDS) do
+      local waiting = 0
+      for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+        waiting = waiting + redis.call('ZCARD', p .. 'ready:' .. version) + redis.call('ZCARD', p .. 'solo:' .. version)
+      end
+      if waiting == 0 and redis.call('LLEN', tickets(p, band)) > 0 then pop_tickets(p, band, FOREIGN_MAX, now) end
+    end
+  end
+  local out = {}
+  if redis.call('HLEN', p .. 'foreign') == 0 then return out end
+  local all = redis.call('HGETALL', p .. 'foreign')
+  for i = 1, #all, 2 do
+    if #out < FOREIGN_MAX and tonumber(all[i + 1]) + FOREIGN_AGAIN_MS <= now then
+      redis.call('HSET', p .. 'foreign', all[i], now)
+      out[#out + 1] = all[i]
+    end
+  end
+  return out
+end
+
+local function pool_is_idle(p)
+  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do
+    if redis.call('HLEN', p .. 'held:' .. worker) > 0 then return false end
+  end
+  return true
+end
+
+-- Look at the head of the queue: end what is late, move aside what would force a tiny batch; the jobs kept, in order.
+local function choose(p, ready, limit, need, now, pushes)
+  local kept, late, bulk = {}, {}, {}
+  local stepped, expired, offset = 0, 0, 0
+  for _ = 1, 8 do
+    local page = redis.call('ZRANGE', ready, offset, offset + limit - 1, 'WITHSCORES')
+    for i = 1, #page, 2 do
+      local serial, score = page[i], tonumber(page[i + 1])
+      local band = band_of(score)
+      local deadline = score - band * WEIGHT
+      if deadline <= now then
+        redis.call('ZREM', ready, serial)
+        pop_tickets(p, band, 1, now)
+        expire_job(p, serial, load_job(p, serial, ENDING), now, pushes)
+        expired = expired + 1
+      elseif band == 0 and deadline - now < need then
+        redis.call('ZADD', ready, LATE * WEIGHT + deadline, serial)
+        pop_tickets(p, 0, 1, now)
+        push_tickets(p, LATE, 1)
+        stepped = stepped + 1
+        late[#late + 1] = {serial, deadline, LATE}
+      else
+        offset = offset + 1
+        local list = band == 0 and kept or band == LATE and late or bulk
+        list[#list + 1] = {serial, deadline, band}
+      end
+    end
+    if #kept + #late + #bulk >= limit or #page < limit * 2 then break end
+  end
+  return kept, late, bulk, stepped, expired
+end
+
+local function in_order(kept, late, bulk, bulk_first, limit)
+  local order, seen = {}, {}
+  for _, list in ipairs(bulk_first and {bulk, kept, late} or {kept, late, bulk}) do
+    for _, job in ipairs(list) do
+      if #order < limit and not seen[job[1]] then
+        seen[job[1]] = true
+        order[#order + 1] = job
+      end
+    end
+  end
+  return order
+end
+
+-- Why the batch may leave now, or nil and the ms until it may.
+local function release_reason(p, order, limit, enough, max_wait, hurry, now)
+  if #order >= limit then return 'full' end
+  if #order >= enough then return enough <= 1 and 'idle' or 'full' end
+  if pool_is_idle(p) then return 'idle' end
+  local age = now - redis.call('HGET', p .. 'job:' .. order[1][1], 'created')
+  if age >= max_wait then return 'wait' end
+  local slack = order[1][2] - now
+  if slack <= hurry then return 'deadline' end
+  return nil, math.max(1, math.min(max_wait - age, slack - hurry))
+end
+
+local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, pushes, reply)
+  local bytes, popped, gone, held = 0, {}, {}, {}
+  for _, entry in ipairs(order) do
+    local serial, deadline, band = entry[1], entry[2], entry[3]
+    local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch')
+    local input = redis.call('GET', p .. 'in:' .. serial) or ''
+    bytes = bytes + #input
+    if #gone > 0 and bytes > limit_bytes then break end
+    local epoch = job[7] + 1
+    local token = epoch .. ':' .. worker .. ':' .. nonce
+    redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', job[5] + 1, 'started', now,
+      'worker', worker)
+    push_change(pushes, p, job[8], false, {serial, 'leased', '', '', '', '', '', ''})
+    gone[#gone + 1] = serial
+    held[#held + 1] = serial
+    held[#held + 1] = now
+    popped[band] = (popped[band] or 0) + 1
+    for _, value in ipairs({serial, token, job[1], input, job[2], job[3], job[4], deadline, job[5] + 1, job[6]}) do
+      reply[#reply + 1] = value
+    end
+  end
+  redis.call('ZREM', ready, unpack(gone)) -- guard:pop
+  redis.call('HSET', p .. 'held:' .. worker, unpack(held))
+  for band, n in pairs(popped) do pop_tickets(p, band, n, now) end
+end
+
+local function claim_solo(p, version, now, pushes)
+  local solo = p .. 'solo:' .. version
+  while true do
+    local serial = redis.call('ZRANGE', solo, 0, 0)[1]
+    if not serial then return nil end
+    local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
+    if deadline > now then return serial, deadline end
+    redis.call('ZREM', solo, serial)
+    pop_tickets(p, 0, 1, now)
+    expire_job(p, serial, load_job(p, serial, ENDING), now, pushes)
+  end
+end
+
+local function claim(keys, args)
+  local p, now, pushes = keys[1], now_ms(), {}
+  local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
+  local ready, order, reason, retry = p .. 'ready:' .. version, {}, '', -1
+  local stepped, expired = 0, 0
+  local serial, deadline = claim_solo(p, version, now, pushes)
+  if serial then
+    order, reason, ready = {{serial, deadline, 0}}, 'solo', p .. 'solo:' .. version
+  else
+    -- Slack needed by the batch that can be formed, not by a full one: fewer waiting, shorter run.
+    local short = math.max(0, limit - redis.call('ZCARD', ready))
+    local kept, late, bulk
+    kept, late, bulk, stepped, expired = choose(p, ready, limit, args[7] - short * args[8], now, pushes)
+    if #bulk == 0 and #kept >= limit and redis.call('LLEN', tickets(p, 9)) > 0 then
+      -- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
+      if redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN == 0 then
+        for _, id in ipairs(redis.call('ZRANGEBYSCORE', ready, 9 * WEIGHT, '+inf', 'LIMIT', 0, limit)) do
+          local until_ms = tonumber(redis.call('HGET', p .. 'job:' .. id, 'deadline'))
+          if until_ms > now then bulk[#bulk + 1] = {id, until_ms, 9} end
+        end
+      end
+    end
+    order = in_order(kept, late, bulk, #kept >= limit and #bulk > 0, limit)
+    if #order > 0 then
+      local wait
+      reason, wait = release_reason(p, order, limit, enough, tonumber(args[6]), tonumber(args[9]), now)
+      if not reason then order, reason, retry = {}, '', wait end
+    elseif expired + stepped > 0 and redis.call('ZCARD', ready) > 0 then
+      retry = 0 -- a long run of late jobs: more behind it
+    end
+  end
+  local foreign = take_foreign(p, now, #order == 0 and retry < 0)
+  local reply = {reason, 0, retry, now, stepped, expired, #foreign}
+  for _, message in ipairs(foreign) do reply[#reply + 1] = message end
+  if #order > 0 then
+    lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, pushes, reply)
+    redis.call('ZADD', p .. 'leases', now + args[10], worker)
+  else
+    -- Ask to be woken: at once when nothing waits, else when the batch would be worth it. Unchanged = no write, no fsync.
+    local want = tostring(retry >= 0 and enough or 1)
+    if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
+  end
+  send_pushes(pushes)
+  reply[2] = depth(p)
+  return reply
+end
+
+register('claim', claim, {'allow-oom'})

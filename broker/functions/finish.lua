@@ -1,0 +1,34 @@
+-- finish: settle leased jobs of one batch with a verdict. Fenced by token, one answer per item; a repeat is answered 'already'.
+-- ARGS: worker, stamp of the batch, then per job: serial, token, succeeded | failed | dead, media, output, blob, code, message
+-- REPLY: per job ok | already | stale | cancelled
+local FINISH_STRIDE = 8
+
+local function finish(keys, args)
+  local p, now, pushes = keys[1], now_ms(), {}
+  local held, reply, tally, gone = p .. 'held:' .. args[1], {}, {}, {}
+  for i = 3, #args, FINISH_STRIDE do
+    local serial, token, state = args[i], args[i + 1], args[i + 2]
+    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery'})
+    local answer = fence(job, token)
+    if answer == 'ok' then
+      gone[#gone + 1] = serial
+      if job.cancel == '1' then -- guard:cancel
+        cancel_job(p, serial, job, now, pushes, token)
+        answer = 'cancelled'
+      else
+        end_job(p, serial, job, state, now, pushes, {media = args[i + 3], output = args[i + 4], blob = args[i + 5],
+          code = args[i + 6], message = args[i + 7], stamp = args[2], token = token})
+        tally[state] = (tally[state] or 0) + 1
+      end
+    elseif answer == 'stale' then
+      count(p, 'stale', 1)
+    end
+    reply[#reply + 1] = answer
+  end
+  if #gone > 0 then redis.call('HDEL', held, unpack(gone)) end
+  for state, n in pairs(tally) do count(p, 'ended:' .. state, n) end
+  send_pushes(pushes)
+  return reply
+end
+
+register('finish', finish, {'allow-oom'})

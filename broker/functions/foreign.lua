@@ -1,0 +1,23 @@
+-- reject_foreign: answer a stock Celery message that cannot become a job, and forget it.
+-- ARGS: message, celery id ('' = unreadable), reason
+local function reject_foreign(keys, args)
+  local p = keys[1]
+  if redis.call('HDEL', p .. 'foreign', args[1]) == 1 then
+    count(p, 'foreign_rejected', 1)
+    if args[2] ~= '' then celery_meta(p, '', args[2], 'failed', '', nil, 'invalid_message', args[3]) end
+  end
+  return 'ok'
+end
+
+register('reject_foreign', reject_foreign, {'allow-oom'})
+
+-- absent: REPLY the lease holders of the model whose own channel has no subscriber: their process is gone.
+local function absent(keys)
+  local gone = {}
+  for _, worker in ipairs(redis.call('ZRANGE', keys[1] .. 'leases', 0, -1)) do
+    if tonumber(redis.call('PUBSUB', 'NUMSUB', 'ps:worker:' .. worker)[2]) == 0 then gone[#gone + 1] = worker end
+  end
+  return gone
+end
+
+register('absent', absent, {'no-writes'})

@@ -1,0 +1,213 @@
+-- Shared by every function of the library. The loader puts `#!lua name=...` and SUFFIX in front, the transitions behind.
+--
+-- KEYS[1] of every function is `ps:{model}:`; all other keys are built from it and carry the same hash tag, so one function
+-- stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot speak to a cluster anyway.)
+--
+--   job:<serial>      hash    the record; the truth
+--   in:<serial>       string  inline input            out:<serial>   string  inline output
+--   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue
+--   solo:<version>    zset    serial -> created: suspects, each to be run alone
+--   delayed           zset    serial -> due           final          zset    serial -> when to collect it
+--   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at
+--   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
+--   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered, ...
+--   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  the job existed and was collected
+--   foreign           hash    stock Celery message -> handed out at
+--   want              string  queue length at which an idle worker asked to be woken
+-- The ticket lists `penstock.{model}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
+
+local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2109
+local BANDS = {0, 6, 9}
+local LATE = 6
+local TICKET = 't'
+local META_TTL_MS = 86400000
+local TOMB_TTL_MS = 86400000
+local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'max_attempts', 'max_crashes',
+  'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
+  'out_media', 'out_blob', 'watch', 'celery'}
+
+local function register(name, callback, flags)
+  redis.register_function{function_name = 'penstock_' .. name .. '_' .. SUFFIX, callback = callback, flags = flags}
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function model_of(p) return string.match(p, '{(.-)}') end
+
+local function tickets(p, band)
+  local name = 'penstock.{' .. model_of(p) .. '}'
+  if band == 0 then return name end
+  return name .. '\6\22' .. band
+end
+
+local function depth(p)
+  return redis.call('LLEN', tickets(p, 0)) + redis.call('LLEN', tickets(p, 6)) + redis.call('LLEN', tickets(p, 9))
+end
+
+local function count(p, what, n)
+  if n ~= 0 then redis.call('HINCRBY', p .. 'counters', what, n) end
+end
+
+local function push_tickets(p, band, n)
+  for _ = 1, n do redis.call('LPUSH', tickets(p, band), TICKET) end
+end
+
+-- Remove n tickets. Stock Celery messages met on the way wait in `foreign` until a worker has stored them as jobs.
+local function pop_tickets(p, band, n, now)
+  while n > 0 do
+    local popped = redis.call('RPOP', tickets(p, band), n)
+    if not popped then return end
+    for _, entry in ipairs(popped) do
+      if entry == TICKET then n = n - 1 else redis.call('HSETNX', p .. 'foreign', entry, 0) end
+    end
+  end
+end
+
+local function band_of(score) return math.floor(score / WEIGHT) end
+
+local function enqueue(p, serial, version, band, deadline)
+  redis.call('ZADD', p .. 'ready:' .. version, band * WEIGHT + deadline, serial)
+  redis.call('SADD', p .. 'versions', version)
+  push_tickets(p, band, 1)
+end
+
+local function enqueue_solo(p, serial, version, created)
+  redis.call('ZADD', p .. 'solo:' .. version, created, serial)
+  redis.call('SADD', p .. 'versions', version)
+  push_tickets(p, 0, 1)
+end
+
+-- Take a waiting job out of ready, solo or delayed; the place it was found in, or nil.
+local function dequeue(p, serial, version, now)
+  local score = redis.call('ZSCORE', p .. 'ready:' .. version, serial)
+  if score then
+    redis.call('ZREM', p .. 'ready:' .. version, serial)
+    pop_tickets(p, band_of(tonumber(score)), 1, now)
+    return 'ready'
+  end
+  if redis.call('ZREM', p .. 'solo:' .. version, serial) == 1 then
+    pop_tickets(p, 0, 1, now)
+    return 'solo'
+  end
+  if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
+end
+
+local function wake(p)
+  local want = redis.call('GET', p .. 'want')
+  if want and depth(p) >= tonumber(want) then
+    redis.call('DEL', p .. 'want')
+    redis.call('PUBLISH', p .. 'wake', 'w')
+  end
+end
+
+local function frame(fields)
+  local out = {}
+  for i, field in ipairs(fields) do out[i] = struct.pack('>I4', #field) .. field end
+  return table.concat(out)
+end
+
+-- Watchers are channels, each with a mark in front: '=' wants the end only, '+' every change. `pushes` gathers one message per
+-- channel, so that a settled batch costs a gateway one wake-up.
+local function push_change(pushes, p, watch, final, fields)
+  if not watch or watch == '' then return end
+  for mark, channel in string.gmatch(watch, '([=+])([^,]+)') do
+    if final or mark == '+' then
+      local list = pushes[channel] or {frame({model_of(p)})}
+      list[#list + 1] = frame(fields)
+      pushes[channel] = list
+    end
+  end
+end
+
+local function send_pushes(pushes)
+  for channel, list in pairs(pushes) do redis.call('PUBLISH', channel, table.concat(list)) end
+end
+
+local function celery_meta(p, serial, celery, state, media, output, code, message)
+  local key = 'celery-task-meta-' .. celery
+  local status, result = 'SUCCESS', nil
+  if state == 'succeeded' then
+    result = output
+    if media ~= 'application/json' or not output then
+      result = cjson.encode({job = serial .. '-' .. model_of(p), content_type = media})
+    end
+  else
+    status = (state == 'cancelled' or state == 'expired') and 'REVOKED' or 'FAILURE'
+    local kind = status == 'REVOKED' and 'TaskRevokedError' or 'PenstockError'
+    local home = status == 'REVOKED' and 'celery.exceptions' or 'penstock.errors'
+    result = cjson.encode({exc_type = kind, exc_message = {code .. ': ' .. message}, exc_module = home})
+  end
+  local meta = '{"status":"' .. status .. '","result":' .. result .. ',"traceback":null,"children":[],"task_id":'
+    .. cjson.encode(celery) .. '}'
+  redis.call('SET', key, meta, 'PX', META_TTL_MS)
+  redis.call('PUBLISH', key, meta)
+end
+
+-- The one way into a final state. `job` holds at least ttl, watch and celery; the caller has left ready, solo, delayed or held.
+-- `last` = {media, output, blob, code, message, stamp, worker, token}; absent ones are empty.
+local function end_job(p, serial, job, state, now, pushes, last)
+  local media, blob = last.media or '', last.blob or ''
+  local code, message = last.code or '', last.message or ''
+  redis.call('HSET', p .. 'job:' .. serial, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', -- guard:token_cleared
+    'code', code, 'message', message, 'stamp', last.stamp or '', 'out_media', media, 'out_blob', blob)
+  if last.output and blob == '' then redis.call('SET', p .. 'out:' .. serial, last.output) end
+  -- A failed, dead or expired job keeps its input so that it can be replayed; the others need it no more.
+  if state == 'succeeded' or state == 'cancelled' then redis.call('DEL', p .. 'in:' .. serial) end
+  redis.call('ZADD', p .. 'outbox', now, serial)
+  redis.call('ZADD', p .. 'final', now + job.ttl, serial)
+  push_change(pushes, p, job.watch, true, {serial, state, media, last.output or '', blob, code, message, last.stamp or ''})
+  if job.celery and job.celery ~= '' then
+    celery_meta(p, serial, job.celery, state, media, last.output, code, message)
+  end
+end
+
+local function load_job(p, serial, fields)
+  local values = redis.call('HMGET', p .. 'job:' .. serial, unpack(fields))
+  local job = {}
+  for i, field in ipairs(fields) do job[field] = values[i] end
+  return job
+end
+
+local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
+  'max_attempts', 'max_crashes', 'band', 'created', 'blob'}
+
+local function expire_job(p, serial, job, now, pushes)
+  end_job(p, serial, job, 'expired', now, pushes, {code = 'expired', message = 'the deadline passed before the job finished'})
+  count(p, 'ended:expired', 1)
+end
+
+local function cancel_job(p, serial, job, now, pushes, token)
+  end_job(p, serial, job, 'cancelled', now, pushes, {code = 'cancelled', message = 'cancelled by request', token = token})
+  count(p, 'ended:cancelled', 1)
+end
+
+local function kill_job(p, serial, job, now, pushes, code, message, token)
+  end_job(p, serial, job, 'dead', now, pushes, {code = code, message = message, token = token})
+  count(p, 'ended:dead', 1)
+end
+
+-- The fence. 'ok' when the caller holds the job, else the answer that it gets; nothing may be written for those.
+local function fence(job, token)
+  if not job.state then return 'stale' end
+  if job.final_token and job.final_token ~= '' and job.final_token == token then return 'already' end
+  if job.state ~= 'leased' then return 'stale' end -- guard:state
+  if job.token ~= token then return 'stale' end -- guard:fence
+  return 'ok'
+end
+
+-- A leased job whose run ended without a verdict and by a crash: alone next time, or given up.
+local function crash_job(p, serial, job, now, pushes, token)
+  local crashes = job.crashes + 1
+  redis.call('HSET', p .. 'job:' .. serial, 'crashes', crashes)
+  if crashes >= tonumber(job.max_crashes) or tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:crashes
+    kill_job(p, serial, job, now, pushes, 'poison', 'the process running it died ' .. crashes .. ' times', token)
+    return 'dead'
+  end
+  redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
+  enqueue_solo(p, serial, job.version, job.created)
+  count(p, 'redelivered', 1)
+  return 'ok'
+end

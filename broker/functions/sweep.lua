@@ -1,0 +1,115 @@
+-- sweep: take back what dead workers held; promote, expire and collect what is due. Any worker may call it at any time.
+-- ARGS: limit, then names of workers known to be gone
+-- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, their names, then blobs to delete
+
+local function take_back(p, serial, now, pushes, tally)
+  local job = load_job(p, serial, ENDING)
+  if job.state ~= 'leased' then return end
+  if job.cancel == '1' then
+    cancel_job(p, serial, job, now, pushes)
+    tally.cancelled = tally.cancelled + 1
+  elseif tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:sweep_attempts
+    kill_job(p, serial, job, now, pushes, 'attempts_spent', 'given up after ' .. job.attempts .. ' attempts whose worker was lost')
+    tally.dead = tally.dead + 1
+  elseif tonumber(job.deadline) <= now then
+    expire_job(p, serial, job, now, pushes)
+    tally.expired = tally.expired + 1
+  else
+    redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
+    if tonumber(job.crashes) > 0 then enqueue_solo(p, serial, job.version, job.created)
+    else enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline)) end
+    count(p, 'redelivered', 1)
+    tally.requeued = tally.requeued + 1
+  end
+end
+
+local function lose_workers(p, gone, now, pushes, tally)
+  local lost, named = {}, {}
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', p .. 'leases', '-inf', now)) do
+    lost[#lost + 1], named[worker] = worker, true
+  end
+  for _, worker in ipairs(gone) do
+    if not named[worker] and redis.call('ZSCORE', p .. 'leases', worker) then lost[#lost + 1] = worker end
+  end
+  for _, worker in ipairs(lost) do
+    for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do take_back(p, serial, now, pushes, tally) end
+    redis.call('DEL', p .. 'held:' .. worker)
+    redis.call('ZREM', p .. 'leases', worker)
+  end
+  return lost
+end
+
+local function promote(p, limit, now, pushes, tally)
+  for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'delayed', '-inf', now, 'LIMIT', 0, limit)) do
+    local job = load_job(p, serial, ENDING)
+    redis.call('ZREM', p .. 'delayed', serial)
+    if tonumber(job.deadline) <= now then
+      expire_job(p, serial, job, now, pushes)
+      tally.expired = tally.expired + 1
+    else
+      redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued')
+      enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
+      tally.promoted = tally.promoted + 1
+    end
+  end
+end
+
+local function expire_waiting(p, limit, now, pushes, tally)
+  local late = {}
+  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+    for _, band in ipairs(BANDS) do
+      local from = band * WEIGHT
+      for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'ready:' .. version, from, from + now, 'LIMIT', 0, limit)) do
+        late[#late + 1] = serial
+      end
+    end
+    for _, serial in ipairs(redis.call('ZRANGE', p .. 'solo:' .. version, 0, limit)) do late[#late + 1] = serial end
+  end
+  for _, serial in ipairs(redis.call('ZRANGE', p .. 'delayed', 0, limit)) do late[#late + 1] = serial end
+  for _, serial in ipairs(late) do
+    local job = load_job(p, serial, ENDING)
+    if tonumber(job.deadline) <= now then
+      dequeue(p, serial, job.version, now)
+      expire_job(p, serial, job, now, pushes)
+      tally.expired = tally.expired + 1
+    end
+  end
+end
+
+local function collect(p, limit, now, tally)
+  local blobs = {}
+  for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, limit)) do
+    local key = p .. 'job:' .. serial
+    local refs = redis.call('HMGET', key, 'blob', 'out_blob')
+    for _, ref in ipairs({refs[1] or '', refs[2] or ''}) do
+      if ref ~= '' then blobs[#blobs + 1] = ref end
+    end
+    redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial)
+    redis.call('ZREM', p .. 'final', serial)
+    redis.call('ZREM', p .. 'index', serial)
+    redis.call('ZREM', p .. 'outbox', serial)
+    redis.call('SET', p .. 'tomb:' .. serial, '', 'PX', TOMB_TTL_MS)
+    tally.collected = tally.collected + 1
+  end
+  count(p, 'collected', tally.collected)
+  return blobs
+end
+
+local function sweep(keys, args)
+  local p, now, pushes, limit = keys[1], now_ms(), {}, tonumber(args[1])
+  local tally = {requeued = 0, dead = 0, expired = 0, cancelled = 0, promoted = 0, collected = 0}
+  local gone = {}
+  for i = 2, #args do gone[#gone + 1] = args[i] end
+  local lost = lose_workers(p, gone, now, pushes, tally)
+  promote(p, limit, now, pushes, tally)
+  expire_waiting(p, limit, now, pushes, tally)
+  local blobs = collect(p, limit, now, tally)
+  send_pushes(pushes)
+  if tally.requeued + tally.promoted > 0 then wake(p) end
+  local reply = {tally.requeued, tally.dead, tally.expired, tally.cancelled, tally.promoted, tally.collected, #lost}
+  for _, worker in ipairs(lost) do reply[#reply + 1] = worker end
+  for _, blob in ipairs(blobs) do reply[#reply + 1] = blob end
+  return reply
+end
+
+register('sweep', sweep, {'allow-oom'})

@@ -1,0 +1,29 @@
+"""The Redis Function library: assembled from `functions/*.lua`, named by its own hash, loaded where it is missing.
+
+The hash is part of every function's name, so two versions of penstock run side by side on one Redis during a rolling deploy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+ORDER = ("lib", "submit", "claim", "finish", "retry", "release", "extend", "sweep", "cancel", "reconcile", "read", "foreign")
+
+
+@cache
+def body() -> str:
+    folder = files("penstock.broker") / "functions"
+    return "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in ORDER)
+
+
+def suffix_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def library(text: str | None = None) -> tuple[str, str]:
+    """The suffix of every function's name, and the source to load."""
+    text = body() if text is None else text
+    suffix = suffix_of(text)
+    return suffix, f"#!lua name=penstock_{suffix}\nlocal SUFFIX = '{suffix}'\n{text}"

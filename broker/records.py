@@ -1,0 +1,215 @@
+"""What goes into a transition and what comes out: plain frozen values, shared by the Redis store and the memory store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.job import BatchRecord, JobState, Payload, Priority
+from penstock.job_id import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be stored. `deadline_s` and `result_ttl_s` count from now by Redis' clock.
+
+    `reply_to` names the gateway channel that gets the end pushed; `celery_id` the stock Celery task that waits for it;
+    `foreign` the exact Celery message that this job replaces, so that storing one removes the other.
+    """
+
+    id: JobId
+    version: str
+    input: Payload
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float = 3_600.0
+    result_ttl_s: float = 86_400.0
+    owner: str = ""
+    idempotency_key: str = ""
+    fingerprint: str = ""
+    max_attempts: int = 3
+    max_crashes: int = 2
+    reply_to: str = ""
+    celery_id: str = ""
+    foreign: bytes = b""
+
+
+class SubmitStatus(StrEnum):
+    CREATED = "created"
+    EXISTING = "existing"  # same idempotency key, same fingerprint: `id` is the first job's
+    KEY_REUSED = "key_reused"  # same idempotency key, other fingerprint: nothing stored
+    FULL = "full"  # the queue is at its limit: nothing stored
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """`depth` is the number of jobs waiting in the model's queue after this call."""
+
+    status: SubmitStatus
+    id: JobId
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What an idle or soon idle slot asks for. Seconds.
+
+    The call takes at most `limit` jobs of `version`. It takes fewer than `enough` only if nothing else of the model is running
+    (`idle`), the first one kept has waited `max_wait_s` (`wait`), or its slack is below `hurry_s` (`deadline`); else it takes
+    none and says when to ask again. `min_slack_s` is the slack a full batch of `limit` needs, `slack_per_item_s` how much less
+    each missing item makes it; jobs with less slack than the batch at hand needs step over to the late band. `limit_bytes`
+    bounds the inline input of one batch.
+    """
+
+    model: str
+    version: str
+    worker: str
+    nonce: str
+    limit: int
+    enough: int = 1
+    max_wait_s: float = 0.0
+    min_slack_s: float = 0.0
+    slack_per_item_s: float = 0.0
+    hurry_s: float = 0.0
+    lease_s: float = 15.0
+    limit_bytes: int = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """One job now leased to the caller. `token` proves it. Moments are Unix seconds by Redis' clock."""
+
+    id: JobId
+    token: str
+    input: Payload
+    priority: Priority
+    created_at: float
+    deadline_at: float
+    attempts: int
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a `ClaimRequest`.
+
+    `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone); empty when `jobs` is.
+    `depth`: jobs still waiting. `retry_in_s`: with no jobs taken but some waiting, when to ask again (None: wait for a wake-up).
+    `now`: Redis' clock. `foreign`: stock Celery messages found in the queue, to be submitted as jobs by the caller.
+    `stepped_over`: jobs this call moved to the late band. `expired`: blobs of inputs that ended unrun, to be deleted.
+    """
+
+    jobs: tuple[ClaimedJob, ...] = ()
+    reason: str = ""
+    depth: int = 0
+    retry_in_s: float | None = None
+    now: float = 0.0
+    foreign: tuple[bytes, ...] = ()
+    stepped_over: int = 0
+    expired: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one leased job ended, for `finish`. `error_*` are empty on success; `state` is SUCCEEDED, FAILED or DEAD."""
+
+    id: JobId
+    token: str
+    state: JobState
+    output: Payload | None = None
+    error_code: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStamp:
+    """What every job of a settled batch records of it. Seconds."""
+
+    id: str = ""
+    size: int = 1
+    reason: str = ""
+    preprocess_s: float = 0.0
+    inference_s: float = 0.0
+    postprocess_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """One leased job returned without a verdict, for `release` and `retry`."""
+
+    id: JobId
+    token: str
+
+
+class Settled(StrEnum):
+    """Per item, the store's word on a finish, retry or release."""
+
+    OK = "ok"
+    ALREADY = "already"  # the same token settled it before: a repeat after a lost reply
+    STALE = "stale"  # the caller no longer holds the job: nothing was written
+    CANCELLED = "cancelled"  # a cancel request stood: the job ended CANCELLED, the output was dropped
+    DEAD = "dead"  # the limit of attempts or crashes was reached: given up
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to `extend`: `lost` means the worker's lease was taken back and nothing it holds may be settled."""
+
+    lost: bool = False
+    cancelled: tuple[JobId, ...] = ()
+    overrun: tuple[JobId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one `sweep` (with promote and expire) did. `blobs` may now be deleted."""
+
+    requeued: int = 0
+    dead: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    promoted: int = 0
+    collected: int = 0
+    blobs: tuple[str, ...] = ()
+    workers_lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What `reconcile` found wrong and mended; all must stay 0. `cursor` continues the scan, "0" ends it."""
+
+    cursor: str = "0"
+    scanned: int = 0
+    orphans: int = 0
+    tickets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9)."""
+
+    model: str
+    now: float
+    ready: dict[int, int] = field(default_factory=dict)
+    oldest_age_s: dict[int, float] = field(default_factory=dict)
+    solo: int = 0
+    delayed: int = 0
+    leased: int = 0
+    accepted: int = 0
+    ended: dict[str, int] = field(default_factory=dict)  # by final state
+    counters: dict[str, int] = field(default_factory=dict)  # redelivered, stale, promoted, expired_unrun, repaired, ...
+
+    @property
+    def depth(self) -> int:
+        return sum(self.ready.values()) + self.solo
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A state change pushed to a gateway that watches the job. `output` and the error are set at the end only."""
+
+    id: JobId
+    state: JobState
+    output: Payload | None = None
+    error_code: str = ""
+    error_message: str = ""
+    batch: BatchRecord | None = None

@@ -1,0 +1,190 @@
+"""The job store on Redis or Valkey, for one thread: each method calls the function of the same name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import redis
+from penstock.broker import encoding as enc
+from penstock.broker.connection import connect
+from penstock.broker.library import library
+from penstock.broker.records import (
+    BatchStamp,
+    Beat,
+    Claim,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    NewJob,
+    QueueStats,
+    Repair,
+    Settled,
+    Submitted,
+    SweepReport,
+)
+from penstock.broker.registry import MODELS_KEY, WORKERS_KEY, fresh_workers, worker_entry
+from penstock.broker.store import CancelStatus, ReleaseReason
+from penstock.errors import StoreUnavailable
+from penstock.job import Job, Payload
+from penstock.job_id import JobId
+from penstock.model import ModelInfo, WorkerInfo
+
+_AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
+_REFUSED = ("MISCONF", "OOM", "READONLY", "NOREPLICAS", "LOADING", "MASTERDOWN")
+Call = tuple[str, str, Sequence[enc.Arg]]
+
+
+def store_error(error: Exception) -> Exception:
+    """The error our callers know: `StoreUnavailable` when Redis is away or refuses writes, else the error itself."""
+    if isinstance(error, _AWAY):
+        return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
+    if isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED):
+        return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
+    return error
+
+
+class RedisStore:
+    """See `JobStore`. Not thread-safe; opens its connection on first use. Nothing is repeated silently."""
+
+    def __init__(self, url: str, *, name: str = "", source: str | None = None) -> None:
+        self._redis = connect(url, name=name)
+        self._suffix, self._source = library(source)
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _run(self, *calls: Call) -> list[Any]:
+        """Replies of the calls, sent in one round trip; loads the library first where Redis does not have it."""
+        try:
+            return self._send(calls)
+        except redis.ResponseError as error:
+            if "Function not found" not in str(error):
+                raise store_error(error) from error
+            self.load_functions()
+            return self._send(calls)
+        except _AWAY as error:
+            raise store_error(error) from error
+
+    def _send(self, calls: Sequence[Call]) -> list[Any]:
+        if len(calls) == 1:
+            return [self._redis.execute_command(*self._command(*calls[0]))]
+        pipe = self._redis.pipeline(transaction=False)
+        for call in calls:
+            pipe.execute_command(*self._command(*call))
+        return list(pipe.execute())
+
+    def _command(self, name: str, model: str, args: Sequence[enc.Arg]) -> tuple[Any, ...]:
+        return ("FCALL", f"penstock_{name}_{self._suffix}", 1, enc.prefix(model), *args)
+
+    def load_functions(self) -> None:
+        try:
+            self._redis.function_load(self._source)
+        except redis.ResponseError as error:
+            if "already exists" not in str(error):  # another process was quicker
+                raise store_error(error) from error
+
+    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
+        model = jobs[0].id.model
+        [reply] = self._run(("submit", model, enc.submit_args(jobs, max_depth)))
+        return enc.submit_reply(reply, model)
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        [reply] = self._run(("claim", request.model, enc.claim_args(request)))
+        return enc.claim_reply(reply, request.model)
+
+    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float) -> Beat:
+        [reply] = self._run(("extend", model, [worker, enc.ms(lease_s), enc.ms(max_run_s)]))
+        return enc.beat_reply(reply, model)
+
+    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
+        [reply] = self._run(("finish", endings[0].id.model, enc.finish_args(endings, worker, stamp)))
+        return _settled(reply)
+
+    def finish_and_claim(
+        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
+    ) -> tuple[list[Settled], Claim]:
+        """Settle one batch and take the next in one round trip."""
+        done, next_batch = self._run(
+            ("finish", request.model, enc.finish_args(endings, worker, stamp)),
+            ("claim", request.model, enc.claim_args(request)),
+        )
+        return _settled(done), enc.claim_reply(next_batch, request.model)
+
+    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+        args = [worker, enc.ms(delay_s), code, message, *enc.pairs(items)]
+        [reply] = self._run(("retry", items[0].id.model, args))
+        return _settled(reply)
+
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]:
+        [reply] = self._run(("release", items[0].id.model, [worker, reason.value, *enc.pairs(items)]))
+        return _settled(reply)
+
+    def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
+        [reply] = self._run(("sweep", model, [limit, *gone]))
+        return enc.sweep_reply(reply)
+
+    def absent(self, model: str) -> list[str]:
+        """Lease holders whose own channel nobody listens to: their process is gone, or its link to Redis is."""
+        [reply] = self._run(("absent", model, []))
+        return [name.decode() for name in reply]
+
+    def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
+        [reply] = self._run(("cancel", job.model, [job.serial, owner]))
+        return CancelStatus(reply.decode())
+
+    def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
+        [reply] = self._run(("reconcile", model, [cursor, limit]))
+        return Repair(reply[0].decode(), *reply[1:])
+
+    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None:
+        """Answer a stock Celery message that cannot become a job."""
+        self._run(("reject_foreign", model, [message, celery_id, reason]))
+
+    def read(self, job: JobId) -> Job | None:
+        [reply] = self._run(("read", job.model, [job.serial, "0"]))
+        found = enc.read_reply(reply, job)
+        return found and found[0]
+
+    def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
+        [reply] = self._run(("read", job.model, [job.serial, "1"]))
+        return enc.read_reply(reply, job)
+
+    def was_collected(self, job: JobId) -> bool:
+        return bool(self._plain(lambda r: r.exists(f"{enc.prefix(job.model)}tomb:{job.serial}")))
+
+    def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        [reply] = self._run(("list", model, [before, limit]))
+        return enc.list_reply(reply, model)
+
+    def stats(self, model: str) -> QueueStats:
+        [reply] = self._run(("stats", model, []))
+        return enc.stats_reply(reply, model)
+
+    def models(self) -> list[ModelInfo]:
+        entries = self._plain(lambda r: r.hgetall(MODELS_KEY))
+        return [msgspec.json.decode(entry, type=ModelInfo) for entry in entries.values()]
+
+    def announce_model(self, info: ModelInfo) -> None:
+        self._plain(lambda r: r.hset(MODELS_KEY, info.name, msgspec.json.encode(info)))
+
+    def workers(self) -> list[WorkerInfo]:
+        return fresh_workers(self._plain(lambda r: r.hgetall(WORKERS_KEY)), time.time())
+
+    def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> None:
+        self._plain(lambda r: r.hset(WORKERS_KEY, info.name, worker_entry(info, time.time(), ttl_s)))
+
+    def withdraw_worker(self, name: str) -> None:
+        self._plain(lambda r: r.hdel(WORKERS_KEY, name))
+
+    def _plain(self, command: Callable[[redis.Redis], Any]) -> Any:
+        try:
+            return command(self._redis)
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error) from error
+
+
+def _settled(reply: Sequence[bytes]) -> list[Settled]:
+    return [Settled(answer.decode()) for answer in reply]

@@ -1,0 +1,99 @@
+"""The job store's interface: what a worker, a test or a tool may ask of it. One method per Redis Function, same name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from penstock.broker.records import (
+    BatchStamp,
+    Beat,
+    Claim,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    NewJob,
+    QueueStats,
+    Repair,
+    Settled,
+    Submitted,
+    SweepReport,
+)
+from penstock.job import Job, Payload
+from penstock.job_id import JobId
+from penstock.model import ModelInfo, WorkerInfo
+
+
+class ReleaseReason(StrEnum):
+    """Why a leased job goes back unfinished. Only `CRASHED` is charged: attempt kept, crash + 1, next run alone."""
+
+    DRAIN = "drain"
+    UNSTARTED = "unstarted"
+    TOO_BIG = "too_big"
+    CRASHED = "crashed"
+
+
+class CancelStatus(StrEnum):
+    CANCELLED = "cancelled"  # it was waiting: ended at once
+    REQUESTED = "requested"  # it runs: flagged, its output will be dropped
+    FINAL = "final"  # too late
+    MISSING = "missing"  # never existed, collected, or another owner's
+
+
+class JobStore(Protocol):
+    """Every call is one atomic, durable step, safe to repeat after a lost reply; raises `StoreUnavailable` when Redis is away."""
+
+    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
+        """Store jobs of one model; per job, in order, what became of it."""
+        ...
+
+    def claim(self, request: ClaimRequest) -> Claim: ...
+
+    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float) -> Beat:
+        """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named."""
+        ...
+
+    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
+        """Settle jobs of one model with a verdict; fenced by token, one answer per item."""
+        ...
+
+    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+        """DELAYED for `delay_s`; at the limit of attempts FAILED with `code` and `message`."""
+        ...
+
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]: ...
+
+    def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
+        """Take back the jobs of workers whose lease passed or that are `gone`; promote, expire and collect what is due."""
+        ...
+
+    def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus: ...
+
+    def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair: ...
+
+    def read(self, job: JobId) -> Job | None:
+        """The record with its place in the queue, or None when it never existed or was collected."""
+        ...
+
+    def result(self, job: JobId) -> tuple[Job, Payload | None] | None: ...
+
+    def was_collected(self, job: JobId) -> bool:
+        """True while the tombstone of a collected job lives."""
+        ...
+
+    def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        """Newest first, at most `limit`, with serials smaller than `before`."""
+        ...
+
+    def stats(self, model: str) -> QueueStats: ...
+
+    def models(self) -> list[ModelInfo]: ...
+
+    def announce_model(self, info: ModelInfo) -> None: ...
+
+    def workers(self) -> list[WorkerInfo]: ...
+
+    def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> None: ...
+
+    def withdraw_worker(self, name: str) -> None: ...

@@ -1,0 +1,101 @@
+"""What is declared of a model: where its code is, how it is batched, its limits; and what its workers say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DEFAULT_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """`max_wait_s` bounds how long an item waits for company when other workers are busy; an idle pool never waits."""
+
+    max_batch_size: int = 8
+    max_wait_s: float = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Per model; the reasons for each default stand in docs/limits.md. Durations in seconds, sizes in bytes."""
+
+    max_queue_depth: int = 10_000
+    deadline_s: float = 3_600.0
+    bulk_deadline_s: float = 86_400.0
+    result_ttl_s: float = 86_400.0
+    sync_result_ttl_s: float = 60.0
+    max_attempts: int = 3
+    max_crashes: int = 2
+    max_run_s: float = 75.0
+    load_timeout_s: float = 300.0
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One version of one model as declared in penstock.toml or on the command line.
+
+    `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`). `workers` is the number of child
+    processes per worker process; `threads` the cores each may use (None: an equal share). `options` reach the handler untouched.
+    """
+
+    name: str
+    source: str
+    version: str = DEFAULT_VERSION
+    policy: BatchPolicy = field(default_factory=BatchPolicy)
+    limits: Limits = field(default_factory=Limits)
+    workers: int = 1
+    threads: int | None = None
+    device: str = "cpu"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """What the workers of a version announce once it is loaded: JSON Schemas, media types taken, the handler's own words."""
+
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    accepts: tuple[str, ...] = ("application/json",)
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model as the gateway sees it: declared at start, filled in by its workers."""
+
+    name: str
+    default_version: str = DEFAULT_VERSION
+    policy: BatchPolicy = field(default_factory=BatchPolicy)
+    limits: Limits = field(default_factory=Limits)
+    versions: dict[str, VersionInfo | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time."""
+
+    model: str
+    version: str
+    state: str
+    device: str = "cpu"
+    pid: int = 0
+    cores: tuple[int, ...] = ()
+    provider: str = ""
+    latency_s: dict[int, float] = field(default_factory=dict)
+    load_s: float = 0.0
+    error: str = ""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds."""
+
+    name: str
+    host: str
+    pid: int
+    started_at: float
+    slots: tuple[SlotInfo, ...] = ()
+    seen_at: float = 0.0
