@@ -3,8 +3,8 @@
 -- REPLY: cancelled | requested | final | missing, then the channel of the worker that runs it ('' unless requested)
 
 local function cancel(keys, args)
-  local p, now, pushes, serial = keys[1], now_ms(), {}, args[1]
-  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'worker'})
+  local p, now, todo, serial = keys[1], now_ms(), {}, args[1]
+  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker'})
   if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
   if job.state == 'leased' then
     redis.call('HSET', p .. 'job:' .. serial, 'cancel', '1')
@@ -13,8 +13,8 @@ local function cancel(keys, args)
   end
   if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final
   dequeue(p, serial, job.version, now)
-  cancel_job(p, serial, job, now, pushes)
-  send_pushes(pushes)
+  cancel_job(p, serial, job, now, todo)
+  flush(p, todo)
   return 'cancelled'
 end
 

@@ -39,7 +39,7 @@ local function pool_is_idle(p)
 end
 
 -- Look at the head of the queue: end what is late, move aside what would force a tiny batch; the jobs kept, in order.
-local function choose(p, ready, limit, need, now, pushes)
+local function choose(p, ready, limit, need, now, todo)
   local kept, late, bulk = {}, {}, {}
   local stepped, expired, offset = 0, 0, 0
   for _ = 1, 8 do
@@ -51,7 +51,7 @@ local function choose(p, ready, limit, need, now, pushes)
       if deadline <= now then
         redis.call('ZREM', ready, serial)
         pop_tickets(p, band, 1, now)
-        expire_job(p, serial, load_job(p, serial, ENDING), now, pushes)
+        expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
         expired = expired + 1
       elseif band == 0 and deadline - now < need then
         redis.call('ZADD', ready, LATE * WEIGHT + deadline, serial)
@@ -95,33 +95,35 @@ local function release_reason(p, order, limit, enough, max_wait, hurry, now)
   return nil, math.max(1, math.min(max_wait - age, slack - hurry))
 end
 
-local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, pushes, reply)
-  local bytes, popped, gone, held = 0, {}, {}, {}
-  for _, entry in ipairs(order) do
+local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo, reply)
+  local bytes, popped, gone, held, inputs = 0, {}, {}, {}, {}
+  for i, entry in ipairs(order) do inputs[i] = p .. 'in:' .. entry[1] end
+  inputs = redis.call('MGET', unpack(inputs))
+  for i, entry in ipairs(order) do
     local serial, deadline, band = entry[1], entry[2], entry[3]
-    local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch')
-    local input = redis.call('GET', p .. 'in:' .. serial) or ''
+    local input = inputs[i] or ''
     bytes = bytes + #input
-    if #gone > 0 and bytes > limit_bytes then break end
+    if i > 1 and bytes > limit_bytes then break end
+    local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch')
     local epoch = job[7] + 1
     local token = epoch .. ':' .. worker .. ':' .. nonce
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', job[5] + 1, 'started', now,
       'worker', worker)
-    push_change(pushes, p, job[8], false, {serial, 'leased', '', '', '', '', '', ''})
+    push_change(todo, p, job[8], false, {serial, 'leased', '', '', '', '', '', ''})
     gone[#gone + 1] = serial
     held[#held + 1] = serial
     held[#held + 1] = now
     popped[band] = (popped[band] or 0) + 1
-    for _, value in ipairs({serial, token, job[1], input, job[2], job[3], job[4], deadline, job[5] + 1, job[6]}) do
-      reply[#reply + 1] = value
-    end
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], input, job[2]
+    reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, job[5] + 1, job[6]
   end
   redis.call('ZREM', ready, unpack(gone)) -- guard:pop
   redis.call('HSET', p .. 'held:' .. worker, unpack(held))
   for band, n in pairs(popped) do pop_tickets(p, band, n, now) end
 end
 
-local function claim_solo(p, version, now, pushes)
+local function claim_solo(p, version, now, todo)
   local solo = p .. 'solo:' .. version
   while true do
     local serial = redis.call('ZRANGE', solo, 0, 0)[1]
@@ -130,23 +132,23 @@ local function claim_solo(p, version, now, pushes)
     if deadline > now then return serial, deadline end
     redis.call('ZREM', solo, serial)
     pop_tickets(p, 0, 1, now)
-    expire_job(p, serial, load_job(p, serial, ENDING), now, pushes)
+    expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
   end
 end
 
 local function claim(keys, args)
-  local p, now, pushes = keys[1], now_ms(), {}
+  local p, now, todo = keys[1], now_ms(), {}
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local ready, order, reason, retry = p .. 'ready:' .. version, {}, '', -1
   local stepped, expired = 0, 0
-  local serial, deadline = claim_solo(p, version, now, pushes)
+  local serial, deadline = claim_solo(p, version, now, todo)
   if serial then
     order, reason, ready = {{serial, deadline, 0}}, 'solo', p .. 'solo:' .. version
   else
     -- Slack needed by the batch that can be formed, not by a full one: fewer waiting, shorter run.
     local short = math.max(0, limit - redis.call('ZCARD', ready))
     local kept, late, bulk
-    kept, late, bulk, stepped, expired = choose(p, ready, limit, args[7] - short * args[8], now, pushes)
+    kept, late, bulk, stepped, expired = choose(p, ready, limit, args[7] - short * args[8], now, todo)
     if #bulk == 0 and #kept >= limit and redis.call('LLEN', tickets(p, 9)) > 0 then
       -- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
       if redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN == 0 then
@@ -169,14 +171,14 @@ local function claim(keys, args)
   local reply = {reason, 0, retry, now, stepped, expired, #foreign}
   for _, message in ipairs(foreign) do reply[#reply + 1] = message end
   if #order > 0 then
-    lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, pushes, reply)
+    lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, todo, reply)
     redis.call('ZADD', p .. 'leases', now + args[10], worker)
   else
     -- Ask to be woken: at once when nothing waits, else when the batch would be worth it. Unchanged = no write, no fsync.
     local want = tostring(retry >= 0 and enough or 1)
     if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
   end
-  send_pushes(pushes)
+  flush(p, todo)
   reply[2] = depth(p)
   return reply
 end

@@ -3,7 +3,7 @@
 -- REPLY: 'ok' | 'lost', number of cancelled, serials asked to be cancelled, then serials taken back because they ran too long
 
 local function extend(keys, args)
-  local p, now, pushes = keys[1], now_ms(), {}
+  local p, now, todo = keys[1], now_ms(), {}
   local worker, held = args[1], p .. 'held:' .. args[1]
   if not redis.call('ZSCORE', p .. 'leases', worker) then return {'lost', 0} end
   redis.call('ZADD', p .. 'leases', now + args[2], worker)
@@ -13,14 +13,14 @@ local function extend(keys, args)
     local job = load_job(p, all[i], ENDING)
     if now - all[i + 1] >= tonumber(args[3]) then
       redis.call('HDEL', held, all[i])
-      if job.cancel == '1' then cancel_job(p, all[i], job, now, pushes)
-      else crash_job(p, all[i], job, now, pushes) end
+      if job.cancel == '1' then cancel_job(p, all[i], job, now, todo)
+      else crash_job(p, all[i], job, now, todo) end
       overrun[#overrun + 1] = all[i]
     elseif job.cancel == '1' then
       cancelled[#cancelled + 1] = all[i]
     end
   end
-  send_pushes(pushes)
+  flush(p, todo)
   local reply = {'ok', #cancelled}
   for _, serial in ipairs(cancelled) do reply[#reply + 1] = serial end
   for _, serial in ipairs(overrun) do reply[#reply + 1] = serial end

@@ -4,30 +4,29 @@
 local FINISH_STRIDE = 8
 
 local function finish(keys, args)
-  local p, now, pushes = keys[1], now_ms(), {}
-  local held, reply, tally, gone = p .. 'held:' .. args[1], {}, {}, {}
+  local p, now, todo = keys[1], now_ms(), {}
+  local held, reply, gone = p .. 'held:' .. args[1], {}, {}
   for i = 3, #args, FINISH_STRIDE do
     local serial, token, state = args[i], args[i + 1], args[i + 2]
-    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery'})
+    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code'})
     local answer = fence(job, token)
     if answer == 'ok' then
       gone[#gone + 1] = serial
       if job.cancel == '1' then -- guard:cancel
-        cancel_job(p, serial, job, now, pushes, token)
+        cancel_job(p, serial, job, now, todo, token)
         answer = 'cancelled'
       else
-        end_job(p, serial, job, state, now, pushes, {media = args[i + 3], output = args[i + 4], blob = args[i + 5],
+        end_job(p, serial, job, state, now, todo, {media = args[i + 3], output = args[i + 4], blob = args[i + 5],
           code = args[i + 6], message = args[i + 7], stamp = args[2], token = token})
-        tally[state] = (tally[state] or 0) + 1
+        count(todo, 'ended:' .. state, 1)
       end
     elseif answer == 'stale' then
-      count(p, 'stale', 1)
+      count(todo, 'stale', 1)
     end
     reply[#reply + 1] = answer
   end
   if #gone > 0 then redis.call('HDEL', held, unpack(gone)) end
-  for state, n in pairs(tally) do count(p, 'ended:' .. state, n) end
-  send_pushes(pushes)
+  flush(p, todo)
   return reply
 end
 

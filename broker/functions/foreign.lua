@@ -1,10 +1,11 @@
 -- reject_foreign: answer a stock Celery message that cannot become a job, and forget it.
 -- ARGS: message, celery id ('' = unreadable), reason
 local function reject_foreign(keys, args)
-  local p = keys[1]
+  local p, todo = keys[1], {}
   if redis.call('HDEL', p .. 'foreign', args[1]) == 1 then
-    count(p, 'foreign_rejected', 1)
+    count(todo, 'foreign_rejected', 1)
     if args[2] ~= '' then celery_meta(p, '', args[2], 'failed', '', nil, 'invalid_message', args[3]) end
+    flush(p, todo)
   end
   return 'ok'
 end

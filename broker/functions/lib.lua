@@ -47,8 +47,38 @@ local function depth(p)
   return redis.call('LLEN', tickets(p, 0)) + redis.call('LLEN', tickets(p, 6)) + redis.call('LLEN', tickets(p, 9))
 end
 
-local function count(p, what, n)
-  if n ~= 0 then redis.call('HINCRBY', p .. 'counters', what, n) end
+-- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
+-- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, the rest commands by name and key.
+local function later(todo, command, key, ...)
+  local id = command .. key
+  local list = todo[id]
+  if not list then
+    list = {command, key}
+    todo[id] = list
+  end
+  for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
+end
+
+local function drop(todo, key)
+  todo.drop = todo.drop or {'DEL'}
+  todo.drop[#todo.drop + 1] = key
+end
+
+local function count(todo, what, n)
+  todo.tally = todo.tally or {}
+  todo.tally[what] = (todo.tally[what] or 0) + n
+end
+
+local function flush(p, todo)
+  for what, n in pairs(todo.tally or {}) do
+    if n ~= 0 then redis.call('HINCRBY', p .. 'counters', what, n) end
+  end
+  for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
+  todo.tally, todo.pushes = nil, nil
+  for id, list in pairs(todo) do
+    redis.call(unpack(list))
+    todo[id] = nil
+  end
 end
 
 local function push_tickets(p, band, n)
@@ -109,21 +139,20 @@ local function frame(fields)
   return table.concat(out)
 end
 
--- Watchers are channels, each with a mark in front: '=' wants the end only, '+' every change. `pushes` gathers one message per
--- channel, so that a settled batch costs a gateway one wake-up.
-local function push_change(pushes, p, watch, final, fields)
+-- Watchers are channels, each with a mark in front: '=' wants the end only, '+' every change. One message per channel, so that a
+-- settled batch costs a gateway one wake-up.
+local function push_change(todo, p, watch, final, fields)
   if not watch or watch == '' then return end
+  todo.pushes = todo.pushes or {}
+  local change
   for mark, channel in string.gmatch(watch, '([=+])([^,]+)') do
     if final or mark == '+' then
-      local list = pushes[channel] or {frame({model_of(p)})}
-      list[#list + 1] = frame(fields)
-      pushes[channel] = list
+      change = change or frame(fields)
+      local list = todo.pushes[channel] or {frame({model_of(p)})}
+      list[#list + 1] = change
+      todo.pushes[channel] = list
     end
   end
-end
-
-local function send_pushes(pushes)
-  for channel, list in pairs(pushes) do redis.call('PUBLISH', channel, table.concat(list)) end
 end
 
 local function celery_meta(p, serial, celery, state, media, output, code, message)
@@ -148,17 +177,24 @@ end
 
 -- The one way into a final state. `job` holds at least ttl, watch and celery; the caller has left ready, solo, delayed or held.
 -- `last` = {media, output, blob, code, message, stamp, worker, token}; absent ones are empty.
-local function end_job(p, serial, job, state, now, pushes, last)
+local function end_job(p, serial, job, state, now, todo, last)
   local media, blob = last.media or '', last.blob or ''
   local code, message = last.code or '', last.message or ''
-  redis.call('HSET', p .. 'job:' .. serial, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', -- guard:token_cleared
-    'code', code, 'message', message, 'stamp', last.stamp or '', 'out_media', media, 'out_blob', blob)
-  if last.output and blob == '' then redis.call('SET', p .. 'out:' .. serial, last.output) end
+  local key = p .. 'job:' .. serial
+  if state == 'succeeded' then
+    redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
+      'out_media', media, 'out_blob', blob)
+    if job.code then redis.call('HDEL', key, 'code', 'message') end
+    if blob == '' then redis.call('SET', p .. 'out:' .. serial, last.output) end
+  else
+    redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
+      'code', code, 'message', message)
+  end
   -- A failed, dead or expired job keeps its input so that it can be replayed; the others need it no more.
-  if state == 'succeeded' or state == 'cancelled' then redis.call('DEL', p .. 'in:' .. serial) end
-  redis.call('ZADD', p .. 'outbox', now, serial)
-  redis.call('ZADD', p .. 'final', now + job.ttl, serial)
-  push_change(pushes, p, job.watch, true, {serial, state, media, last.output or '', blob, code, message, last.stamp or ''})
+  if state == 'succeeded' or state == 'cancelled' then drop(todo, p .. 'in:' .. serial) end
+  later(todo, 'ZADD', p .. 'outbox', now, serial)
+  later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
+  push_change(todo, p, job.watch, true, {serial, state, media, last.output or '', blob, code, message, last.stamp or ''})
   if job.celery and job.celery ~= '' then
     celery_meta(p, serial, job.celery, state, media, last.output, code, message)
   end
@@ -171,22 +207,22 @@ local function load_job(p, serial, fields)
   return job
 end
 
-local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
+local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
   'max_attempts', 'max_crashes', 'band', 'created', 'blob'}
 
-local function expire_job(p, serial, job, now, pushes)
-  end_job(p, serial, job, 'expired', now, pushes, {code = 'expired', message = 'the deadline passed before the job finished'})
-  count(p, 'ended:expired', 1)
+local function expire_job(p, serial, job, now, todo)
+  end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})
+  count(todo, 'ended:expired', 1)
 end
 
-local function cancel_job(p, serial, job, now, pushes, token)
-  end_job(p, serial, job, 'cancelled', now, pushes, {code = 'cancelled', message = 'cancelled by request', token = token})
-  count(p, 'ended:cancelled', 1)
+local function cancel_job(p, serial, job, now, todo, token)
+  end_job(p, serial, job, 'cancelled', now, todo, {code = 'cancelled', message = 'cancelled by request', token = token})
+  count(todo, 'ended:cancelled', 1)
 end
 
-local function kill_job(p, serial, job, now, pushes, code, message, token)
-  end_job(p, serial, job, 'dead', now, pushes, {code = code, message = message, token = token})
-  count(p, 'ended:dead', 1)
+local function kill_job(p, serial, job, now, todo, code, message, token)
+  end_job(p, serial, job, 'dead', now, todo, {code = code, message = message, token = token})
+  count(todo, 'ended:dead', 1)
 end
 
 -- The fence. 'ok' when the caller holds the job, else the answer that it gets; nothing may be written for those.
@@ -199,15 +235,15 @@ local function fence(job, token)
 end
 
 -- A leased job whose run ended without a verdict and by a crash: alone next time, or given up.
-local function crash_job(p, serial, job, now, pushes, token)
+local function crash_job(p, serial, job, now, todo, token)
   local crashes = job.crashes + 1
   redis.call('HSET', p .. 'job:' .. serial, 'crashes', crashes)
   if crashes >= tonumber(job.max_crashes) or tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:crashes
-    kill_job(p, serial, job, now, pushes, 'poison', 'the process running it died ' .. crashes .. ' times', token)
+    kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times', token)
     return 'dead'
   end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
   enqueue_solo(p, serial, job.version, job.created)
-  count(p, 'redelivered', 1)
+  count(todo, 'redelivered', 1)
   return 'ok'
 end

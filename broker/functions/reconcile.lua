@@ -32,7 +32,7 @@ local function mend_tickets(p)
 end
 
 local function reconcile(keys, args)
-  local p = keys[1]
+  local p, todo = keys[1], {}
   local from = args[1] == '0' and '-' or '(' .. args[1]
   local page = redis.call('ZRANGEBYLEX', p .. 'index', from, '+', 'LIMIT', 0, args[2])
   local orphans = 0
@@ -46,7 +46,8 @@ local function reconcile(keys, args)
   end
   local mended = 0
   if args[1] == '0' then mended = mend_tickets(p) end
-  count(p, 'repaired', orphans + mended)
+  count(todo, 'repaired', orphans + mended)
+  flush(p, todo)
   if orphans > 0 then wake(p) end
   local cursor = #page < tonumber(args[2]) and '0' or page[#page]
   return {cursor, #page, orphans, mended}

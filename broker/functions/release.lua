@@ -2,15 +2,15 @@
 -- ARGS: worker, reason, then per job: serial, token
 -- REPLY: per job ok | dead (crashes or attempts spent) | cancelled | already | stale
 
-local function release_one(p, serial, token, reason, now, pushes)
+local function release_one(p, serial, token, reason, now, todo)
   local job = load_job(p, serial, ENDING)
   local answer = fence(job, token)
   if answer ~= 'ok' then return answer, false end
   if job.cancel == '1' then
-    cancel_job(p, serial, job, now, pushes, token)
+    cancel_job(p, serial, job, now, todo, token)
     return 'cancelled', true
   end
-  if reason == 'crashed' then return crash_job(p, serial, job, now, pushes, token), true end
+  if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token), true end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '', 'attempts', job.attempts - 1)
   -- A suspect that was not run is still a suspect.
   if tonumber(job.crashes) > 0 then
@@ -22,13 +22,13 @@ local function release_one(p, serial, token, reason, now, pushes)
 end
 
 local function release(keys, args)
-  local p, now, pushes, reply = keys[1], now_ms(), {}, {}
+  local p, now, todo, reply = keys[1], now_ms(), {}, {}
   for i = 3, #args, 2 do
-    local answer, left = release_one(p, args[i], args[i + 1], args[2], now, pushes)
+    local answer, left = release_one(p, args[i], args[i + 1], args[2], now, todo)
     if left then redis.call('HDEL', p .. 'held:' .. args[1], args[i]) end
     reply[#reply + 1] = answer
   end
-  send_pushes(pushes)
+  flush(p, todo)
   wake(p)
   return reply
 end

@@ -2,33 +2,33 @@
 -- ARGS: worker, delay ms, code, message, then per job: serial, token
 -- REPLY: per job ok | dead (failed at the limit) | cancelled | already | stale
 
-local function retry_one(p, serial, token, delay, code, message, now, pushes)
+local function retry_one(p, serial, token, delay, code, message, now, todo)
   local job = load_job(p, serial, ENDING)
   local answer = fence(job, token)
   if answer ~= 'ok' then return answer, false end
   if job.cancel == '1' then
-    cancel_job(p, serial, job, now, pushes, token)
+    cancel_job(p, serial, job, now, todo, token)
     return 'cancelled', true
   end
   if tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:attempts
-    end_job(p, serial, job, 'failed', now, pushes, {code = code, message = message, token = token})
-    count(p, 'ended:failed', 1)
+    end_job(p, serial, job, 'failed', now, todo, {code = code, message = message, token = token})
+    count(todo, 'ended:failed', 1)
     return 'dead', true
   end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'delayed', 'token', '', 'code', code, 'message', message)
   redis.call('ZADD', p .. 'delayed', now + delay, serial)
-  count(p, 'retried', 1)
+  count(todo, 'retried', 1)
   return 'ok', true
 end
 
 local function retry(keys, args)
-  local p, now, pushes, reply = keys[1], now_ms(), {}, {}
+  local p, now, todo, reply = keys[1], now_ms(), {}, {}
   for i = 5, #args, 2 do
-    local answer, left = retry_one(p, args[i], args[i + 1], args[2], args[3], args[4], now, pushes)
+    local answer, left = retry_one(p, args[i], args[i + 1], args[2], args[3], args[4], now, todo)
     if left then redis.call('HDEL', p .. 'held:' .. args[1], args[i]) end
     reply[#reply + 1] = answer
   end
-  send_pushes(pushes)
+  flush(p, todo)
   return reply
 end
 

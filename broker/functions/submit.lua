@@ -5,45 +5,60 @@
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
 local SUBMIT_STRIDE = 16
 
-local function known(p, serial, digest, fingerprint)
-  if digest ~= '' then
-    local first = redis.call('GET', p .. 'idem:' .. digest) -- guard:dedup
-    if first then
-      local same = string.sub(first, 27) == fingerprint
-      return same and 'existing' or 'key_reused', string.sub(first, 1, 26)
-    end
-  end
-  -- The same serial again is a submit repeated after a lost reply.
-  if redis.call('EXISTS', p .. 'job:' .. serial) == 1 then return 'existing', serial end
+local function known(p, digest, fingerprint)
+  if digest == '' then return end
+  local first = redis.call('GET', p .. 'idem:' .. digest) -- guard:dedup
+  if not first then return end
+  return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
+end
+
+-- The same serial again is a submit repeated after a lost reply: the set of those, found with one call.
+local function repeated(p, args)
+  local keys, found = {}, {}
+  for i = 3, #args, SUBMIT_STRIDE do keys[#keys + 1] = p .. 'job:' .. args[i] end
+  if redis.call('EXISTS', unpack(keys)) == 0 then return found end
+  for i = 3, #args, SUBMIT_STRIDE do found[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
+  return found
+end
+
+local function create(p, todo, now, at, args)
+  local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
+  redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
+    'deadline', deadline, 'ttl', args[at + 4], 'owner', args[at + 5], 'media', args[at + 6], 'blob', args[at + 8],
+    'max_attempts', args[at + 11], 'max_crashes', args[at + 12], 'attempts', 0, 'crashes', 0, 'epoch', 0, 'token', '',
+    'watch', args[at + 13], 'celery', args[at + 14])
+  if args[at + 8] == '' then redis.call('SET', p .. 'in:' .. serial, args[at + 7]) end
+  if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
+  later(todo, 'ZADD', p .. 'index', 0, serial)
+  later(todo, 'ZADD', p .. 'ready:' .. version, band * WEIGHT + deadline, serial)
+  later(todo, 'SADD', p .. 'versions', version)
+  later(todo, 'LPUSH', tickets(p, tonumber(band)), TICKET)
+  count(todo, 'accepted', 1)
 end
 
 local function submit(keys, args)
-  local p, now = keys[1], now_ms()
-  local waiting, reply, created = depth(p), {}, 0
+  local p, now, todo = keys[1], now_ms(), {}
+  local waiting, before, reply = depth(p), repeated(keys[1], args), {}
   for i = 3, #args, SUBMIT_STRIDE do
-    local serial, version, band = args[i], args[i + 1], tonumber(args[i + 2])
-    local digest, fingerprint, foreign = args[i + 9], args[i + 10], args[i + 15]
-    local status, first = known(p, serial, digest, fingerprint)
-    if not status and waiting >= tonumber(args[1]) then status, first = 'full', serial end
+    local serial, foreign = args[i], args[i + 15]
+    local status, first = known(p, args[i + 9], args[i + 10])
     if not status then
-      local deadline = now + args[i + 3]
-      redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
-        'deadline', deadline, 'ttl', args[i + 4], 'owner', args[i + 5], 'media', args[i + 6], 'blob', args[i + 8],
-        'max_attempts', args[i + 11], 'max_crashes', args[i + 12], 'attempts', 0, 'crashes', 0, 'epoch', 0, 'token', '',
-        'watch', args[i + 13], 'celery', args[i + 14])
-      if args[i + 8] == '' then redis.call('SET', p .. 'in:' .. serial, args[i + 7]) end
-      redis.call('ZADD', p .. 'index', 0, serial)
-      if digest ~= '' then redis.call('SET', p .. 'idem:' .. digest, serial .. fingerprint, 'PX', args[2]) end
-      enqueue(p, serial, version, band, deadline)
-      created, waiting = created + 1, waiting + 1
-      status, first = 'created', serial
+      first = serial
+      if before[serial] then status = 'existing'
+      elseif waiting >= tonumber(args[1]) then status = 'full'
+      else
+        create(p, todo, now, i, args)
+        before[serial], waiting, status = true, waiting + 1, 'created'
+      end
     end
     if foreign ~= '' and status ~= 'full' then redis.call('HDEL', p .. 'foreign', foreign) end
     reply[#reply + 1] = status
     reply[#reply + 1] = first
   end
-  count(p, 'accepted', created)
-  if created > 0 then wake(p) end
+  if todo.tally then
+    flush(p, todo)
+    wake(p)
+  end
   return {waiting, unpack(reply)}
 end
 

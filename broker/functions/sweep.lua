@@ -2,28 +2,28 @@
 -- ARGS: limit, then names of workers known to be gone
 -- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, their names, then blobs to delete
 
-local function take_back(p, serial, now, pushes, tally)
+local function take_back(p, serial, now, todo, tally)
   local job = load_job(p, serial, ENDING)
   if job.state ~= 'leased' then return end
   if job.cancel == '1' then
-    cancel_job(p, serial, job, now, pushes)
+    cancel_job(p, serial, job, now, todo)
     tally.cancelled = tally.cancelled + 1
   elseif tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:sweep_attempts
-    kill_job(p, serial, job, now, pushes, 'attempts_spent', 'given up after ' .. job.attempts .. ' attempts whose worker was lost')
+    kill_job(p, serial, job, now, todo, 'attempts_spent', 'given up after ' .. job.attempts .. ' attempts whose worker was lost')
     tally.dead = tally.dead + 1
   elseif tonumber(job.deadline) <= now then
-    expire_job(p, serial, job, now, pushes)
+    expire_job(p, serial, job, now, todo)
     tally.expired = tally.expired + 1
   else
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
     if tonumber(job.crashes) > 0 then enqueue_solo(p, serial, job.version, job.created)
     else enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline)) end
-    count(p, 'redelivered', 1)
+    count(todo, 'redelivered', 1)
     tally.requeued = tally.requeued + 1
   end
 end
 
-local function lose_workers(p, gone, now, pushes, tally)
+local function lose_workers(p, gone, now, todo, tally)
   local lost, named = {}, {}
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', p .. 'leases', '-inf', now)) do
     lost[#lost + 1], named[worker] = worker, true
@@ -32,19 +32,19 @@ local function lose_workers(p, gone, now, pushes, tally)
     if not named[worker] and redis.call('ZSCORE', p .. 'leases', worker) then lost[#lost + 1] = worker end
   end
   for _, worker in ipairs(lost) do
-    for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do take_back(p, serial, now, pushes, tally) end
+    for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do take_back(p, serial, now, todo, tally) end
     redis.call('DEL', p .. 'held:' .. worker)
     redis.call('ZREM', p .. 'leases', worker)
   end
   return lost
 end
 
-local function promote(p, limit, now, pushes, tally)
+local function promote(p, limit, now, todo, tally)
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'delayed', '-inf', now, 'LIMIT', 0, limit)) do
     local job = load_job(p, serial, ENDING)
     redis.call('ZREM', p .. 'delayed', serial)
     if tonumber(job.deadline) <= now then
-      expire_job(p, serial, job, now, pushes)
+      expire_job(p, serial, job, now, todo)
       tally.expired = tally.expired + 1
     else
       redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued')
@@ -54,7 +54,7 @@ local function promote(p, limit, now, pushes, tally)
   end
 end
 
-local function expire_waiting(p, limit, now, pushes, tally)
+local function expire_waiting(p, limit, now, todo, tally)
   local late = {}
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
     for _, band in ipairs(BANDS) do
@@ -70,13 +70,13 @@ local function expire_waiting(p, limit, now, pushes, tally)
     local job = load_job(p, serial, ENDING)
     if tonumber(job.deadline) <= now then
       dequeue(p, serial, job.version, now)
-      expire_job(p, serial, job, now, pushes)
+      expire_job(p, serial, job, now, todo)
       tally.expired = tally.expired + 1
     end
   end
 end
 
-local function collect(p, limit, now, tally)
+local function collect(p, limit, now, todo, tally)
   local blobs = {}
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, limit)) do
     local key = p .. 'job:' .. serial
@@ -91,20 +91,20 @@ local function collect(p, limit, now, tally)
     redis.call('SET', p .. 'tomb:' .. serial, '', 'PX', TOMB_TTL_MS)
     tally.collected = tally.collected + 1
   end
-  count(p, 'collected', tally.collected)
+  count(todo, 'collected', tally.collected)
   return blobs
 end
 
 local function sweep(keys, args)
-  local p, now, pushes, limit = keys[1], now_ms(), {}, tonumber(args[1])
+  local p, now, todo, limit = keys[1], now_ms(), {}, tonumber(args[1])
   local tally = {requeued = 0, dead = 0, expired = 0, cancelled = 0, promoted = 0, collected = 0}
   local gone = {}
   for i = 2, #args do gone[#gone + 1] = args[i] end
-  local lost = lose_workers(p, gone, now, pushes, tally)
-  promote(p, limit, now, pushes, tally)
-  expire_waiting(p, limit, now, pushes, tally)
-  local blobs = collect(p, limit, now, tally)
-  send_pushes(pushes)
+  local lost = lose_workers(p, gone, now, todo, tally)
+  promote(p, limit, now, todo, tally)
+  expire_waiting(p, limit, now, todo, tally)
+  local blobs = collect(p, limit, now, todo, tally)
+  flush(p, todo)
   if tally.requeued + tally.promoted > 0 then wake(p) end
   local reply = {tally.requeued, tally.dead, tally.expired, tally.cancelled, tally.promoted, tally.collected, #lost}
   for _, worker in ipairs(lost) do reply[#reply + 1] = worker end
