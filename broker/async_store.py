@@ -20,7 +20,7 @@ from penstock.broker.registry import MODELS_KEY, WORKERS_KEY, fresh_workers
 from penstock.broker.store import CancelStatus
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
-from penstock.model import ModelInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, WorkerInfo
 
 
 class AsyncStore:

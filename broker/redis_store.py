@@ -30,10 +30,14 @@ from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId
-from penstock.model import ModelInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, WorkerInfo
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
-_REFUSED = ("MISCONF", "OOM", "READONLY", "NOREPLICAS", "LOADING", "MASTERDOWN")
+# redis-py has classes for some refusals and cuts their code off the message; the others keep it.
+_REFUSALS = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
+_REFUSED = ("MISCONF", "NOREPLICAS")
+# Lua passes at most some 8,000 values to one Redis command; submit.lua refuses more jobs than this.
+_MOST_JOBS = 1_000
 Call = tuple[str, str, Sequence[enc.Arg]]
 
 
@@ -41,7 +45,7 @@ def store_error(error: Exception) -> Exception:
     """The error our callers know: `StoreUnavailable` when Redis is away or refuses writes, else the error itself."""
     if isinstance(error, _AWAY):
         return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
-    if isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED):
+    if isinstance(error, _REFUSALS) or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED)):
         return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
     return error
 
@@ -88,8 +92,9 @@ class RedisStore:
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         model = jobs[0].id.model
-        [reply] = self._run(("submit", model, enc.submit_args(jobs, max_depth)))
-        return enc.submit_reply(reply, model)
+        parts = (jobs[i : i + _MOST_JOBS] for i in range(0, len(jobs), _MOST_JOBS))
+        replies = self._run(*(("submit", model, enc.submit_args(part, max_depth)) for part in parts))
+        return [answer for reply in replies for answer in enc.submit_reply(reply, model)]
 
     def claim(self, request: ClaimRequest) -> Claim:
         [reply] = self._run(("claim", request.model, enc.claim_args(request)))

@@ -22,7 +22,7 @@ from penstock.broker.records import (
 )
 from penstock.job import Job, Payload
 from penstock.job_id import JobId
-from penstock.model import ModelInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, WorkerInfo
 
 
 class ReleaseReason(StrEnum):

@@ -38,12 +38,12 @@ local function pool_is_idle(p)
   return true
 end
 
--- Look at the head of the queue: end what is late, move aside what would force a tiny batch; the jobs kept, in order.
-local function choose(p, ready, limit, need, now, todo)
-  local kept, late, bulk = {}, {}, {}
-  local stepped, expired, offset = 0, 0, 0
+-- At least `limit` live jobs between two scores, in order, or all there are: what is late ends here, what has less slack than
+-- `need` moves aside to the late band (so `to` must end before that band, unless `need` is 0).
+local function live(p, ready, from, to, limit, need, now, todo)
+  local found, expired, stepped = {}, 0, 0
   for _ = 1, 8 do
-    local page = redis.call('ZRANGE', ready, offset, offset + limit - 1, 'WITHSCORES')
+    local page = redis.call('ZRANGEBYSCORE', ready, from, to, 'WITHSCORES', 'LIMIT', #found, limit)
     for i = 1, #page, 2 do
       local serial, score = page[i], tonumber(page[i + 1])
       local band = band_of(score)
@@ -53,31 +53,37 @@ local function choose(p, ready, limit, need, now, todo)
         pop_tickets(p, band, 1, now)
         expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
         expired = expired + 1
-      elseif band == 0 and deadline - now < need then
+      elseif deadline - now < need then
         redis.call('ZADD', ready, LATE * WEIGHT + deadline, serial)
-        pop_tickets(p, 0, 1, now)
+        pop_tickets(p, band, 1, now)
         push_tickets(p, LATE, 1)
         stepped = stepped + 1
-        late[#late + 1] = {serial, deadline, LATE}
       else
-        offset = offset + 1
-        local list = band == 0 and kept or band == LATE and late or bulk
-        list[#list + 1] = {serial, deadline, band}
+        found[#found + 1] = {serial, deadline, band}
       end
     end
-    if #kept + #late + #bulk >= limit or #page < limit * 2 then break end
+    if #found >= limit or #page < limit * 2 then break end
   end
-  return kept, late, bulk, stepped, expired
+  return found, expired, stepped
 end
 
-local function in_order(kept, late, bulk, bulk_first, limit)
-  local order, seen = {}, {}
-  for _, list in ipairs(bulk_first and {bulk, kept, late} or {kept, late, bulk}) do
+-- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
+local function bulk_turn(p, ready, limit, now)
+  local bulk = {}
+  if redis.call('LLEN', tickets(p, 9)) == 0 then return bulk end
+  if redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN ~= 0 then return bulk end
+  for _, serial in ipairs(redis.call('ZRANGEBYSCORE', ready, 9 * WEIGHT, '+inf', 'LIMIT', 0, limit)) do
+    local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
+    if deadline > now then bulk[#bulk + 1] = {serial, deadline, 9} end
+  end
+  return bulk
+end
+
+local function in_order(first, second, limit)
+  local order = {}
+  for _, list in ipairs({first, second}) do
     for _, job in ipairs(list) do
-      if #order < limit and not seen[job[1]] then
-        seen[job[1]] = true
-        order[#order + 1] = job
-      end
+      if #order < limit then order[#order + 1] = job end
     end
   end
   return order
@@ -124,15 +130,16 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
 end
 
 local function claim_solo(p, version, now, todo)
-  local solo = p .. 'solo:' .. version
+  local solo, expired = p .. 'solo:' .. version, 0
   while true do
     local serial = redis.call('ZRANGE', solo, 0, 0)[1]
-    if not serial then return nil end
+    if not serial then return nil, nil, expired end
     local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
-    if deadline > now then return serial, deadline end
+    if deadline > now then return serial, deadline, expired end
     redis.call('ZREM', solo, serial)
     pop_tickets(p, 0, 1, now)
     expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
+    expired = expired + 1
   end
 end
 
@@ -141,24 +148,20 @@ local function claim(keys, args)
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local ready, order, reason, retry = p .. 'ready:' .. version, {}, '', -1
   local stepped, expired = 0, 0
-  local serial, deadline = claim_solo(p, version, now, todo)
+  local serial, deadline, dropped = claim_solo(p, version, now, todo)
   if serial then
     order, reason, ready = {{serial, deadline, 0}}, 'solo', p .. 'solo:' .. version
   else
     -- Slack needed by the batch that can be formed, not by a full one: fewer waiting, shorter run.
     local short = math.max(0, limit - redis.call('ZCARD', ready))
-    local kept, late, bulk
-    kept, late, bulk, stepped, expired = choose(p, ready, limit, args[7] - short * args[8], now, todo)
-    if #bulk == 0 and #kept >= limit and redis.call('LLEN', tickets(p, 9)) > 0 then
-      -- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
-      if redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN == 0 then
-        for _, id in ipairs(redis.call('ZRANGEBYSCORE', ready, 9 * WEIGHT, '+inf', 'LIMIT', 0, limit)) do
-          local until_ms = tonumber(redis.call('HGET', p .. 'job:' .. id, 'deadline'))
-          if until_ms > now then bulk[#bulk + 1] = {id, until_ms, 9} end
-        end
-      end
+    local kept, rest, over
+    kept, expired, stepped = live(p, ready, '-inf', '(' .. WEIGHT, limit, args[7] - short * args[8], now, todo)
+    if #kept >= limit then
+      order = in_order(bulk_turn(p, ready, limit, now), kept, limit)
+    else
+      rest, over = live(p, ready, WEIGHT, '+inf', limit, 0, now, todo)
+      order, expired = in_order(kept, rest, limit), expired + over
     end
-    order = in_order(kept, late, bulk, #kept >= limit and #bulk > 0, limit)
     if #order > 0 then
       local wait
       reason, wait = release_reason(p, order, limit, enough, tonumber(args[6]), tonumber(args[9]), now)
@@ -168,7 +171,7 @@ local function claim(keys, args)
     end
   end
   local foreign = take_foreign(p, now, #order == 0 and retry < 0)
-  local reply = {reason, 0, retry, now, stepped, expired, #foreign}
+  local reply = {reason, 0, retry, now, stepped, expired + dropped, #foreign}
   for _, message in ipairs(foreign) do reply[#reply + 1] = message end
   if #order > 0 then
     lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, todo, reply)

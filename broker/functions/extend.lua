@@ -21,6 +21,7 @@ local function extend(keys, args)
     end
   end
   flush(p, todo)
+  if #overrun > 0 then wake(p) end
   local reply = {'ok', #cancelled}
   for _, serial in ipairs(cancelled) do reply[#reply + 1] = serial end
   for _, serial in ipairs(overrun) do reply[#reply + 1] = serial end

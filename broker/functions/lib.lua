@@ -110,6 +110,15 @@ local function enqueue_solo(p, serial, version, created)
   push_tickets(p, 0, 1)
 end
 
+-- Back into the queue after a lease or a delay. A job that crashed once is still a suspect, and runs alone.
+local function requeue(p, serial, job)
+  if tonumber(job.crashes) > 0 then
+    enqueue_solo(p, serial, job.version, job.created)
+  else
+    enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
+  end
+end
+
 -- Take a waiting job out of ready, solo or delayed; the place it was found in, or nil.
 local function dequeue(p, serial, version, now)
   local score = redis.call('ZSCORE', p .. 'ready:' .. version, serial)
@@ -160,7 +169,7 @@ local function celery_meta(p, serial, celery, state, media, output, code, messag
   local status, result = 'SUCCESS', nil
   if state == 'succeeded' then
     result = output
-    if media ~= 'application/json' or not output then
+    if media ~= 'application/json' or not output or output == '' then
       result = cjson.encode({job = serial .. '-' .. model_of(p), content_type = media})
     end
   else

@@ -5,6 +5,7 @@
 local function release_one(p, serial, token, reason, now, todo)
   local job = load_job(p, serial, ENDING)
   local answer = fence(job, token)
+  if answer == 'stale' then count(todo, 'stale', 1) end
   if answer ~= 'ok' then return answer, false end
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo, token)
@@ -12,12 +13,7 @@ local function release_one(p, serial, token, reason, now, todo)
   end
   if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token), true end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '', 'attempts', job.attempts - 1)
-  -- A suspect that was not run is still a suspect.
-  if tonumber(job.crashes) > 0 then
-    enqueue_solo(p, serial, job.version, job.created)
-  else
-    enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
-  end
+  requeue(p, serial, job)
   return 'ok', true
 end
 

@@ -5,6 +5,7 @@
 local function retry_one(p, serial, token, delay, code, message, now, todo)
   local job = load_job(p, serial, ENDING)
   local answer = fence(job, token)
+  if answer == 'stale' then count(todo, 'stale', 1) end
   if answer ~= 'ok' then return answer, false end
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo, token)

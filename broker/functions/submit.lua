@@ -4,6 +4,7 @@
 -- REPLY: depth, then per job: created | existing | key_reused | full, serial
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
 local SUBMIT_STRIDE = 16
+local SUBMIT_MAX = 1000 -- Lua passes at most some 8,000 values to one command; a call cut short there would be half done
 
 local function known(p, digest, fingerprint)
   if digest == '' then return end
@@ -37,6 +38,7 @@ local function create(p, todo, now, at, args)
 end
 
 local function submit(keys, args)
+  if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now, todo = keys[1], now_ms(), {}
   local waiting, before, reply = depth(p), repeated(keys[1], args), {}
   for i = 3, #args, SUBMIT_STRIDE do

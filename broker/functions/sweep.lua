@@ -16,8 +16,7 @@ local function take_back(p, serial, now, todo, tally)
     tally.expired = tally.expired + 1
   else
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
-    if tonumber(job.crashes) > 0 then enqueue_solo(p, serial, job.version, job.created)
-    else enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline)) end
+    requeue(p, serial, job)
     count(todo, 'redelivered', 1)
     tally.requeued = tally.requeued + 1
   end
@@ -48,7 +47,7 @@ local function promote(p, limit, now, todo, tally)
       tally.expired = tally.expired + 1
     else
       redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued')
-      enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
+      requeue(p, serial, job)
       tally.promoted = tally.promoted + 1
     end
   end

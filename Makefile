@@ -1,0 +1,58 @@
+# Every way to work on penstock. CI calls these targets and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := core broker handlers workers gateway client cli benchmarks
+SOURCES := $(PACKAGES) tests examples
+MODELS ?= examples/square.py
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+# What reads code out of data. Ruff refuses the imports; this also finds the options that switch such readers on.
+UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench up clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-onnx ## classify real images: start a gateway and a worker, submit jobs, show the answers
+	$(BIN)/python examples/digits/demo.py
+
+test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease" for a part of it)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-test ## lint, format, types, import directions, no unsafe loading
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p penstock
+	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint
+	PYTHONPATH=build/lint $(BIN)/lint-imports --no-cache
+	@! grep -rnE '$(UNSAFE)' --include='*.py' $(SOURCES) || { echo 'refused: the lines above load code from data'; exit 1; }
+
+format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_ARGS="--help" for its options)
+	$(BIN)/python -m penstock.benchmarks.main_path $(BENCH_ARGS)
+
+up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
+	$(BIN)/penstock up $(MODELS)
+
+clean: ## remove what builds and tools left; keeps .venv and the jobs in .penstock
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or later; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are older than what they depend on exactly when an install is due.
+$(VENV)/.installed-onnx: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[onnx]' -c constraints.txt
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]' -c constraints.txt
+	@touch $(VENV)/.installed-onnx $@

@@ -1,0 +1,233 @@
+"""One model's jobs in plain memory: the records, the four places a live job can be in, and the small moves between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.broker.records import BatchStamp, ClaimedJob, NewJob
+from penstock.job import BANDS, BatchRecord, Job, JobError, JobState, Payload
+from penstock.job_id import JobId
+
+TOMBSTONE_S = 86_400.0
+IDEMPOTENCY_S = 172_800.0
+FOREIGN_AGAIN_S = 15.0
+EXPIRED = JobError("expired", "the deadline passed before the job finished")
+CANCELLED = JobError("cancelled", "cancelled by request")
+
+
+@dataclass(slots=True)
+class Record:
+    """What is stored of one job. `due_at` is when a DELAYED one may be queued again; `held_at` when its holder took it."""
+
+    new: NewJob
+    created_at: float
+    deadline_at: float
+    band: int
+    state: JobState = JobState.QUEUED
+    epoch: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    token: str = ""
+    final_token: str = ""
+    worker: str = ""
+    due_at: float = 0.0
+    held_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    cancel_requested: bool = False
+    error: JobError | None = None
+    batch: BatchRecord | None = None
+    output: Payload | None = None
+
+    @property
+    def serial(self) -> str:
+        return self.new.id.serial
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        return (self.band, self.deadline_at, self.serial)
+
+    @property
+    def collect_at(self) -> float:
+        return (self.finished_at or 0.0) + self.new.result_ttl_s
+
+    def claimed(self) -> ClaimedJob:
+        return ClaimedJob(
+            id=self.new.id,
+            token=self.token,
+            input=self.new.input,
+            priority=self.new.priority,
+            created_at=self.created_at,
+            deadline_at=self.deadline_at,
+            attempts=self.attempts,
+            crashes=self.crashes,
+        )
+
+    def job(self, position: int | None) -> Job:
+        return Job(
+            id=self.new.id,
+            state=self.state,
+            version=self.new.version,
+            priority=self.new.priority,
+            created_at=self.created_at,
+            deadline_at=self.deadline_at,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            owner=self.new.owner,
+            content_type=self.new.input.content_type,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            cancel_requested=self.cancel_requested,
+            error=self.error,
+            batch=self.batch,
+            position=position,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """Who used an idempotency key first."""
+
+    fingerprint: str
+    id: JobId
+    forget_at: float
+
+
+@dataclass(slots=True)
+class MemoryQueue:
+    """The state of one model. `leases` maps a worker to the end of its lease, `held` to the serials it runs."""
+
+    model: str
+    records: dict[str, Record] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+    solo: set[str] = field(default_factory=set)
+    delayed: set[str] = field(default_factory=set)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    leases: dict[str, float] = field(default_factory=dict)
+    keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
+    outbox: dict[str, JobState] = field(default_factory=dict)
+    tombstones: dict[str, float] = field(default_factory=dict)
+    foreign: dict[bytes, float] = field(default_factory=dict)
+    accepted: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def depth(self) -> int:
+        return len(self.ready) + len(self.solo)
+
+    @property
+    def leased(self) -> int:
+        return sum(len(serials) for serials in self.held.values())
+
+    def in_order(self, version: str) -> list[Record]:
+        found = [self.records[serial] for serial in self.ready]
+        return sorted((r for r in found if r.new.version == version), key=lambda r: r.place)
+
+    def suspects(self, version: str) -> list[Record]:
+        found = [self.records[serial] for serial in self.solo]
+        return sorted((r for r in found if r.new.version == version), key=lambda r: (r.created_at, r.serial))
+
+    def waiting(self) -> Iterator[Record]:
+        """Every job that is queued or delayed, in no order."""
+        for serial in [*self.ready, *self.solo, *self.delayed]:
+            yield self.records[serial]
+
+    def position(self, record: Record) -> int | None:
+        """How many jobs of its version stand before this one, or None when it does not wait in the queue."""
+        return self.in_order(record.new.version).index(record) if record.serial in self.ready else None
+
+    def enqueue(self, record: Record) -> None:
+        """Put a job into its place in the queue, or among the suspects when one of its runs crashed."""
+        self._lift(record)
+        record.state, record.band = JobState.QUEUED, record.new.priority.band
+        (self.solo if record.crashes else self.ready).add(record.serial)
+
+    def delay(self, record: Record, *, until: float) -> None:
+        self._lift(record)
+        record.state, record.due_at = JobState.DELAYED, until
+        self.delayed.add(record.serial)
+
+    def lease(self, record: Record, *, worker: str, nonce: str, now: float) -> None:
+        self._lift(record)
+        record.state, record.worker = JobState.LEASED, worker
+        record.epoch += 1
+        record.attempts += 1
+        record.token = f"{record.epoch}:{worker}:{nonce}"
+        record.held_at = record.started_at = now
+        self.held.setdefault(worker, set()).add(record.serial)
+
+    def end(self, record: Record, state: JobState, *, now: float, error: JobError | None = None, token: str = "") -> None:
+        """The one way into a final state: off its place, one outbox row, one count. `token` is the one that ended it."""
+        self._lift(record)
+        record.final_token = token
+        record.state, record.finished_at, record.error = state, now, error
+        self.outbox[record.serial] = state
+        self.ended[state.value] += 1
+
+    def expire(self, record: Record, *, now: float) -> None:
+        self.end(record, JobState.EXPIRED, now=now, error=EXPIRED)
+
+    def cancel(self, record: Record, *, now: float, token: str = "") -> None:
+        self.end(record, JobState.CANCELLED, now=now, error=CANCELLED, token=token)
+
+    def crash(self, record: Record, *, now: float, token: str = "") -> bool:
+        """Charge a crash; True when that was one too many and the job is dead."""
+        record.crashes += 1
+        spent = record.crashes >= record.new.max_crashes or record.attempts >= record.new.max_attempts
+        if spent:
+            error = JobError("poison", f"the process running it died {record.crashes} times")
+            self.end(record, JobState.DEAD, now=now, error=error, token=token)
+        else:
+            self.enqueue(record)
+            self.counters["redelivered"] += 1
+        return spent
+
+    def collect(self, record: Record, *, now: float) -> None:
+        del self.records[record.serial]
+        self.outbox.pop(record.serial, None)
+        self.tombstones[record.serial] = now + TOMBSTONE_S
+
+    def homeless(self) -> list[Record]:
+        """Live jobs that stand in none of the places; there must never be one."""
+        held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
+        placed = self.ready | self.solo | self.delayed | held
+        return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
+
+    def hand_out_foreign(self, now: float) -> tuple[bytes, ...]:
+        """Stock Celery messages for one worker to store; again after a while if it did not."""
+        due = [message for message, handed_at in self.foreign.items() if handed_at + FOREIGN_AGAIN_S <= now]
+        self.foreign.update(dict.fromkeys(due, now))
+        return tuple(due)
+
+    def depth_by_band(self) -> dict[int, int]:
+        counts = Counter(self.records[serial].band for serial in self.ready)
+        return {band: counts[band] for band in BANDS}
+
+    def head_age_by_band(self, now: float) -> dict[int, float]:
+        """How long the job that goes next in each band has waited."""
+        ages = dict.fromkeys(BANDS, 0.0)
+        for band in BANDS:
+            heads = [r for r in map(self.records.__getitem__, self.ready) if r.band == band]
+            if heads:
+                ages[band] = now - min(heads, key=lambda r: r.place).created_at
+        return ages
+
+    def _lift(self, record: Record) -> None:
+        for place in (self.ready, self.solo, self.delayed, self.held.get(record.worker, set())):
+            place.discard(record.serial)
+        record.token = ""
+
+
+def batch_record(stamp: BatchStamp, worker: str) -> BatchRecord:
+    return BatchRecord(
+        id=stamp.id,
+        size=stamp.size,
+        reason=stamp.reason,
+        preprocess_s=stamp.preprocess_s,
+        inference_s=stamp.inference_s,
+        postprocess_s=stamp.postprocess_s,
+        worker=worker,
+    )

@@ -1,0 +1,221 @@
+"""Everything that can be set, checked as a whole: flags over environment over penstock.toml over defaults.
+
+Read once at the edge of a process; code below receives the values it needs, never this object. The only module of ours that
+imports pydantic besides the gateway.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from penstock.errors import ConfigError
+from penstock.job_id import MODEL_NAME
+from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
+from penstock.settings_faults import explain
+from penstock.settings_sources import Layer, env_layer, file_layer, flag_layer, merge
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def _named(name: str) -> str:
+    if not MODEL_NAME.fullmatch(name):
+        raise ValueError("names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_named)]
+Seconds = Annotated[float, Field(gt=0)]
+Bytes = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Table(BaseModel):
+    """Frozen; a key that is not listed is a fault, because a misspelt limit that is ignored is found in the next incident."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class StoreSettings(_Table):
+    """Where jobs live. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password."""
+
+    url: str | None = Field(default=None, repr=False, pattern=r"^(rediss?|unix|redis\+socket|sentinel|valkeys?)://")
+    state_dir: Path
+    fsync: Literal["always", "everysec"] = "always"
+    blob_dir: Path | None = None
+    inline_input_bytes: Bytes = 16 * KIB
+    inline_output_bytes: Bytes = 64 * KIB
+
+
+class GatewaySettings(_Table):
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=8080, ge=0, le=65_535)
+    processes: Count = 1
+    max_json_bytes: Count = 4 * MIB
+    max_raw_bytes: Count = 32 * MIB
+    max_json_depth: Count = 64
+    sync_timeout_s: Seconds = 60.0
+
+
+class WorkerSettings(_Table):
+    """Durations in seconds. `metrics_port` 0: no port of its own."""
+
+    lease_s: Seconds = 15.0
+    beat_s: Seconds = 4.0
+    sweep_s: Seconds = 1.0
+    grace_s: float = Field(default=30.0, ge=0)
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+
+    @model_validator(mode="after")
+    def _two_beats_fit_a_lease(self) -> WorkerSettings:
+        if self.beat_s * 2 > self.lease_s:
+            raise ValueError(
+                f"beat_s ({self.beat_s:g}) may be at most half of lease_s ({self.lease_s:g}): one beat may be lost"
+            )
+        return self
+
+
+class VersionSettings(_Table):
+    """What one version of a model is and how it runs. A table under `versions` holds only what differs from the model's own."""
+
+    source: str = ""
+    max_batch_size: Count = BatchPolicy().max_batch_size
+    max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
+    workers: Count = 1
+    threads: Count | None = None
+    device: str = Field(default="cpu", min_length=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+    max_queue_depth: Count = Limits().max_queue_depth
+    deadline_s: Seconds = Limits().deadline_s
+    bulk_deadline_s: Seconds = Limits().bulk_deadline_s
+    result_ttl_s: Seconds = Limits().result_ttl_s
+    sync_result_ttl_s: Seconds = Limits().sync_result_ttl_s
+    max_attempts: Count = Limits().max_attempts
+    max_crashes: Count = Limits().max_crashes
+    max_run_s: Seconds = Limits().max_run_s
+    load_timeout_s: Seconds = Limits().load_timeout_s
+    memory_limit_bytes: Count | None = None
+
+
+class ModelSettings(VersionSettings):
+    """A model: its own fields are those of `version`; further versions stand in `versions` by name."""
+
+    version: Name = DEFAULT_VERSION
+    default_version: str | None = None
+    versions: dict[Name, VersionSettings] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _default_version_exists(self) -> ModelSettings:
+        if self.default_version is not None and self.default_version not in self.tables():
+            raise ValueError(f"default_version {self.default_version!r} is none of its versions {', '.join(self.tables())}")
+        return self
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Each version's full table, what it does not say filled in from the model's own."""
+        shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
+        own = {self.version: shared} if self.source or not self.versions else {}
+        written = {
+            version: {name: getattr(table, name) for name in table.model_fields_set} for version, table in self.versions.items()
+        }
+        return own | {version: shared | table for version, table in written.items()}
+
+    @property
+    def chosen_version(self) -> str:
+        """The version that serves when the caller names none: as declared, else the model's own, else the first one written."""
+        return self.default_version or next(iter(self.tables()))
+
+
+class Settings(_Table):
+    """All settings of a process. Paths are absolute."""
+
+    store: StoreSettings
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    models: dict[Name, ModelSettings] = Field(default_factory=dict)
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls, config: Path | None = None, env: Mapping[str, str] | None = None, *, flags: Mapping[str, Any] | None = None
+    ) -> Settings:
+        """The settings in force; raises `ConfigError` with every fault found.
+
+        `config` falls back to PENSTOCK_CONFIG, `env` to the process's own. `flags` are dotted paths, None meaning not given.
+        """
+        env = os.environ if env is None else env
+        config = config or (Path(env["PENSTOCK_CONFIG"]) if env.get("PENSTOCK_CONFIG") else None)
+        config = config.absolute() if config else None
+        from_file = file_layer(config)
+        from_env = env_layer(env, merge(from_file)[0].get("models") or {})
+        # Beside the file, not where the command was typed: started from anywhere, the same penstock.toml finds its jobs again.
+        default = Layer(config.parent if config else Path.cwd())
+        default.put(("store", "state_dir"), ".penstock", "default")
+        tree, origins = merge(default, from_file, from_env, flag_layer(flags or {}))
+        return cls._checked(tree, origins, faults=from_file.faults + from_env.faults, config=config)
+
+    @classmethod
+    def _checked(cls, tree: dict[str, Any], origins: dict[str, str], *, faults: list[str], config: Path | None) -> Settings:
+        faults = faults + _missing_sources(tree)
+        try:
+            settings = cls.model_validate(tree)
+        except ValidationError as invalid:
+            faults += explain(invalid, cls, origins)
+        if faults:
+            raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
+        settings._origins = origins
+        return settings
+
+    @property
+    def blob_dir(self) -> Path:
+        return self.store.blob_dir or self.store.state_dir / "blobs"
+
+    def specs(self) -> list[ModelSpec]:
+        """One per model and version, in the order written."""
+        return [_spec(name, version, table) for name, model in self.models.items() for version, table in model.tables().items()]
+
+    def model_infos(self) -> list[ModelInfo]:
+        """One per model, as a gateway knows it before any worker has spoken; the limits are those of the chosen version."""
+        return [_info(name, model) for name, model in self.models.items()]
+
+    def origin(self, path: str) -> str:
+        """Where the value at a dotted path came from: `flag`, `env NAME`, the file's path, or `default`."""
+        return self._origins.get(path, "default")
+
+
+def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        version=version,
+        policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
+        limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
+        **{key: table[key] for key in ("source", "workers", "threads", "device", "options")},
+    )
+
+
+def _info(name: str, model: ModelSettings) -> ModelInfo:
+    specs = {version: _spec(name, version, table) for version, table in model.tables().items()}
+    chosen = specs[model.chosen_version]
+    return ModelInfo(name, model.chosen_version, chosen.policy, chosen.limits, versions=dict.fromkeys(specs))
+
+
+def _missing_sources(tree: Mapping[str, Any]) -> list[str]:
+    """Beside the table's own check, because that one is skipped as soon as any other value of the table is wrong."""
+    faults = []
+    models = tree.get("models")
+    for name, table in models.items() if isinstance(models, dict) else ():
+        if not isinstance(table, dict) or table.get("source"):
+            continue
+        versions = table.get("versions")
+        tables = versions.items() if isinstance(versions, dict) else ()
+        bare = [
+            f"models.{name}.versions.{version}" for version, own in tables if isinstance(own, dict) and not own.get("source")
+        ]
+        bare = bare if tables else [f"models.{name}"]
+        faults += [f'{path}.source: missing; name the model\'s code or file, as in source = "square.py"' for path in bare]
+    return faults

@@ -1,0 +1,84 @@
+"""What is wrong with settings, in sentences: where, what, where the value came from, and what was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+# Words of servers that people come from; lower case, without underscores.
+_ELSEWHERE = {
+    "batchsize": "max_batch_size",
+    "maxbatchdelay": "max_wait_s (in seconds, not milliseconds)",
+    "maxqueuedelaymicroseconds": "max_wait_s (in seconds, not microseconds)",
+    "batchtimeout": "max_wait_s",
+    "minworkers": "workers",
+    "maxworkers": "workers",
+    "concurrency": "workers",
+    "handler": "source",
+    "path": "source",
+    "file": "source",
+    "responsetimeout": "max_run_s",
+    "timeout": "max_run_s",
+    "jobqueuesize": "max_queue_depth",
+    "redisurl": "url",
+}
+
+
+def explain(invalid: ValidationError, settings: type[BaseModel], origins: Mapping[str, str]) -> list[str]:
+    """One sentence per fault: `models.square.max_batch_size: must be at least 1, not 0 (from /etc/penstock.toml)`."""
+    return [_sentence(fault, settings, origins) for fault in invalid.errors(include_url=False)]
+
+
+def _sentence(fault: ErrorDetails, settings: type[BaseModel], origins: Mapping[str, str]) -> str:
+    path = [str(part) for part in fault["loc"] if part != "[key]"]
+    where = ".".join(path)
+    origin = origins.get(where) or next((words for leaf, words in origins.items() if leaf.startswith(f"{where}.")), "")
+    source = f" (from {origin})" if origin and origin != "default" else ""
+    return f"{where}: {_complaint(fault, path, settings)}{source}"
+
+
+def _complaint(fault: ErrorDetails, path: Sequence[str], settings: type[BaseModel]) -> str:
+    if fault["type"] == "extra_forbidden":
+        return f"no such setting{_suggestion(path[-1], _keys_beside(path, settings))}"
+    if fault["type"] == "missing":
+        return "missing"
+    text = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if path[-1:] == ["url"]:
+        # It may hold a password; the pattern alone says nothing to most people.
+        return "must start with redis://, rediss://, unix://, redis+socket://, sentinel:// or valkey://"
+    return text if fault["type"] == "value_error" else f"{text}, not {_short(fault['input'])}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if not isinstance(value, dict) else "a table"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _suggestion(key: str, known: Sequence[str]) -> str:
+    elsewhere = _ELSEWHERE.get(key.lower().replace("_", "").replace("-", ""))
+    if elsewhere and elsewhere.split()[0] in known:
+        return f"; did you mean {elsewhere}?"
+    near = get_close_matches(key.lower(), known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}"
+
+
+def _keys_beside(path: Sequence[str], settings: type[BaseModel]) -> list[str]:
+    """The fields of the table that the last key of `path` stands in."""
+    table = settings
+    for key in path[:-1]:
+        field = table.model_fields.get(key)
+        # A key without a field is a name the user chose (a model, a version): the table below it is already at hand.
+        table = _table_of(field.annotation) or table if field else table
+    return list(table.model_fields)
+
+
+def _table_of(annotation: Any) -> type[BaseModel] | None:
+    """The table type that a field is, or holds by name."""
+    candidates = [annotation, *get_args(annotation)]
+    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)

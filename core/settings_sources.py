@@ -1,0 +1,199 @@
+"""Where settings come from: a TOML file, the environment, flags; each as a tree of values that remembers its origin.
+
+Nothing is checked against the settings here, and nothing raises: what cannot be read becomes a fault beside the tree, so that
+one run shows all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PREFIX = "PENSTOCK_"
+NESTING = "__"
+SECTIONS = ("store", "gateway", "worker", "models")
+# Short names that deployments already set; the first one present wins.
+URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
+_FILE_SUFFIX = "_FILE"
+_OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
+# A source that ends so is a file even when it is written without a folder; anything else without a slash is a module.
+_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".ts", ".plan", ".engine", ".mar")
+
+
+@dataclass(slots=True)
+class Layer:
+    """The values of one source by path (`("gateway", "port")`), the words that name each one's origin, and what was unreadable.
+
+    Relative paths among the values are taken from `folder`.
+    """
+
+    folder: Path
+    values: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    origins: dict[tuple[str, ...], str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def put(self, path: tuple[str, ...], value: Any, origin: str) -> None:
+        for leaf, leaf_value in _leaves(path, value):
+            self.values[leaf] = self._located(leaf, leaf_value)
+            self.origins[leaf] = origin
+
+    def _located(self, path: tuple[str, ...], value: Any) -> Any:
+        if not isinstance(value, str) or not value:
+            return value
+        if path in (("store", "state_dir"), ("store", "blob_dir")):
+            return str(self.folder / Path(value).expanduser())
+        is_source = path[0] == "models" and len(path) in (3, 5) and path[-1] == "source"
+        return located_source(value, self.folder) if is_source else value
+
+
+def located_source(source: str, folder: Path) -> str:
+    """`source` with its file made absolute; unchanged if it names a module (`package.module:Name`)."""
+    name = _OBJECT_NAME.search(source)
+    location, name_part = (source[: name.start()], name.group()) if name else (source, "")
+    if "/" not in location and not location.lower().endswith(_MODEL_FILES):
+        return source
+    return f"{folder / Path(location).expanduser()}{name_part}"
+
+
+def file_layer(config: Path | None) -> Layer:
+    if config is None:
+        return Layer(Path())
+    layer = Layer(config.parent)
+    try:
+        tree = tomllib.loads(config.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        layer.faults.append(f"{config}: not valid TOML: {fault}")
+    except OSError as fault:
+        layer.faults.append(f"{config}: cannot be read: {fault.strerror}; give the path of an existing penstock.toml")
+    else:
+        layer.put((), tree, str(config))
+    return layer
+
+
+def flag_layer(flags: Mapping[str, Any]) -> Layer:
+    """Flags by dotted path (`{"gateway.port": 9000}`); None means not given."""
+    layer = Layer(Path.cwd())
+    for path, value in flags.items():
+        if value is not None:
+            layer.put(tuple(path.split(".")), value, "flag")
+    return layer
+
+
+def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
+    """The PENSTOCK_* variables. `declared` are the models of the file: variables match their names whatever the case."""
+    layer = Layer(Path.cwd())
+    values = _with_secrets_read(env, layer)
+    models = values.get(f"{PREFIX}MODELS")
+    if models:
+        _put_models(layer, models)
+    names = [*declared, *{path[1] for path in layer.values}]
+    _put_store_url(layer, values)
+    for name, text in values.items():
+        if name.startswith(PREFIX) and text:
+            _put_variable(layer, name, text, names)
+    return layer
+
+
+def merge(*layers: Layer) -> tuple[dict[str, Any], dict[str, str]]:
+    """One tree and the origin of each of its leaves by dotted path; later layers win."""
+    tree: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for path, value in layer.values.items():
+            _place(tree, path, value)
+            origins[".".join(path)] = layer.origins[path]
+    return tree, origins
+
+
+def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not isinstance(value, dict) or (not value and path):
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _leaves((*path, str(key)), inner)
+
+
+def _place(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        if not isinstance(tree.get(key), dict):
+            tree[key] = {}
+        tree = tree[key]
+    tree[path[-1]] = value
+
+
+def _with_secrets_read(env: Mapping[str, str], layer: Layer) -> dict[str, str]:
+    """`PENSTOCK_X_FILE` gives X the content of a file, as container platforms mount secrets."""
+    values = dict(env)
+    for name, location in env.items():
+        target = name.removesuffix(_FILE_SUFFIX)
+        if target == name or not location or not name.startswith(PREFIX):
+            continue
+        values.pop(name)
+        if env.get(target):
+            layer.faults.append(f"{name}: {target} is set too; keep one of them")
+            continue
+        try:
+            values[target] = Path(location).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as fault:
+            layer.faults.append(f"{name}: {location} cannot be read: {fault}")
+    return values
+
+
+def _put_models(layer: Layer, text: str) -> None:
+    variable = f"{PREFIX}MODELS"
+    try:
+        models = json.loads(text)
+    except ValueError as fault:
+        layer.faults.append(f"{variable}: not valid JSON: {fault}")
+        return
+    if isinstance(models, dict):
+        layer.put(("models",), models, f"env {variable}")
+    else:
+        layer.faults.append(f"{variable}: must be a JSON object of models by name, not {type(models).__name__}")
+
+
+def _put_store_url(layer: Layer, values: Mapping[str, str]) -> None:
+    for name in URL_VARIABLES:
+        if values.get(name):
+            layer.put(("store", "url"), values[name], f"env {name}")
+            return
+
+
+def _put_variable(layer: Layer, name: str, text: str, models: list[str]) -> None:
+    first, *rest = name.removeprefix(PREFIX).lower().split(NESTING)
+    if not rest:
+        # Other programs and other parts of penstock have variables of their own; only a likely slip is a fault.
+        section = next((known for known in SECTIONS if first.startswith(f"{known}_")), None)
+        if section:
+            meant = f"{PREFIX}{section}{NESTING}{first.removeprefix(section + '_')}".upper()
+            layer.faults.append(f"{name}: is not a setting; sections are set off by two underscores: {meant}")
+        return
+    path = (first, *rest)
+    if first == "models":
+        path = (first, _declared_name(name, models), *rest[1:])
+    layer.put(path, _decoded(path, text), f"env {name}")
+
+
+def _declared_name(variable: str, models: list[str]) -> str:
+    """Variables cannot hold dashes or dots, and are upper case by habit: match the name as they can write it."""
+    written = variable.removeprefix(PREFIX).split(NESTING)[1]
+    return next((known for known in models if _plain(known) == _plain(written)), written.lower())
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _decoded(path: tuple[str, ...], text: str) -> Any:
+    """Options are the handler's own, so their type is known to nobody here: JSON where it is JSON, else text."""
+    if "options" not in path and not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

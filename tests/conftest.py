@@ -1,0 +1,51 @@
+"""What every test may use: one real server for the whole session, emptied before each test that asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from penstock.broker.embedded import EmbeddedServer, find_server
+from penstock.errors import ConfigError
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that lives as long as the session: PENSTOCK_TEST_REDIS_URL if that is set, else an embedded one."""
+    given = os.environ.get("PENSTOCK_TEST_REDIS_URL")
+    if given:
+        yield given
+        return
+    _skip_without_server()
+    # Everysec: tests of durability start servers of their own.
+    with EmbeddedServer(tmp_path_factory.mktemp("store"), fsync="everysec") as server:
+        yield server.url
+
+
+@pytest.fixture
+def fresh_redis(redis_url: str) -> str:
+    """The session's server, emptied. Its functions stay: FLUSHALL leaves them."""
+    with closing(Redis.from_url(redis_url)) as redis:
+        redis.flushall()
+    return redis_url
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """A folder for a server of the test's own."""
+    _skip_without_server()
+    return tmp_path / "state"
+
+
+def _skip_without_server() -> None:
+    try:
+        find_server()
+    except ConfigError as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))

@@ -1,0 +1,27 @@
+"""Waiting in tests: poll until a condition holds. The only place where a test sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_POLL_S = 0.01
+
+
+def eventually(check: Callable[[], T], timeout_s: float = 10.0) -> T:
+    """The first true value of `check()`; an AssertionError inside it counts as not yet. Fails after `timeout_s`."""
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        try:
+            value = check()
+        except AssertionError:
+            if time.monotonic() > give_up_at:
+                raise
+        else:
+            if value:
+                return value
+            if time.monotonic() > give_up_at:
+                raise AssertionError(f"still {value!r} after {timeout_s:g} s")
+        time.sleep(_POLL_S)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+ROOT = Path(__file__).parents[2]
+with (ROOT / "pyproject.toml").open("rb") as _file:
+    SETUPTOOLS: dict[str, Any] = tomllib.load(_file)["tool"]["setuptools"]
+FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
+LEFT_OUT = ("*.pyc", "*.pyo", "*/results/*")
+HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis", "numpy", "onnxruntime", "uvicorn", "httpx2"}
+
+
+def files_of_the_tree() -> set[str]:
+    """What the wheel should hold, by its path there: every file below the package folders."""
+    found = set()
+    for package, folder in FOLDERS.items():
+        inside = Path(*package.split("."))
+        for path in (ROOT / folder).rglob("*"):
+            name = str(inside / path.relative_to(ROOT / folder))
+            if path.is_file() and not any(fnmatch(name, pattern) for pattern in LEFT_OUT):
+                found.add(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source archive, built from a copy: building in place leaves files in the tree."""
+    copy = tmp_path_factory.mktemp("source") / "penstock"
+    copy.mkdir()
+    for folder in FOLDERS.values():
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", "dist"],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return copy / "dist"
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == files_of_the_tree()
+
+
+def test_the_wheel_carries_its_licence_and_its_command(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        info = {Path(name).name: name for name in archive.namelist() if ".dist-info/" in name}
+        assert "penstock = penstock.cli.main:main" in archive.read(info["entry_points.txt"]).decode()
+        assert b"Apache License" in archive.read(info["LICENSE"])
+
+
+def test_the_source_archive_holds_what_the_wheel_is_built_from(distributions: Path) -> None:
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    by_package = {folder: package.replace(".", "/") for package, folder in FOLDERS.items()}
+    held = {
+        f"{by_package[top]}/{rest}" for top, _, rest in (name.partition("/") for name in names) if top in by_package and rest
+    }
+    assert files_of_the_tree() <= held
+    assert {"pyproject.toml", "LICENSE", "README.md"} <= names
+
+
+def test_every_package_folder_of_the_root_is_listed() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert folders == set(FOLDERS.values())
+    assert set(FOLDERS) <= set(SETUPTOOLS["packages"])
+
+
+def test_no_folder_of_the_root_shadows_the_installed_package() -> None:
+    assert not (ROOT / "penstock").exists()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.argv = ['penstock', '--help']\n"
+        "from penstock.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print('modules:', *sorted(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    loaded = {name.partition(".")[0] for name in run.stdout.rpartition("modules:")[2].split()}
+    assert loaded & HEAVY == set()
+
+
+def test_importing_penstock_imports_none_of_its_parts() -> None:
+    program = "import sys, penstock; print(*[name for name in sys.modules if name.startswith('penstock.')])"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
+def test_the_export_list_names_what_can_be_loaded_and_what_type_checkers_see() -> None:
+    tree = ast.parse((ROOT / "core" / "__init__.py").read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {(alias.name, node.module) for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(penstock._HOMES.items())
+    assert sorted(penstock.__all__) == sorted([*penstock._HOMES, "__version__"])
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_every_exported_name_loads(name: str) -> None:
+    value = getattr(penstock, name)
+    if name in penstock._HOMES:
+        assert value is getattr(importlib.import_module(penstock._HOMES[name]), name)
+
+
+def test_a_name_that_is_not_exported_is_refused_with_those_that_are() -> None:
+    with pytest.raises(AttributeError, match="it exports AsyncClient"):
+        penstock.Clinet  # noqa: B018
