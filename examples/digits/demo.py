@@ -1,0 +1,157 @@
+"""Starts penstock with the digits model, sends it every sample image as a job, and prints what happened to each.
+
+    python examples/digits/demo.py
+
+Nothing is left behind: the jobs live in a temporary folder, and the server ends with this script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock import Client, PenstockError
+from penstock.client.views import JobView
+
+HERE = Path(__file__).resolve().parent
+READY_TIMEOUT_S = 30.0
+RESULT_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+LOG_LINES = 40
+COLUMNS = ("file", "class", "probability", "queued ms", "batch", "preprocess ms", "inference ms", "postprocess ms", "total ms")
+
+
+class NotReady(Exception):
+    """The server ended, or did not answer in time."""
+
+
+def main() -> int:
+    """0 when every image got its answer; else the end of the server's log, and 1."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
+        log = Path(folder) / "server.log"
+        try:
+            with running_server(Path(folder), log) as url:
+                show(console, url)
+        except (NotReady, PenstockError) as error:
+            console.print(f"[red]{type(error).__name__}: {error}[/red]", *log_tail(log), sep="\n")
+            return 1
+    return 0
+
+
+@contextlib.contextmanager
+def running_server(folder: Path, log: Path) -> Iterator[str]:
+    """The URL of a ready server, which is ended with SIGTERM on leaving."""
+    port = free_port()
+    command = [sys.executable, "-m", "penstock.cli.main", "up", str(HERE / "penstock.toml"), "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env=environment(os.environ, folder))
+        try:
+            wait_until_ready(server, url, time.monotonic() + READY_TIMEOUT_S)
+            yield url
+        finally:
+            stop(server)
+
+
+def environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The caller's environment without settings of another penstock, whose jobs this must not touch."""
+    kept = {name: value for name, value in outer.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
+    return {**kept, "PENSTOCK_STORE__STATE_DIR": str(folder / "state")}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str, give_up_at: float) -> None:
+    # No proxy: a proxy set for the outside would be asked for the loopback too.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < give_up_at:
+        if server.poll() is not None:
+            raise NotReady(f"the server ended with exit code {server.returncode}; the end of its log follows")
+        with contextlib.suppress(OSError), opener.open(f"{url}/readyz", timeout=2) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.05)
+    raise NotReady(f"the server was not ready after {READY_TIMEOUT_S:.0f} s; the end of its log follows")
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """SIGTERM drains; only a server that does not end by then is killed."""
+    if server.poll() is None:
+        server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def show(console: Console, url: str) -> None:
+    files = sorted((HERE / "images").glob("*.png"))
+    with Client(url) as client:
+        # All are submitted before the first is waited for, so that they meet in batches.
+        handles = [client.submit("digits", file) for file in files]
+        # Wait first: the job as it ended holds the batch and the timings, the result is the output alone.
+        ended = [(handle.wait(RESULT_TIMEOUT_S), handle.result(RESULT_TIMEOUT_S)) for handle in handles]
+    outputs = [output for _, output in ended]
+    table = Table(*COLUMNS, title=f"{len(files)} handwritten digits through {url}")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for file, (job, output) in zip(files, ended, strict=True):
+        table.add_row(file.name, *row(output, job))
+    console.print(table)
+    right = sum(output["label"] == labelled(file) for file, output in zip(files, outputs, strict=True))
+    console.print(f"{right} of {len(files)} images read as labelled; the model never saw them in training")
+
+
+def row(output: dict[str, Any], job: JobView) -> list[str]:
+    batch = job.batch
+    stages = (batch.preprocess_s, batch.inference_s, batch.postprocess_s) if batch else ()
+    return [
+        str(output["label"]),
+        f"{output['probability']:.3f}",
+        milliseconds(between(job.created_at, job.started_at)),
+        f"{batch.size} ({batch.reason})" if batch else "",
+        *(milliseconds(stage) for stage in stages or (None, None, None)),
+        milliseconds(between(job.created_at, job.finished_at)),
+    ]
+
+
+def between(start: datetime | None, end: datetime | None) -> float | None:
+    return (end - start).total_seconds() if start and end else None
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1000:.2f}"
+
+
+def labelled(file: Path) -> int:
+    """The digit in a sample's name, `<index>_<label>.png`."""
+    return int(file.stem.partition("_")[2])
+
+
+def log_tail(log: Path) -> list[str]:
+    return log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:] if log.exists() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Handwritten digits: a PNG or JPEG in, the digit and its probability out."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from penstock import Context, Failure
+from penstock.handlers.onnx import OnnxHandler
+
+SIDE = 8
+# Read from the header, before a pixel is decoded: a 100 KB file can claim gigabytes.
+MAX_PIXELS = 50_000_000
+# Pillow's own limit is higher, and only warns at first; the check below takes its place.
+Image.MAX_IMAGE_PIXELS = None
+
+
+@dataclass
+class Prediction:
+    label: int
+    probability: float
+    probabilities: list[float]
+
+
+class Digits(OnnxHandler):
+    """Says which digit an image shows: light ink on dark ground, one digit filling the image."""
+
+    accepts: ClassVar[tuple[str, ...] | None] = ("image/png", "image/jpeg")
+    max_batch_size: ClassVar[int | None] = 16
+
+    def initialize(self, context: Context, /) -> None:
+        super().initialize(context)
+        blank = io.BytesIO()
+        Image.new("L", (SIDE, SIDE)).save(blank, "PNG")
+        self.sample = blank.getvalue()
+
+    def preprocess(self, inputs: list[bytes], /) -> list[Any]:
+        return [_pixels(data) for data in inputs]
+
+    def postprocess(self, outputs: list[Any], /) -> list[Prediction]:
+        return [_prediction(output["probabilities"]) for output in outputs]
+
+
+def _pixels(data: bytes) -> dict[str, NDArray[np.float32]] | Failure:
+    """64 values from 0 to 1, row by row."""
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+            if image.width * image.height > MAX_PIXELS:
+                return _refused(f"the image has {image.width} x {image.height} pixels; the limit is {MAX_PIXELS}")
+            image.draft("L", (SIDE, SIDE))
+            small = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
+    except (OSError, ValueError, SyntaxError) as error:
+        # Pillow's decoders raise all of these for broken files.
+        return _refused(f"not an image Pillow can read as PNG or JPEG: {type(error).__name__}")
+    return {"pixels": np.asarray(small, dtype=np.float32).reshape(-1) / np.float32(255)}
+
+
+def _refused(message: str) -> Failure:
+    return Failure(message, code="invalid_input")
+
+
+def _prediction(probabilities: NDArray[np.float32]) -> Prediction:
+    label = int(probabilities.argmax())
+    return Prediction(label, float(probabilities[label]), [float(value) for value in probabilities])

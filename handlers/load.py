@@ -1,0 +1,177 @@
+"""From the text that names a model (`file.py`, `package.module:Name`, `model.onnx`) to a handler that runs.
+
+Two steps: `declare` imports the code and reads what it declares, `load` also creates the handler and calls `initialize`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError, PenstockError
+from penstock.handlers.decorator import Declared, ModelFunction, declared_by
+from penstock.handlers.handler import Context, Handler
+from penstock.handlers.loaded import Loaded
+from penstock.handlers.media import Codec, accepted, codec_for
+from penstock.handlers.modules import import_file, import_name, missing_module
+from penstock.handlers.schema import ItemTypes, handler_types, output_schema
+
+KINDS = "path/to/file.py[:Name], package.module:Name or model.onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Model code found and imported, nothing of it loaded. `create` makes a handler; `folder` holds the source."""
+
+    label: str
+    folder: Path
+    declared: Declared
+    types: ItemTypes
+    create: Callable[[], Handler]
+
+
+def load(
+    source: str,
+    model: str,
+    *,
+    version: str = "1",
+    device: str = "cpu",
+    threads: int = 1,
+    options: dict[str, Any] | None = None,
+) -> Loaded:
+    """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next."""
+    found = declare(source)
+    context = Context(model, version, device, threads, dict(options or {}), found.folder)
+    # Before the weights: a type that cannot be read is known in a millisecond.
+    codec = codec_for(found.types.input)
+    return _assemble(found, _initialized(found, context), context, codec=codec)
+
+
+def declare(source: str) -> Declaration:
+    """What the code named by `source` declares. Runs the module's top level, never `initialize`."""
+    if source.endswith(".onnx"):
+        return _onnx_file(Path(source))
+    file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "")
+    if not file.endswith(".py"):
+        return _from_module(source)
+    path = Path(file).resolve()
+    return _declaration(_pick(import_file(path), name, str(path)), path.parent)
+
+
+def _from_module(source: str) -> Declaration:
+    module_name, _, name = source.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise HandlerLoadError(f"{source!r} does not name a model that can be loaded; write {KINDS}")
+    module = import_name(module_name)
+    folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
+    return _declaration(_pick(module, name, module_name), folder)
+
+
+def _onnx_file(path: Path) -> Declaration:
+    if not path.is_file():
+        raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
+    from penstock.handlers.onnx import OnnxHandler
+
+    handler = type("OnnxFile", (OnnxHandler,), {"model_file": path.name, "__doc__": f"The ONNX model {path.name}."})
+    return _declaration(handler, path.resolve().parent)
+
+
+def _pick(module: object, name: str, where: str) -> object:
+    """The model called `name`, or the only one there is."""
+    candidates = _candidates(module)
+    if name:
+        chosen = getattr(module, name, None)
+        if not _is_model(chosen):
+            raise HandlerLoadError(
+                f"{where} has no Handler class or @penstock.model function called {name!r}; {_told(candidates)}"
+            )
+        return chosen
+    if len(candidates) != 1:
+        raise HandlerLoadError(f"{where} must hold exactly one model, or the source must name one; {_told(candidates)}")
+    return next(iter(candidates.values()))
+
+
+def _candidates(module: object) -> dict[str, object]:
+    """Models defined in the module itself: what it only imports (base classes, say) is not meant to be served."""
+    home = getattr(module, "__name__", "")
+    return {
+        name: value for name, value in vars(module).items() if _is_model(value) and getattr(value, "__module__", "") == home
+    }
+
+
+def _told(candidates: dict[str, object]) -> str:
+    if not candidates:
+        return "it holds none: subclass penstock.Handler or decorate a function with @penstock.model"
+    return f"it holds {', '.join(candidates)}: append one, as in :{next(iter(candidates))}"
+
+
+def _is_model(value: object) -> bool:
+    if isinstance(value, ModelFunction):
+        return True
+    return isinstance(value, type) and issubclass(value, Handler) and value is not Handler
+
+
+def _declaration(found: object, folder: Path) -> Declaration:
+    if isinstance(found, ModelFunction):
+        _check_function(found)
+        return Declaration(found.function.__name__, folder, found.declared, found.types(), found.handler)
+    assert isinstance(found, type)
+    assert issubclass(found, Handler)
+    _check_class(found)
+    return Declaration(found.__name__, folder, declared_by(found), handler_types(found), found)
+
+
+def _check_function(found: ModelFunction[Any, Any]) -> None:
+    name = found.function.__name__
+    if inspect.iscoroutinefunction(found.function):
+        raise HandlerLoadError(f"{name} is async, and stages run in threads; write a plain def")
+    try:
+        inspect.signature(found.function).bind(None)
+    except TypeError as error:
+        raise HandlerLoadError(
+            f"{name} must take exactly one argument, the {'list of items' if found.batch else 'item'}: {error}"
+        ) from error
+
+
+def _check_class(found: type[Handler]) -> None:
+    if found.inference is Handler.inference:
+        raise HandlerLoadError(f"{found.__name__} has no inference method; add `def inference(self, batch: list) -> list`")
+    for stage in ("preprocess", "inference", "postprocess"):
+        if inspect.iscoroutinefunction(getattr(found, stage)):
+            raise HandlerLoadError(f"{found.__name__}.{stage} is async, and stages run in threads; write a plain def")
+
+
+def _initialized(found: Declaration, context: Context) -> Handler:
+    try:
+        handler = found.create()
+        handler.initialize(context)
+    except PenstockError:
+        raise
+    except ModuleNotFoundError as error:
+        raise missing_module(error, f"{found.label}.initialize") from error
+    except Exception as error:
+        raise HandlerLoadError(
+            f"{found.label} could not be loaded on {context.device}: {type(error).__name__}: {error}. "
+            "Its initialize method raised this; run the file by itself to see where"
+        ) from error
+    return handler
+
+
+def _assemble(found: Declaration, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
+    kind, types = type(handler), found.types
+    return Loaded(
+        context=context,
+        handler=handler,
+        declared=found.declared,
+        codec=codec,
+        accepts=found.declared.accepts or accepted(types.input),
+        inference=handler.inference,
+        preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
+        postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,
+        input_schema=handler.input_schema or codec.schema(),
+        output_schema=handler.output_schema or output_schema(types.output),
+        provider=handler.provider,
+    )

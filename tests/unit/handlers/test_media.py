@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
+from penstock.handlers.media import accepted, codec_for, encode, split_media_type
+
+
+@dataclass
+class Point:
+    x: float
+
+
+class Person(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "application/vnd.x+json"])
+def test_json_is_read_into_the_item_type(content_type: str) -> None:
+    assert codec_for(Point).decode(content_type, b'{"x": 1.5}') == Point(1.5)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "image/png", "text/plain", ""])
+def test_a_model_of_bytes_gets_the_body_as_it_is_whatever_its_type(content_type: str) -> None:
+    codec = codec_for(bytes)
+    assert codec.decode(content_type, b'{"x": 1}') == b'{"x": 1}'
+    assert codec.schema() is None
+
+
+def test_text_is_read_in_its_charset() -> None:
+    assert codec_for(str).decode("text/plain; charset=latin-1", b"caf\xe9") == "café"
+    assert codec_for(str).decode("text/plain", "café".encode()) == "café"
+    assert codec_for(str).decode("application/json", b'"caf\\u00e9"') == "café"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "text/plain; charset=klingon", "text/plain; charset=rot13"])
+def test_text_that_cannot_be_read_is_an_input_error(content_type: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read as"):
+        codec_for(str).decode(content_type, b"\xff")
+
+
+def test_text_for_a_model_of_objects_is_an_input_error() -> None:
+    with pytest.raises(InvalidInput, match="Expected `object`"):
+        codec_for(Point).decode("text/plain", b"hello")
+
+
+def test_other_media_reach_an_untyped_model_as_bytes_and_no_typed_one() -> None:
+    assert codec_for(Any).decode("image/png", b"\x89PNG") == b"\x89PNG"
+    with pytest.raises(UnsupportedMedia, match="takes application/json, not image/png"):
+        codec_for(Point).decode("image/png", b"\x89PNG")
+
+
+def test_the_media_types_taken_follow_from_the_item_type() -> None:
+    assert accepted(bytes) == ("*/*",)
+    assert accepted(Any) == ("*/*",)
+    assert accepted(str) == ("application/json", "text/plain")
+    assert accepted(Point) == ("application/json",)
+
+
+@pytest.mark.parametrize("value", [b"\x00\x01", bytearray(b"\x00\x01"), memoryview(b"\x00\x01")])
+def test_bytes_leave_as_they_are(value: Any) -> None:
+    assert encode(value) == ("application/octet-stream", b"\x00\x01")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("word", b'"word"'),
+        (None, b"null"),
+        (Point(1.0), b'{"x":1.0}'),
+        ({"a": [None, 1]}, b'{"a":[null,1]}'),
+        (np.float32(1.5), b"1.5"),
+        (np.arange(3), b"[0,1,2]"),
+        ([{"p": np.ones((1, 2))}], b'[{"p":[[1.0,1.0]]}]'),
+        (Person(name="Ada"), b'{"name":"Ada"}'),
+    ],
+)
+def test_everything_else_leaves_as_json(value: Any, text: bytes) -> None:
+    assert encode(value) == ("application/json", text)
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"p": [1.0, float("inf")]}, np.array([np.nan]), Point(float("-inf"))])
+def test_numbers_json_cannot_write_are_refused_not_nulled(value: Any) -> None:
+    with pytest.raises(HandlerContractError, match="which JSON cannot write"):
+        encode(value)
+
+
+def test_the_place_of_a_nan_is_named() -> None:
+    with pytest.raises(HandlerContractError, match="nan at /rows/1/p"):
+        encode({"rows": [{"p": 1.0}, {"p": float("nan")}]})
+
+
+def test_an_unknown_class_is_refused_by_name() -> None:
+    with pytest.raises(HandlerContractError, match=r"builtins.object has no JSON form"):
+        encode([object()])
+
+
+def test_media_types_are_split_from_their_parameters() -> None:
+    assert split_media_type('Text/Plain; x=1; Charset="latin-1"') == ("text/plain", "latin-1")
+    assert split_media_type("") == ("", "utf-8")
