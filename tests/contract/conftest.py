@@ -1,0 +1,43 @@
+"""Both stores behind one fixture. Every test ends with a check of the invariants on what it left behind."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from penstock.broker.memory_store import MemoryStore
+from penstock.broker.redis_store import RedisStore
+from tests.contract.desk import Desk
+from tests.contract.dumps import Dump, RedisDump, dump_memory
+from tests.contract.invariants import check_invariants
+
+
+@pytest.fixture
+def model() -> str:
+    """A name of its own for each test, so that all may share one server."""
+    return f"m{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore | RedisStore]:
+    made = MemoryStore() if request.param == "memory" else RedisStore(request.getfixturevalue("redis_url"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def dump(store: MemoryStore | RedisStore, model: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Dump]]:
+    if isinstance(store, MemoryStore):
+        yield lambda: dump_memory(store, model)
+        return
+    with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
+        yield RedisDump(client, model).dump
+
+
+@pytest.fixture
+def desk(store: MemoryStore | RedisStore, model: str, dump: Callable[[], Dump]) -> Iterator[Desk]:
+    yield Desk(store, model, dump)
+    check_invariants(dump())

@@ -1,0 +1,90 @@
+"""One model on one store, with short words for what tests do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.broker.store import JobStore, ReleaseReason
+from penstock.job import Job, JobState, Payload, Priority
+from penstock.job_id import JobId, new_job_id
+from tests.contract.dumps import Dump
+
+STAMP = BatchStamp(id="batch-1", size=1, reason="idle", inference_s=0.25)
+OUTPUT = Payload("application/json", b'{"square":49}')
+
+
+class Desk:
+    """Everything here goes through the store's own methods, with defaults that make one thing short to say."""
+
+    def __init__(self, store: JobStore, model: str, dump: Callable[[], Dump]) -> None:
+        self.store = store
+        self.model = model
+        self.dump = dump
+        self._nonces = (f"nonce{n}" for n in count())
+
+    def new(self, **changes: Any) -> NewJob:
+        plain = NewJob(id=new_job_id(self.model), version="1", input=Payload("application/json", b"7"))
+        return replace(plain, **changes)
+
+    def put(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
+        [answer] = self.store.submit([job], max_depth=max_depth)
+        return answer
+
+    def submit(self, **changes: Any) -> JobId:
+        return self.put(self.new(**changes)).id
+
+    def bulk(self, **changes: Any) -> JobId:
+        return self.submit(priority=Priority.BULK, **changes)
+
+    def claim(self, worker: str = "w1", *, limit: int = 8, **changes: Any) -> Claim:
+        ask = ClaimRequest(model=self.model, version="1", worker=worker, nonce=next(self._nonces), limit=limit)
+        return self.store.claim(replace(ask, **changes))
+
+    def take(self, worker: str = "w1", **changes: Any) -> ClaimedJob:
+        """Claim exactly one job."""
+        [job] = self.claim(worker, limit=1, **changes).jobs
+        return job
+
+    def leased(self, worker: str = "w1", *, lease_s: float = 15.0, **changes: Any) -> ClaimedJob:
+        """Submit one job and let `worker` claim it."""
+        self.submit(**changes)
+        return self.take(worker, lease_s=lease_s)
+
+    def finish(self, job: ClaimedJob, *, worker: str = "w1", output: Payload = OUTPUT, token: str = "") -> Settled:
+        ending = Ending(job.id, token or job.token, JobState.SUCCEEDED, output=output)
+        return self.finish_all([ending], worker=worker)[0]
+
+    def fail(self, job: ClaimedJob, *, worker: str = "w1", code: str = "bad_input") -> Settled:
+        ending = Ending(job.id, job.token, JobState.FAILED, error_code=code, error_message="not a number")
+        return self.finish_all([ending], worker=worker)[0]
+
+    def finish_all(self, endings: Sequence[Ending], *, worker: str = "w1") -> list[Settled]:
+        return self.store.finish(endings, worker=worker, stamp=STAMP)
+
+    def retry(self, job: ClaimedJob, *, worker: str = "w1", delay_s: float = 0.0) -> Settled:
+        items = [GiveBack(job.id, job.token)]
+        [answer] = self.store.retry(items, worker=worker, delay_s=delay_s, code="handler_error", message="try again")
+        return answer
+
+    def release(self, job: ClaimedJob, reason: ReleaseReason = ReleaseReason.DRAIN, *, worker: str = "w1") -> Settled:
+        [answer] = self.store.release([GiveBack(job.id, job.token)], worker=worker, reason=reason)
+        return answer
+
+    def crash(self, job: ClaimedJob, *, worker: str = "w1") -> Settled:
+        return self.release(job, ReleaseReason.CRASHED, worker=worker)
+
+    def read(self, job: JobId) -> Job:
+        found = self.store.read(job)
+        assert found is not None, f"{job} is not stored"
+        return found
+
+    def state(self, job: JobId) -> JobState:
+        return self.read(job).state
+
+    def place(self, job: JobId) -> str:
+        """The one index that lists the job, or '' for a final one."""
+        return ",".join(self.dump().jobs[job.serial].places)

@@ -1,0 +1,153 @@
+"""All that a store holds of one model, in one shape for both stores, so that the invariants can be checked on either."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from penstock.broker.memory_store import MemoryStore
+from penstock.job import BANDS
+from penstock.job import JobState as State
+
+WEIGHT = 2**42  # the band's share of a place in the queue
+TICKET = b"t"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One record, as far as the invariants need it. `places` names every index that lists the job."""
+
+    state: State
+    token: str
+    final_token: str
+    epoch: int
+    worker: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    max_crashes: int
+    result_ttl_kept: bool
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dump:
+    """`waiting` and `tickets` are per band; suspects count in band 0. `strays` are index entries without a record."""
+
+    jobs: dict[str, Stored]
+    outbox: set[str]
+    leases: set[str]
+    accepted: int
+    ended: dict[str, int]
+    collected: int
+    waiting: dict[int, int]
+    tickets: dict[int, int]
+    strays: set[str] = field(default_factory=set)
+
+
+def dump_memory(store: MemoryStore, model: str) -> Dump:
+    queue = store.queue(model)
+    places: dict[str, list[str]] = {}
+    shelves = {"ready": queue.ready, "solo": queue.solo, "delayed": queue.delayed}
+    for name, serials in [*shelves.items(), *((f"held:{worker}", held) for worker, held in queue.held.items())]:
+        for serial in serials:
+            places.setdefault(serial, []).append(name)
+    waiting = queue.depth_by_band()
+    waiting[0] += len(queue.solo)
+    return Dump(
+        jobs={
+            serial: Stored(
+                state=record.state,
+                token=record.token,
+                final_token=record.final_token,
+                epoch=record.epoch,
+                worker=record.worker,
+                attempts=record.attempts,
+                max_attempts=record.new.max_attempts,
+                crashes=record.crashes,
+                max_crashes=record.new.max_crashes,
+                result_ttl_kept=True,
+                places=tuple(places.get(serial, ())),
+            )
+            for serial, record in queue.records.items()
+        },
+        outbox=set(queue.outbox),
+        leases=set(queue.leases),
+        accepted=queue.accepted,
+        ended=dict(queue.ended),
+        collected=queue.counters["collected"],
+        waiting=waiting,
+        tickets=waiting,
+        strays=set(places) - set(queue.records),
+    )
+
+
+class RedisDump:
+    """Reads one model's keys (their layout heads broker/functions/lib.lua) without any of the store's own code."""
+
+    def __init__(self, client: redis.Redis, model: str) -> None:
+        self._redis: Any = client
+        self._model = model
+        self._p = f"ps:{{{model}}}:"
+
+    def dump(self) -> Dump:
+        places, waiting = self._places()
+        final = self._members("final")
+        keys = [key.decode() for key in self._redis.scan_iter(f"{self._p}job:*", count=1000)]
+        serials = [key.rpartition(":")[2] for key in keys]
+        counters = {k.decode(): int(v) for k, v in self._redis.hgetall(f"{self._p}counters").items()}
+        return Dump(
+            jobs={serial: self._stored(serial, places, final) for serial in serials},
+            outbox=self._members("outbox"),
+            leases=self._members("leases"),
+            accepted=counters.get("accepted", 0),
+            ended={name[6:]: n for name, n in counters.items() if name.startswith("ended:")},
+            collected=counters.get("collected", 0),
+            waiting=waiting,
+            tickets={band: self._redis.lrange(self.tickets(band), 0, -1).count(TICKET) for band in BANDS},
+            strays=(set(places) | final | self._members("index")) - set(serials),
+        )
+
+    def tickets(self, band: int) -> str:
+        """The list that stock Celery, Flower and KEDA measure."""
+        name = f"penstock.{{{self._model}}}"
+        return name if band == 0 else f"{name}\x06\x16{band}"
+
+    def _members(self, name: str) -> set[str]:
+        return {member.decode() for member in self._redis.zrange(f"{self._p}{name}", 0, -1)}
+
+    def _places(self) -> tuple[dict[str, list[str]], dict[int, int]]:
+        places: dict[str, list[str]] = {}
+        waiting: Counter[int] = Counter(dict.fromkeys(BANDS, 0))
+        for version in map(bytes.decode, self._redis.smembers(f"{self._p}versions")):
+            for serial, score in self._redis.zrange(f"{self._p}ready:{version}", 0, -1, withscores=True):
+                places.setdefault(serial.decode(), []).append("ready")
+                waiting[int(score // WEIGHT)] += 1
+            for serial in self._members(f"solo:{version}"):
+                places.setdefault(serial, []).append("solo")
+                waiting[0] += 1
+        for serial in self._members("delayed"):
+            places.setdefault(serial, []).append("delayed")
+        for key in self._redis.scan_iter(f"{self._p}held:*", count=1000):
+            for serial in self._redis.hkeys(key):
+                places.setdefault(serial.decode(), []).append(key.decode().removeprefix(self._p))
+        return places, dict(waiting)
+
+    def _stored(self, serial: str, places: dict[str, list[str]], final: set[str]) -> Stored:
+        raw = {k.decode(): v.decode() for k, v in self._redis.hgetall(f"{self._p}job:{serial}").items()}
+        return Stored(
+            state=State(raw["state"]),
+            token=raw.get("token", ""),
+            final_token=raw.get("final_token", ""),
+            epoch=int(raw["epoch"]),
+            worker=raw.get("worker", ""),
+            attempts=int(raw["attempts"]),
+            max_attempts=int(raw["max_attempts"]),
+            crashes=int(raw["crashes"]),
+            max_crashes=int(raw["max_crashes"]),
+            result_ttl_kept=(serial in final) == State(raw["state"]).final,
+            places=tuple(places.get(serial, ())),
+        )

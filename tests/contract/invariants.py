@@ -1,0 +1,62 @@
+"""The invariants of a store at rest: true after every single call, whatever was called before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.job import JobState
+from tests.contract.dumps import Dump, Stored
+
+PLACES = {JobState.QUEUED: ({"ready"}, {"solo"}), JobState.DELAYED: ({"delayed"},)}
+
+
+def check_invariants(dump: Dump) -> None:
+    """Raises an AssertionError that names every invariant that does not hold."""
+    faults = [fault for serial, job in dump.jobs.items() for fault in _faults(serial, job, dump)]
+    faults += _totals(dump)
+    assert not faults, "\n".join(faults)
+
+
+def _faults(serial: str, job: Stored, dump: Dump) -> Iterator[str]:
+    final, leased = job.state.final, job.state is JobState.LEASED
+    rules = {
+        f"I1: settled by {job.final_token!r}": final or not job.final_token,
+        f"I3: stands in {job.places}": _well_placed(job),
+        f"I3: its worker {job.worker!r} has no lease": not leased or job.worker in dump.leases,
+        f"I4: tried {job.attempts} times of {job.max_attempts}": job.attempts <= job.max_attempts,
+        f"I4: crashed {job.crashes} times of {job.max_crashes}": job.crashes < job.max_crashes or job.state is JobState.DEAD,
+        f"I5: outbox row: {serial in dump.outbox}": (serial in dump.outbox) == final,
+        f"I7: token {job.token!r}, epoch {job.epoch}, worker {job.worker!r}": _token_fits(job),
+        "its day of collection is missing, or set too early": job.result_ttl_kept,
+    }
+    return (f"{serial} is {job.state}; {rule}" for rule, holds in rules.items() if not holds)
+
+
+def _well_placed(job: Stored) -> bool:
+    if job.state is JobState.LEASED:
+        return job.places == (f"held:{job.worker}",)
+    return len(job.places) == len(set(job.places)) and set(job.places) in PLACES.get(job.state, (set(),))
+
+
+def _token_fits(job: Stored) -> bool:
+    """Only a leased job has a token, and it names this lease and its holder."""
+    if job.state is JobState.LEASED:
+        return job.token.startswith(f"{job.epoch}:{job.worker}:") and not job.token.endswith(":")
+    return job.token == ""
+
+
+def _totals(dump: Dump) -> Iterator[str]:
+    live = sum(not job.state.final for job in dump.jobs.values())
+    ended = sum(dump.ended.values())
+    if dump.accepted != live + ended:
+        yield f"I6: accepted {dump.accepted} is not {live} live + {ended} ended"
+    for state in filter(lambda state: state.final and not dump.collected, JobState):
+        stored = sum(job.state is state for job in dump.jobs.values())
+        if stored != dump.ended.get(state.value, 0):
+            yield f"I6: {stored} jobs are {state}, {dump.ended.get(state.value, 0)} were counted"
+    if dump.accepted != len(dump.jobs) + dump.collected:
+        yield f"I6: accepted {dump.accepted} is not {len(dump.jobs)} stored + {dump.collected} collected"
+    if dump.tickets != dump.waiting:
+        yield f"tickets {dump.tickets} are not the waiting jobs {dump.waiting}"
+    if dump.strays:
+        yield f"index entries without a record: {sorted(dump.strays)}"

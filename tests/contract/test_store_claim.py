@@ -1,0 +1,263 @@
+"""claim: who goes first, what a batch may hold, when it leaves, and what happens to jobs that come too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.broker.records import Claim
+from penstock.job import LATE_BAND, JobState, Payload, Priority
+from penstock.job_id import JobId
+from tests.contract.desk import Desk
+from tests.eventually import eventually
+
+
+def ids(claim: Claim) -> list[JobId]:
+    return [job.id for job in claim.jobs]
+
+
+def test_a_claimed_job_carries_all_that_a_run_needs(desk: Desk) -> None:
+    new = desk.new(input=Payload("application/json", b"[7]"), deadline_s=60.0)
+    desk.put(new)
+    claim = desk.claim("w1", nonce="abc")
+    [job] = claim.jobs
+    assert (job.id, job.input, job.priority) == (new.id, new.input, Priority.INTERACTIVE)
+    assert (job.attempts, job.crashes, job.token) == (1, 0, "1:w1:abc")
+    assert job.created_at <= claim.now < job.deadline_at
+
+
+def test_a_claimed_job_is_leased_and_nobody_else_gets_it(desk: Desk) -> None:
+    job = desk.leased("w1")
+    assert desk.claim("w2").jobs == ()
+    assert (desk.state(job.id), desk.place(job.id)) == (JobState.LEASED, "held:w1")
+
+
+def test_an_empty_queue_says_wait_for_a_wake_up(desk: Desk) -> None:
+    claim = desk.claim()
+    assert (claim.jobs, claim.reason, claim.depth, claim.retry_in_s) == ((), "", 0, None)
+
+
+def test_every_lease_of_a_job_has_another_token(desk: Desk) -> None:
+    first = desk.leased()
+    desk.release(first)
+    second = desk.take(nonce="other")
+    assert second.token != first.token
+    assert second.token.startswith("2:")
+
+
+def test_two_stores_that_gave_out_the_same_epoch_still_differ_by_nonce(desk: Desk) -> None:
+    """A rollback of the store hands out the same epoch again; only the worker's own nonce tells the leases apart."""
+    desk.submit()
+    first = desk.take(nonce="before")
+    desk.submit()
+    other = desk.take(nonce="after")
+    assert first.token.split(":")[:2] == other.token.split(":")[:2]
+    assert first.token != other.token
+
+
+def test_the_earliest_deadline_goes_first(desk: Desk) -> None:
+    late, soon, middle = desk.submit(deadline_s=90), desk.submit(deadline_s=30), desk.submit(deadline_s=60)
+    assert ids(desk.claim()) == [soon, middle, late]
+
+
+def test_interactive_jobs_go_before_bulk_whatever_the_deadline(desk: Desk) -> None:
+    bulk = desk.bulk(deadline_s=10)
+    interactive = desk.submit(deadline_s=90)
+    assert ids(desk.claim()) == [interactive, bulk]
+
+
+def test_a_claim_takes_no_more_than_its_limit(desk: Desk) -> None:
+    first, second, third = (desk.submit(deadline_s=s) for s in (30, 60, 90))
+    claim = desk.claim(limit=2)
+    assert (ids(claim), claim.reason, claim.depth) == ([first, second], "full", 1)
+    assert ids(desk.claim()) == [third]
+
+
+def test_a_claim_takes_only_its_own_version(desk: Desk) -> None:
+    one, two = desk.submit(version="1"), desk.submit(version="2")
+    assert ids(desk.claim(version="2")) == [two]
+    assert ids(desk.claim(version="1")) == [one]
+
+
+def test_a_batch_stays_within_its_bytes_but_holds_at_least_one(desk: Desk) -> None:
+    big = Payload("application/json", b"x" * 100)
+    jobs = [desk.submit(input=big, deadline_s=s) for s in (10, 20, 30)]
+    assert ids(desk.claim(limit_bytes=200)) == jobs[:2]
+    assert ids(desk.claim(limit_bytes=1)) == jobs[2:]
+
+
+def test_bulk_jobs_ride_along_in_free_places(desk: Desk) -> None:
+    bulks = [desk.bulk(deadline_s=s) for s in (10, 20)]
+    interactive = desk.submit()
+    assert ids(desk.claim(limit=2)) == [interactive, bulks[0]]
+
+
+def test_bulk_jobs_get_their_turn_behind_a_steady_interactive_load(desk: Desk) -> None:
+    bulk = desk.bulk()
+    for _ in range(40):
+        desk.submit()
+    served = [ids(desk.claim(limit=2)) for _ in range(16)]
+    assert any(bulk in batch for batch in served), "16 full batches, none with the bulk job"
+
+
+def test_interactive_jobs_are_not_held_up_by_bulk(desk: Desk) -> None:
+    for _ in range(20):
+        desk.bulk()
+    for _ in range(28):
+        desk.submit()
+    turns = [{job.priority for job in desk.claim(limit=4).jobs} for _ in range(7)]
+    assert turns == [{Priority.INTERACTIVE}] * 7
+
+
+# --- release: full, idle, wait, deadline ---------------------------------------------------------------------------------
+
+
+def test_an_idle_pool_never_waits(desk: Desk) -> None:
+    desk.submit()
+    claim = desk.claim(enough=8, max_wait_s=60.0)
+    assert (len(claim.jobs), claim.reason) == (1, "idle")
+
+
+def test_a_small_batch_waits_for_company_while_others_run(desk: Desk) -> None:
+    desk.leased("w1")
+    waiting = desk.submit()
+    claim = desk.claim("w2", enough=8, max_wait_s=60.0)
+    assert (claim.jobs, claim.reason, claim.depth) == ((), "", 1)
+    assert claim.retry_in_s == pytest.approx(60.0, abs=5.0)
+    assert (desk.state(waiting), desk.read(waiting).attempts) == (JobState.QUEUED, 0)
+
+
+def test_a_batch_that_is_big_enough_leaves(desk: Desk) -> None:
+    desk.leased("w1")
+    for _ in range(4):
+        desk.submit()
+    claim = desk.claim("w2", enough=4, max_wait_s=60.0)
+    assert (len(claim.jobs), claim.reason) == (4, "full")
+
+
+def test_a_limit_below_enough_is_enough(desk: Desk) -> None:
+    desk.leased("w1")
+    desk.submit()
+    desk.submit()
+    assert desk.claim("w2", limit=2, enough=8, max_wait_s=60.0).reason == "full"
+
+
+def test_a_batch_leaves_when_its_first_job_has_waited_long_enough(desk: Desk) -> None:
+    desk.leased("w1")
+    desk.submit()
+    assert desk.claim("w2", enough=8, max_wait_s=0.0).reason == "wait"
+
+
+def test_the_answer_says_when_the_wait_is_over(desk: Desk) -> None:
+    desk.leased("w1")
+    desk.submit()
+    retry_in_s = desk.claim("w2", enough=8, max_wait_s=0.05).retry_in_s
+    assert retry_in_s is not None
+    assert 0.0 < retry_in_s <= 0.05
+    assert eventually(lambda: desk.claim("w2", enough=8, max_wait_s=0.05).reason) == "wait"
+
+
+def test_a_batch_leaves_when_the_slack_of_its_first_job_runs_out(desk: Desk) -> None:
+    desk.leased("w1")
+    desk.submit(deadline_s=30.0)
+    assert desk.claim("w2", enough=8, max_wait_s=60.0, hurry_s=31.0).reason == "deadline"
+
+
+def test_the_wait_ends_with_the_slack_when_that_is_shorter(desk: Desk) -> None:
+    desk.leased("w1")
+    desk.submit(deadline_s=30.0)
+    claim = desk.claim("w2", enough=8, max_wait_s=600.0, hurry_s=10.0)
+    assert claim.retry_in_s == pytest.approx(20.0, abs=5.0)
+
+
+def test_a_claim_that_does_not_wait_for_company_is_called_idle(desk: Desk) -> None:
+    desk.leased("w1")
+    desk.submit()
+    assert desk.claim("w2").reason == "idle"
+
+
+# --- late jobs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_past_its_deadline_ends_instead_of_running(desk: Desk) -> None:
+    late, live = desk.submit(deadline_s=0.0), desk.submit()
+    claim = desk.claim()
+    assert (ids(claim), claim.expired) == ([live], 1)
+    job = desk.read(late)
+    assert (job.state, job.attempts, job.started_at) == (JobState.EXPIRED, 0, None)
+    assert job.error is not None
+    assert job.error.code == "expired"
+
+
+def test_a_suspect_past_its_deadline_ends_instead_of_running(desk: Desk) -> None:
+    job = desk.leased(deadline_s=0.2)
+    desk.crash(job)
+    eventually(lambda: desk.store.stats(desk.model).now >= job.deadline_at)
+    claim = desk.claim()
+    assert (claim.jobs, claim.expired) == ((), 1)
+    assert desk.state(job.id) is JobState.EXPIRED
+
+
+def test_a_job_that_would_force_a_tiny_batch_steps_aside(desk: Desk) -> None:
+    tight, roomy = desk.submit(deadline_s=5.0), desk.submit(deadline_s=60.0)
+    claim = desk.claim(limit=1, min_slack_s=10.0)
+    assert (ids(claim), claim.stepped_over) == ([roomy], 1)
+    assert desk.store.stats(desk.model).ready == {0: 0, LATE_BAND: 1, 9: 0}
+    assert desk.state(tight) is JobState.QUEUED
+
+
+def test_jobs_that_stepped_aside_run_when_nothing_live_waits(desk: Desk) -> None:
+    tight = desk.submit(deadline_s=5.0)
+    claim = desk.claim(min_slack_s=10.0)
+    assert (ids(claim), claim.stepped_over) == ([tight], 1)
+
+
+def test_a_smaller_batch_asks_for_less_slack(desk: Desk) -> None:
+    """A full batch of 8 needs 10 s, each missing item makes it 1 s shorter: 1 waiting job needs 3 s and has 5."""
+    desk.submit(deadline_s=5.0)
+    claim = desk.claim(limit=8, min_slack_s=10.0, slack_per_item_s=1.0)
+    assert (len(claim.jobs), claim.stepped_over) == (1, 0)
+
+
+def test_jobs_in_time_are_found_behind_any_number_that_step_aside(desk: Desk) -> None:
+    for _ in range(6):
+        desk.submit(deadline_s=5.0)
+    roomy = [desk.submit(deadline_s=60.0 + n) for n in range(2)]
+    claim = desk.claim(limit=2, min_slack_s=10.0)
+    assert (ids(claim), claim.stepped_over) == (roomy, 6)
+
+
+def test_late_jobs_take_places_that_jobs_in_time_leave_free(desk: Desk) -> None:
+    tight, roomy = desk.submit(deadline_s=5.0), desk.submit(deadline_s=60.0)
+    assert ids(desk.claim(limit=4, min_slack_s=10.0)) == [roomy, tight]
+
+
+def test_late_jobs_go_before_bulk(desk: Desk) -> None:
+    bulk, tight = desk.bulk(deadline_s=60.0), desk.submit(deadline_s=5.0)
+    assert ids(desk.claim(min_slack_s=10.0)) == [tight, bulk]
+
+
+# --- suspects ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_suspect_runs_alone_and_first(desk: Desk) -> None:
+    suspect = desk.leased()
+    desk.crash(suspect)
+    others = [desk.submit() for _ in range(3)]
+    claim = desk.claim("w2")
+    assert (ids(claim), claim.reason, claim.jobs[0].crashes) == ([suspect.id], "solo", 1)
+    assert ids(desk.claim("w2")) == others
+
+
+def test_a_suspect_does_not_wait_for_company(desk: Desk) -> None:
+    suspect = desk.leased()
+    desk.leased("w2")
+    desk.crash(suspect)
+    assert desk.claim("w3", enough=8, max_wait_s=60.0).reason == "solo"
+
+
+def test_a_suspect_of_another_version_is_left_alone(desk: Desk) -> None:
+    desk.submit(version="2")
+    [suspect] = desk.claim(version="2").jobs
+    desk.crash(suspect)
+    assert desk.claim(version="1").jobs == ()
+    assert ids(desk.claim(version="2")) == [suspect.id]

@@ -1,0 +1,236 @@
+"""sweep, extend, reconcile: nothing stays with a worker that is gone, nothing outlives its deadline, nothing lies around."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.broker.records import Beat, ClaimedJob, Settled, SweepReport
+from penstock.broker.store import CancelStatus
+from penstock.job import JobState, Payload
+from tests.contract.desk import Desk
+
+
+def test_a_sweep_of_an_empty_model_does_nothing(desk: Desk) -> None:
+    assert desk.store.sweep(desk.model) == SweepReport()
+
+
+def test_a_live_lease_is_left_alone(desk: Desk) -> None:
+    job = desk.leased(lease_s=60.0)
+    assert desk.store.sweep(desk.model) == SweepReport()
+    assert desk.finish(job) is Settled.OK
+
+
+# --- leases taken back ---------------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_an_expired_lease_are_queued_again(desk: Desk) -> None:
+    job = desk.leased("w1", lease_s=0.0)
+    report = desk.store.sweep(desk.model)
+    assert (report.requeued, report.workers_lost) == (1, ("w1",))
+    record = desk.read(job.id)
+    assert (record.state, record.attempts, record.crashes, desk.place(job.id)) == (JobState.QUEUED, 1, 0, "ready")
+    assert desk.store.stats(desk.model).counters["redelivered"] == 1
+
+
+def test_a_job_taken_back_has_no_token_left(desk: Desk) -> None:
+    job = desk.leased(lease_s=0.0)
+    desk.store.sweep(desk.model)
+    assert desk.dump().jobs[job.id.serial].token == ""
+
+
+def test_a_worker_that_is_gone_loses_its_jobs_before_its_lease_ends(desk: Desk) -> None:
+    gone, alive = desk.leased("w1", lease_s=60.0), desk.leased("w2", lease_s=60.0)
+    report = desk.store.sweep(desk.model, gone=["w1", "stranger"])
+    assert (report.requeued, report.workers_lost) == (1, ("w1",))
+    assert (desk.state(gone.id), desk.state(alive.id)) == (JobState.QUEUED, JobState.LEASED)
+
+
+def test_all_jobs_of_a_lost_worker_come_back(desk: Desk) -> None:
+    for _ in range(5):
+        desk.submit()
+    assert len(desk.claim(lease_s=0.0).jobs) == 5
+    assert desk.store.sweep(desk.model).requeued == 5
+    assert desk.store.stats(desk.model).leased == 0
+
+
+def test_a_lost_job_whose_attempts_are_spent_is_dead(desk: Desk) -> None:
+    job = desk.leased(max_attempts=1, lease_s=0.0)
+    assert desk.store.sweep(desk.model).dead == 1
+    record = desk.read(job.id)
+    assert record.state is JobState.DEAD
+    assert record.error is not None
+    assert record.error.code == "attempts_spent"
+
+
+def test_a_lost_job_that_was_to_be_cancelled_is_cancelled(desk: Desk) -> None:
+    job = desk.leased(lease_s=0.0)
+    desk.store.cancel(job.id)
+    assert desk.store.sweep(desk.model).cancelled == 1
+    assert desk.state(job.id) is JobState.CANCELLED
+
+
+def test_a_lost_suspect_is_still_a_suspect(desk: Desk) -> None:
+    job = desk.leased()
+    desk.crash(job)
+    desk.take(lease_s=0.0)
+    desk.store.sweep(desk.model)
+    assert desk.place(job.id) == "solo"
+
+
+def test_a_lost_job_past_its_deadline_is_expired(desk: Desk) -> None:
+    job = leased_then_late(desk)
+    report = desk.store.sweep(desk.model, gone=["w1"])
+    assert (report.expired, desk.state(job.id)) == (1, JobState.EXPIRED)
+
+
+def test_a_running_job_past_its_deadline_may_still_finish(desk: Desk) -> None:
+    job = leased_then_late(desk)
+    assert desk.store.sweep(desk.model).expired == 0
+    assert desk.finish(job) is Settled.OK
+
+
+def leased_then_late(desk: Desk) -> ClaimedJob:
+    """A job that was claimed in time and whose deadline has passed since."""
+    from tests.eventually import eventually
+
+    job = desk.leased(deadline_s=0.2)
+    eventually(lambda: desk.store.stats(desk.model).now >= job.deadline_at)
+    return job
+
+
+# --- promote, expire, collect --------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_job_past_its_deadline_is_expired(desk: Desk) -> None:
+    late, bulk, live = desk.submit(deadline_s=0.0), desk.bulk(deadline_s=0.0), desk.submit()
+    assert desk.store.sweep(desk.model).expired == 2
+    assert [desk.state(job) for job in (late, bulk, live)] == [JobState.EXPIRED, JobState.EXPIRED, JobState.QUEUED]
+
+
+def test_a_waiting_suspect_past_its_deadline_is_expired(desk: Desk) -> None:
+    job = leased_then_late(desk)
+    desk.crash(job)
+    assert desk.store.sweep(desk.model).expired == 1
+    assert desk.state(job.id) is JobState.EXPIRED
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 60.0])
+def test_a_delayed_job_past_its_deadline_is_expired(desk: Desk, delay_s: float) -> None:
+    job = leased_then_late(desk)
+    desk.retry(job, delay_s=delay_s)
+    report = desk.store.sweep(desk.model)
+    assert (report.expired, report.promoted, desk.state(job.id)) == (1, 0, JobState.EXPIRED)
+
+
+def test_an_expired_job_is_not_expired_twice(desk: Desk) -> None:
+    desk.submit(deadline_s=0.0)
+    desk.store.sweep(desk.model)
+    assert desk.store.sweep(desk.model) == SweepReport()
+
+
+def test_a_result_is_kept_until_its_time_is_over(desk: Desk) -> None:
+    job = desk.leased(result_ttl_s=60.0)
+    desk.finish(job)
+    assert desk.store.sweep(desk.model).collected == 0
+    assert desk.store.was_collected(job.id) is False
+
+
+def test_a_collected_job_leaves_nothing_but_a_tombstone(desk: Desk) -> None:
+    job = desk.leased(result_ttl_s=0.0)
+    desk.finish(job)
+    assert desk.store.sweep(desk.model).collected == 1
+    assert (desk.store.read(job.id), desk.store.result(job.id), desk.store.jobs(desk.model)) == (None, None, [])
+    assert desk.store.was_collected(job.id) is True
+    assert desk.dump().outbox == set()
+
+
+def test_the_blobs_of_a_collected_job_are_named_for_deletion(desk: Desk) -> None:
+    job = desk.leased(result_ttl_s=0.0, input=Payload("image/png", blob="in/1"))
+    desk.finish(job, output=Payload("image/png", blob="out/1"))
+    assert set(desk.store.sweep(desk.model).blobs) == {"in/1", "out/1"}
+
+
+def test_a_live_job_is_never_collected_whatever_its_result_would_be_kept_for(desk: Desk) -> None:
+    desk.submit(result_ttl_s=0.0)
+    desk.leased(result_ttl_s=0.0)
+    assert desk.store.sweep(desk.model) == SweepReport()
+
+
+def test_a_sweep_does_at_most_its_limit_of_the_due_work(desk: Desk) -> None:
+    for _ in range(5):
+        job = desk.leased()
+        desk.retry(job, delay_s=0.0)
+    assert desk.store.sweep(desk.model, limit=2).promoted == 2
+    assert desk.store.sweep(desk.model, limit=10).promoted == 3
+
+
+# --- extend --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_beat_keeps_what_the_worker_holds(desk: Desk) -> None:
+    job = desk.leased("w1", lease_s=0.0)
+    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0) == Beat()
+    assert desk.store.sweep(desk.model) == SweepReport()
+    assert desk.finish(job) is Settled.OK
+
+
+def test_a_beat_of_one_worker_keeps_nothing_of_another(desk: Desk) -> None:
+    job = desk.leased("w1", lease_s=0.0)
+    desk.leased("w2")
+    desk.store.extend(desk.model, "w2", lease_s=60.0, max_run_s=60.0)
+    desk.store.sweep(desk.model)
+    assert desk.state(job.id) is JobState.QUEUED
+
+
+def test_a_worker_whose_lease_was_taken_back_is_told(desk: Desk) -> None:
+    desk.leased("w1", lease_s=0.0)
+    desk.store.sweep(desk.model)
+    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0).lost
+
+
+def test_a_stranger_is_told_that_it_holds_nothing(desk: Desk) -> None:
+    assert desk.store.extend(desk.model, "w9", lease_s=60.0, max_run_s=60.0).lost
+
+
+def test_a_beat_names_the_jobs_to_be_cancelled(desk: Desk) -> None:
+    job, other = desk.leased(), desk.leased()
+    desk.store.cancel(job.id)
+    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0) == Beat(cancelled=(job.id,))
+    assert desk.state(other.id) is JobState.LEASED
+
+
+def test_a_job_that_runs_too_long_is_taken_back_as_crashed(desk: Desk) -> None:
+    job = desk.leased()
+    beat = desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=0.0)
+    assert (beat.lost, beat.overrun) == (False, (job.id,))
+    record = desk.read(job.id)
+    assert (record.state, record.crashes, desk.place(job.id)) == (JobState.QUEUED, 1, "solo")
+    assert desk.finish(job) is Settled.STALE
+
+
+def test_a_job_that_runs_too_long_too_often_is_dead(desk: Desk) -> None:
+    job = desk.leased(max_crashes=1)
+    desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=0.0)
+    assert desk.state(job.id) is JobState.DEAD
+
+
+def test_a_job_that_runs_too_long_and_was_to_be_cancelled_is_cancelled(desk: Desk) -> None:
+    job = desk.leased()
+    desk.store.cancel(job.id)
+    beat = desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=0.0)
+    assert (beat.overrun, desk.state(job.id)) == ((job.id,), JobState.CANCELLED)
+
+
+# --- reconcile -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_store_needs_no_repair(desk: Desk) -> None:
+    desk.submit()
+    desk.bulk()
+    desk.crash(desk.leased())
+    desk.retry(desk.leased(), delay_s=60.0)
+    desk.finish(desk.leased())
+    desk.leased()
+    assert desk.store.cancel(desk.submit()) is CancelStatus.CANCELLED
+    repair = desk.store.reconcile(desk.model)
+    assert (repair.cursor, repair.scanned, repair.orphans, repair.tickets) == ("0", 7, 0, 0)

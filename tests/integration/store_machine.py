@@ -1,0 +1,224 @@
+"""A random walk over a real Redis store and, step by step, over the memory store: both must answer and hold the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from penstock.broker.memory_store import MemoryStore
+from penstock.broker.records import Beat, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.store import JobStore, ReleaseReason
+from penstock.job import Job, JobState, Payload, Priority
+from penstock.job_id import JobId, new_job_id
+from tests.contract.desk import OUTPUT, STAMP
+from tests.contract.dumps import Dump, RedisDump, dump_memory
+from tests.contract.invariants import check_invariants
+
+# Now or long after the test: what lies between would make the outcome depend on how fast the machine is.
+now_or_never = st.sampled_from([0.0, 1_000.0])
+workers = st.sampled_from(["w1", "w2", "w3"])
+REPEATED = {Settled.OK, Settled.CANCELLED, Settled.ALREADY, Settled.DEAD}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """`connect` opens the Redis store under test; a mutant of its functions may stand behind it."""
+
+    jobs = Bundle("jobs")
+    leases = Bundle("leases")
+
+    def __init__(self, url: str, connect: Callable[[], RedisStore] | None = None) -> None:
+        super().__init__()
+        self.model = f"m{uuid.uuid4().hex[:12]}"
+        self.connect = connect or (lambda: RedisStore(url))
+        self.store = self.connect()
+        self.twin = MemoryStore()
+        self.client = redis.Redis.from_url(url)
+        self.views: dict[str, tuple[JobState, Any]] = {}
+        self.nonces = (f"nonce{n}" for n in count())
+
+    def teardown(self) -> None:
+        keys = [
+            *self.client.scan_iter(f"ps:{{{self.model}}}:*", count=1000),
+            *self.client.scan_iter(f"penstock.{{{self.model}}}*"),
+        ]
+        if keys:
+            self.client.delete(*keys)
+        self.store.close()
+        self.client.close()
+
+    def both(self, ask: Callable[[JobStore], Any]) -> Any:
+        """The answer that both stores give."""
+        answer, expected = ask(self.store), ask(self.twin)
+        assert _timeless(answer) == _timeless(expected), f"Redis: {answer}\nmemory: {expected}"
+        return answer
+
+    def dump(self) -> Dump:
+        return RedisDump(self.client, self.model).dump()
+
+    def token(self, job: JobId) -> str:
+        """The token that the store holds for a leased job right now; '' when nobody holds it."""
+        stored = self.dump().jobs.get(job.serial)
+        return stored.token if stored and stored.state is JobState.LEASED else ""
+
+    @initialize(target=jobs)
+    def first(self) -> JobId:
+        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10)
+
+    @rule(
+        target=jobs,
+        key=st.sampled_from(["", "a", "b"]),
+        body=st.sampled_from("fg"),
+        priority=st.sampled_from(Priority),
+        deadline_s=st.sampled_from([0.0, 1_000.0, 2_000.0, 3_000.0]),
+        ttl_s=now_or_never,
+        max_depth=st.sampled_from([3, 10, 10]),
+    )
+    def submit(self, key: str, body: str, priority: Priority, deadline_s: float, ttl_s: float, max_depth: int) -> JobId:
+        new = NewJob(
+            id=new_job_id(self.model),
+            version="1",
+            input=Payload("application/json", body.encode()),
+            priority=priority,
+            deadline_s=deadline_s,
+            result_ttl_s=ttl_s,
+            idempotency_key=key,
+            fingerprint=body,
+        )
+        [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
+        return JobId(*answer.id)
+
+    @rule(
+        target=leases,
+        worker=workers,
+        limit=st.sampled_from([2, 4]),
+        enough=st.sampled_from([1, 3]),
+        max_wait_s=now_or_never,
+        min_slack_s=st.sampled_from([0.0, 1_500.0, 2_500.0]),
+        lease_s=now_or_never,
+    )
+    def claim(self, worker: str, limit: int, enough: int, max_wait_s: float, min_slack_s: float, lease_s: float) -> Any:
+        ask = ClaimRequest(
+            model=self.model,
+            version="1",
+            worker=worker,
+            nonce=next(self.nonces),
+            limit=limit,
+            enough=enough,
+            max_wait_s=max_wait_s,
+            min_slack_s=min_slack_s,
+            lease_s=lease_s,
+        )
+        claim = self.both(lambda store: store.claim(ask))
+        return multiple(*((worker, job) for job in claim.jobs))
+
+    @rule(worker=workers, lease_s=now_or_never, max_run_s=now_or_never)
+    def extend(self, worker: str, lease_s: float, max_run_s: float) -> None:
+        self.both(lambda store: store.extend(self.model, worker, lease_s=lease_s, max_run_s=max_run_s))
+
+    @rule(lease=leases, state=st.sampled_from([JobState.SUCCEEDED, JobState.FAILED]))
+    def finish(self, lease: tuple[str, ClaimedJob], state: JobState) -> None:
+        worker, job = lease
+        code = "" if state is JobState.SUCCEEDED else "bad_input"
+        ending = Ending(job.id, job.token, state, output=None if code else OUTPUT, error_code=code, error_message=code)
+        self.settle(job, lambda store: store.finish([ending], worker=worker, stamp=STAMP)[0])
+
+    @rule(lease=leases, delay_s=now_or_never)
+    def retry(self, lease: tuple[str, ClaimedJob], delay_s: float) -> None:
+        worker, job = lease
+        items = [GiveBack(job.id, job.token)]
+        self.settle(job, lambda store: store.retry(items, worker=worker, delay_s=delay_s, code="oops", message="again")[0])
+
+    @rule(lease=leases, reason=st.sampled_from(ReleaseReason))
+    def release(self, lease: tuple[str, ClaimedJob], reason: ReleaseReason) -> None:
+        worker, job = lease
+        self.settle(job, lambda store: store.release([GiveBack(job.id, job.token)], worker=worker, reason=reason)[0])
+
+    @rule(lease=consumes(leases))
+    def forget(self, lease: tuple[str, ClaimedJob]) -> None:
+        """A worker dies, or never saw the reply to its claim."""
+
+    def settle(self, job: ClaimedJob, ask: Callable[[JobStore], Settled]) -> None:
+        """Settle, then once more as after a lost reply. Only the holder of the current token is heard."""
+        current = self.token(job.id)
+        answer = self.both(ask)
+        heard = answer in (Settled.OK, Settled.CANCELLED, Settled.DEAD)
+        assert heard == (current == job.token), f"{answer} for token {job.token}, the store had {current or 'none'}"
+        ended = self.dump().jobs.get(job.id.serial)
+        if heard and ended and ended.state.final:
+            assert ended.final_token == job.token
+        repeated = self.both(ask)
+        assert repeated in ((Settled.ALREADY,) if ended and ended.final_token == job.token else (Settled.STALE,))
+
+    @rule(job=jobs)
+    def cancel(self, job: JobId) -> None:
+        self.both(lambda store: store.cancel(job))
+
+    @rule(job=jobs)
+    def read(self, job: JobId) -> None:
+        self.both(lambda store: store.result(job))
+        self.both(lambda store: store.was_collected(job))
+
+    @rule(gone=st.lists(workers, max_size=1))
+    def sweep(self, gone: list[str]) -> None:
+        self.both(lambda store: store.sweep(self.model, gone=gone))
+
+    @rule()
+    def reconcile(self) -> None:
+        repair = self.both(lambda store: store.reconcile(self.model))
+        assert (repair.orphans, repair.tickets) == (0, 0)
+
+    @rule()
+    def count_all(self) -> None:
+        self.both(lambda store: store.stats(self.model))
+        self.both(lambda store: store.jobs(self.model))
+
+    @invariant()
+    def sound(self) -> None:
+        dump = self.dump()
+        check_invariants(dump)
+        assert dump == dump_memory(self.twin, self.model)
+        self.keep_views(dump)
+
+    def keep_views(self, dump: Dump) -> None:
+        """I2, I8: what was final once stays as it was, until it is collected."""
+        for serial, job in dump.jobs.items():
+            if job.state.final:
+                found = self.store.result(JobId(serial, self.model))
+                assert found is not None
+                view = self.views.setdefault(serial, (job.state, found))
+                assert view == (job.state, found)
+            else:
+                assert serial not in self.views, f"{serial} was {self.views[serial][0]} and is {job.state}"
+
+
+def _timeless(answer: Any) -> Any:
+    """An answer without its moments and without the order that the stores leave open."""
+    if isinstance(answer, list | tuple) and not hasattr(answer, "_fields"):
+        return type(answer)(_timeless(part) for part in answer)
+    if isinstance(answer, Job):
+        return replace(
+            answer, created_at=0.0, deadline_at=0.0, started_at=bool(answer.started_at), finished_at=bool(answer.finished_at)
+        )
+    if isinstance(answer, Claim):
+        return replace(answer, now=0.0, retry_in_s=answer.retry_in_s is None, jobs=_timeless(answer.jobs))
+    if isinstance(answer, ClaimedJob):
+        return replace(answer, created_at=0.0, deadline_at=0.0)
+    if isinstance(answer, Beat):
+        return replace(answer, cancelled=frozenset(answer.cancelled), overrun=frozenset(answer.overrun))
+    return _timeless_totals(answer)
+
+
+def _timeless_totals(answer: Any) -> Any:
+    if hasattr(answer, "workers_lost"):
+        return replace(answer, workers_lost=frozenset(answer.workers_lost), blobs=frozenset(answer.blobs))
+    if hasattr(answer, "oldest_age_s"):
+        return replace(answer, now=0.0, oldest_age_s={}, counters={k: v for k, v in answer.counters.items() if v})
+    return answer

@@ -1,0 +1,166 @@
+"""Mistakes that the Lua functions must not have, each with the test of the contract that notices it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.broker.library import body
+from tests.contract import test_store_claim as claiming
+from tests.contract import test_store_read as reading
+from tests.contract import test_store_settle as settling
+from tests.contract import test_store_submit as submitting
+from tests.contract import test_store_sweep as sweeping
+from tests.contract.desk import Desk
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`text`, or the line that carries this guard mark, becomes `instead`; then `notices` must fail."""
+
+    name: str
+    text: str
+    instead: str
+    notices: Callable[[Desk], None]
+
+    def source(self) -> str:
+        library = body()
+        found = [line for line in library.splitlines() if line.endswith(f"-- {self.text}")] or [self.text]
+        places = library.count(found[0])
+        assert places == 1, f"mutant {self.name!r}: {places} times {self.text!r}; adapt the mutant to the library"
+        return library.replace(found[0], self.instead)
+
+
+def by_finish(test: Callable[[Desk, settling.Settling], None]) -> Callable[[Desk], None]:
+    return lambda desk: test(desk, Desk.finish)
+
+
+TOKENS = [
+    Mutant("no fence", "guard:fence", "", by_finish(settling.test_a_zombie_writes_nothing_while_another_worker_runs_its_job)),
+    Mutant("no state check", "guard:state", "", by_finish(settling.test_an_empty_token_settles_nothing)),
+    Mutant(
+        "a repeat is not recognised",
+        "job.final_token == token then return 'already'",
+        "false then return 'already'",
+        settling.test_a_finish_repeated_after_a_lost_reply_is_answered_already,
+    ),
+    Mutant(
+        "the token has no nonce",
+        "local token = epoch .. ':' .. worker .. ':' .. nonce",
+        "local token = epoch .. ':' .. worker .. ':' .. 'x'",
+        claiming.test_two_stores_that_gave_out_the_same_epoch_still_differ_by_nonce,
+    ),
+    Mutant(
+        "sweep keeps the token",
+        "guard:sweep_token",
+        "    redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued')",
+        sweeping.test_a_job_taken_back_has_no_token_left,
+    ),
+    Mutant(
+        "sweep takes back a live lease",
+        "'ZRANGEBYSCORE', p .. 'leases', '-inf', now",
+        "'ZRANGEBYSCORE', p .. 'leases', '-inf', '+inf'",
+        sweeping.test_a_live_lease_is_left_alone,
+    ),
+]
+
+KEYS_AND_OWNERS = [
+    Mutant("no dedup", "guard:dedup", "  local first = false", submitting.test_the_same_key_and_body_give_the_first_job),
+    Mutant(
+        "a key alone decides",
+        "string.sub(first, 27) == fingerprint",
+        "true",
+        submitting.test_the_same_key_with_another_body_is_refused_and_stores_nothing,
+    ),
+    Mutant(
+        "anybody may cancel",
+        "(job.owner or '') ~= args[2]",
+        "false",
+        reading.test_the_job_of_another_owner_does_not_exist,
+    ),
+]
+
+CANCEL = [
+    Mutant(
+        "finish ignores a cancel request",
+        "guard:cancel",
+        "      if false then",
+        by_finish(settling.test_a_job_whose_end_was_asked_for_ends_cancelled_whatever_its_run_says),
+    ),
+    Mutant("a final job can be cancelled", "guard:final", "", reading.test_a_final_job_cannot_be_cancelled),
+    Mutant(
+        "cancel leaves the job in its queue",
+        "  dequeue(p, serial, job.version, now)\n  cancel_job(",
+        "  cancel_job(",
+        reading.test_a_waiting_job_is_cancelled_at_once,
+    ),
+]
+
+LIMITS = [
+    Mutant(
+        "retry has no limit",
+        "guard:attempts",
+        "  if false then",
+        settling.test_a_retry_at_the_limit_of_attempts_fails_with_its_error,
+    ),
+    Mutant(
+        "sweep has no limit",
+        "guard:sweep_attempts",
+        "  elseif false then",
+        sweeping.test_a_lost_job_whose_attempts_are_spent_is_dead,
+    ),
+    Mutant(
+        "crashes have no limit",
+        "guard:crashes",
+        "  if false then",
+        settling.test_a_job_that_crashes_too_often_is_given_up_as_poison,
+    ),
+    Mutant(
+        "late jobs run",
+        "      if deadline <= now then",
+        "      if false then",
+        claiming.test_a_job_past_its_deadline_ends_instead_of_running,
+    ),
+    Mutant(
+        "an overrun is not noticed",
+        "    if now - all[i + 1] >= tonumber(args[3]) then",
+        "    if false then",
+        sweeping.test_a_job_that_runs_too_long_is_taken_back_as_crashed,
+    ),
+]
+
+INDEXES = [
+    Mutant("the batch stays in the queue", "guard:pop", "", claiming.test_a_claimed_job_is_leased_and_nobody_else_gets_it),
+    Mutant(
+        "sweep forgets to queue again",
+        "    requeue(p, serial, job)\n    count(todo, 'redelivered', 1)",
+        "    count(todo, 'redelivered', 1)",
+        sweeping.test_the_jobs_of_an_expired_lease_are_queued_again,
+    ),
+    Mutant(
+        "suspects run with others",
+        "  if tonumber(job.crashes) > 0 then",
+        "  if false then",
+        settling.test_a_suspect_that_was_given_back_unrun_is_still_a_suspect,
+    ),
+    Mutant(
+        "an end leaves no outbox row",
+        "  later(todo, 'ZADD', p .. 'outbox', now, serial)",
+        "",
+        settling.test_a_finished_job_shows_its_output_and_its_batch,
+    ),
+    Mutant(
+        "an end is not counted",
+        "  count(todo, 'ended:cancelled', 1)",
+        "",
+        reading.test_a_waiting_job_is_cancelled_at_once,
+    ),
+    Mutant(
+        "tickets stay behind",
+        "  for band, n in pairs(popped) do pop_tickets(p, band, n, now) end",
+        "",
+        claiming.test_a_claim_takes_no_more_than_its_limit,
+    ),
+]
+
+MUTANTS = [*TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *INDEXES]

@@ -1,0 +1,53 @@
+"""Long random histories on a real server: the memory store as the oracle, the invariants after every step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from penstock.broker.embedded import EmbeddedServer
+from tests.integration.store_machine import StoreMachine
+
+SLOW_IS_FINE = list(HealthCheck)
+WALKS = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None, suppress_health_check=SLOW_IS_FINE)
+FEW_WALKS = settings(WALKS, max_examples=8, stateful_step_count=25)
+
+
+def test_any_history_keeps_the_invariants_and_matches_the_memory_store(redis_url: str) -> None:
+    run_state_machine_as_test(lambda: StoreMachine(redis_url), settings=WALKS)
+
+
+class DurableMachine(StoreMachine):
+    """The same on a server that is killed again and again: with fsync always, it comes back with all it has answered."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        super().__init__(server.url)
+        self.server = server
+
+    @rule()
+    def kill_and_restart(self) -> None:
+        assert self.server.pid is not None
+        os.kill(self.server.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self.server.pid, os.WEXITED | os.WNOWAIT)
+        assert self.server.check()
+        self.store.close()
+        self.store = self.connect()
+        self.client.connection_pool.disconnect()
+
+
+@pytest.fixture
+def steady_server(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
+    # It is killed on purpose, many times in a row.
+    monkeypatch.setattr("penstock.broker.embedded._RESTARTS_IN_A_ROW", 10_000)
+    with EmbeddedServer(state_dir, fsync="always") as server:
+        yield server
+
+
+def test_a_killed_server_comes_back_with_every_answer_it_gave(steady_server: EmbeddedServer) -> None:
+    run_state_machine_as_test(lambda: DurableMachine(steady_server), settings=settings(FEW_WALKS, phases=[Phase.generate]))

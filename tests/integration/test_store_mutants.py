@@ -1,0 +1,72 @@
+"""Every guard in the Lua functions is needed: with one taken out, a test of the contract fails, and a random walk finds it.
+
+A mutant that nothing notices fails here; so does one whose text is not in the library any more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+import redis
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from penstock.broker.library import library
+from penstock.broker.redis_store import RedisStore
+from tests.contract.desk import Desk
+from tests.contract.dumps import RedisDump
+from tests.contract.invariants import check_invariants
+from tests.integration.store_machine import StoreMachine
+from tests.integration.store_mutants import MUTANTS, Mutant
+from tests.integration.test_store_machine import WALKS
+
+FOUND_BY_WALKING = ("no fence", "sweep keeps the token", "sweep forgets to queue again", "cancel leaves the job in its queue")
+WALKED = [mutant for mutant in MUTANTS if mutant.name in FOUND_BY_WALKING]
+UNTIL_FOUND = settings(WALKS, max_examples=1_000, phases=[Phase.generate])
+
+Opener = Callable[[Mutant], Callable[[], RedisStore]]
+
+
+def named(mutant: Mutant) -> str:
+    return mutant.name
+
+
+@pytest.fixture
+def opener(redis_url: str) -> Iterator[Opener]:
+    """Opens stores on a library with the mistake in it; the libraries are removed afterwards."""
+    sources = []
+
+    def opening(mutant: Mutant) -> Callable[[], RedisStore]:
+        source = mutant.source()
+        sources.append(source)
+        return lambda: RedisStore(redis_url, source=source)
+
+    yield opening
+    with redis.Redis.from_url(redis_url) as client:
+        for source in sources:
+            client.function_delete(f"penstock_{library(source)[0]}")
+
+
+def check_on(store: RedisStore, url: str, check: Callable[[Desk], None]) -> None:
+    """Run one test of the contract on this store, as its own fixture does."""
+    model = f"m{uuid.uuid4().hex[:12]}"
+    with closing(store), redis.Redis.from_url(url) as client:
+        desk = Desk(store, model, RedisDump(client, model).dump)
+        check(desk)
+        check_invariants(desk.dump())
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=named)
+def test_the_contract_notices(mutant: Mutant, opener: Opener, redis_url: str) -> None:
+    check_on(RedisStore(redis_url), redis_url, mutant.notices)
+    with pytest.raises((AssertionError, ValueError)):
+        check_on(opener(mutant)(), redis_url, mutant.notices)
+
+
+@pytest.mark.parametrize("mutant", WALKED, ids=named)
+def test_a_random_walk_notices(mutant: Mutant, opener: Opener, redis_url: str) -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(lambda: StoreMachine(redis_url, opener(mutant)), settings=UNTIL_FOUND)
