@@ -1,0 +1,158 @@
+"""What `penstock doctor` looks at. Each check returns one finding; none raises for what it finds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from penstock.cli import plan
+from penstock.cli.exits import StartError
+from penstock.cli.readiness import readiness
+from penstock.cli.state import running_stack
+from penstock.errors import ConfigError
+from penstock.settings import Settings
+
+LOW_DISK_BYTES = 1024**3
+OLDEST_REDIS = (7, 0)
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`next` is the command or setting that helps; empty when all is well."""
+
+    name: str
+    level: Level
+    text: str
+    next: str = ""
+
+
+def findings(settings: Settings) -> list[Finding]:
+    checks: list[Callable[[], Finding]] = [
+        python,
+        cores,
+        lambda: store(settings),
+        lambda: onnxruntime(_version),
+        torch,
+        lambda: disk(settings.store.state_dir),
+        lambda: port(settings),
+        lambda: models(settings),
+    ]
+    return [check() for check in checks]
+
+
+def python() -> Finding:
+    # A Python too old for us does not come this far.
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("python", Level.OK, found)
+
+
+def cores() -> Finding:
+    """Cores of this machine, those this process may use, and the container's quota, which neither of the two shows."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    text = f"{usable} of {os.cpu_count()} cores usable" + (f", quota {quota:g}" if quota else "")
+    if quota and quota < 1:
+        return Finding("cores", Level.WARN, text, "give the container at least one whole core (cpus: 1)")
+    return Finding("cores", Level.OK, text)
+
+
+def quota_of(text: str) -> float | None:
+    """Cores that a cgroup's cpu.max grants; None for no limit."""
+    words = text.split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
+
+
+def store(settings: Settings) -> Finding:
+    from penstock.cli.store_check import embedded, reachable
+
+    stack = running_stack(settings.store.state_dir)
+    url = settings.store.url or (stack.redis_url if stack else None)
+    return reachable(url) if url else embedded()
+
+
+def onnxruntime(installed: Callable[[str], str | None]) -> Finding:
+    plain, gpu = installed("onnxruntime"), installed("onnxruntime-gpu")
+    if plain and gpu:
+        return Finding(
+            "onnxruntime",
+            Level.FAIL,
+            f"onnxruntime {plain} and onnxruntime-gpu {gpu} are both installed and overwrite each other",
+            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
+        )
+    if plain or gpu:
+        return Finding("onnxruntime", Level.OK, f"onnxruntime{'-gpu' if gpu else ''} {plain or gpu}")
+    return Finding("onnxruntime", Level.OK, "not installed; needed for *.onnx models only: pip install 'penstock[onnx]'")
+
+
+def torch() -> Finding:
+    found = _version("torch")
+    return Finding("torch", Level.OK, f"torch {found}" if found else "not installed; needed for torch models only")
+
+
+def disk(state_dir: Path) -> Finding:
+    folder = next(parent for parent in (state_dir, *state_dir.parents) if parent.exists())
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1024**3:.1f} GiB free at {state_dir}"
+    if not os.access(folder, os.W_OK):
+        return Finding("disk", Level.FAIL, f"{folder} cannot be written to", "choose another folder with --state-dir")
+    if free < LOW_DISK_BYTES:
+        return Finding("disk", Level.WARN, text, "free some space, or choose another folder with --state-dir")
+    return Finding("disk", Level.OK, text)
+
+
+def port(settings: Settings) -> Finding:
+    host, number = settings.gateway.host, settings.gateway.port
+    url = plan.local_url(host, number)
+    try:
+        plan.free_port(host, number)
+    except StartError as taken:
+        # Ours, or another program's? Only the former answers as a gateway does.
+        seen = readiness(url)
+        if seen.ready:
+            return Finding("port", Level.OK, f"a gateway is ready at {url}")
+        return Finding("port", Level.WARN, f"{taken.message} ({seen.why or 'not a ready gateway'})", taken.hint or "")
+    return Finding("port", Level.OK, f"{host}:{number} is free")
+
+
+def models(settings: Settings) -> Finding:
+    if not settings.models:
+        return Finding("models", Level.OK, "none declared here; name some to `penstock up`")
+    missing = [spec.source for spec in settings.specs() if _is_missing(spec.source)]
+    if missing:
+        return Finding("models", Level.FAIL, f"no such file: {', '.join(missing)}", "correct `source` in penstock.toml")
+    return Finding("models", Level.OK, ", ".join(settings.models))
+
+
+def broken_settings(error: ConfigError) -> Finding:
+    return Finding("settings", Level.FAIL, error.message, "correct these, then `penstock config check`")
+
+
+def _is_missing(source: str) -> bool:
+    path = source.rpartition(":")[0] if ":" in source else source
+    return path.startswith("/") and not Path(path).is_file()
+
+
+def _quota() -> float | None:
+    try:
+        return quota_of(Path("/sys/fs/cgroup/cpu.max").read_text("ascii"))
+    except OSError:
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

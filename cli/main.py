@@ -1,0 +1,70 @@
+"""The `penstock` command: the list of its verbs, and what happens to errors. Each verb has its module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import typer
+
+import penstock
+from penstock.cli import exits
+from penstock.cli.lazy import Entry, LazyGroup
+
+_SERVE, _USE, _HELP = "Serve", "Use", "Set up and look into"
+
+
+class Penstock(LazyGroup):
+    table: ClassVar[Mapping[str, Entry]] = {
+        "up": Entry("penstock.cli.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
+        "gateway": Entry("penstock.cli.gateway", "Start a gateway alone, on a Redis of yours.", _SERVE),
+        "worker": Entry("penstock.cli.worker", "Start a worker alone, on a Redis of yours.", _SERVE),
+        "call": Entry("penstock.cli.call", "Submit one input to a model and print its output.", _USE),
+        "jobs": Entry("penstock.cli.jobs", "List, show and cancel jobs.", _USE),
+        "models": Entry("penstock.cli.models", "The models a gateway serves.", _USE),
+        "workers": Entry("penstock.cli.workers", "The workers that are alive, and what they run.", _USE),
+        "new": Entry("penstock.cli.starter", "Write a folder with a model, its settings and a test.", _HELP),
+        "config": Entry("penstock.cli.config", "Show the settings in force, or check them.", _HELP),
+        "doctor": Entry("penstock.cli.doctor", "Check this machine and say what to do next.", _HELP),
+    }
+
+
+app = typer.Typer(
+    cls=Penstock,
+    name="penstock",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=exits.HELP,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Durable, micro-batched model inference on Celery and Redis.
+
+    First steps: penstock up examples/square.py, then penstock call square '{"x": 4}'.
+    """
+
+
+def main() -> None:
+    """Entry point. Leaves the process with one of the codes in `exits`."""
+    try:
+        app(prog_name="penstock")
+    except Exception as error:  # noqa: BLE001 - the last handler: every error is told in the same way
+        sys.exit(exits.report(error, as_json="--json" in sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`penstock workers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
+from penstock.cli.display import print_json, print_table
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """The workers that are alive, one line per slot. `--json` prints one worker per line."""
+    with connected(url, api_key) as client:
+        found = client.workers()
+    if as_json:
+        for worker in found:
+            print_json(worker)
+    elif found:
+        columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES")
+        print_table(columns, [row for worker in found for row in _rows(worker)])
+    else:
+        typer.echo("no worker is alive; start one with `penstock worker`, or all with `penstock up`", err=True)
+
+
+def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
+    slots = worker.get("slots") or [{}]
+    who = (str(worker.get("name", "?")), str(worker.get("host", "-")))
+    return [(*who, *(_cell(slot.get(name)) for name in ("model", "version", "state", "device", "cores"))) for slot in slots]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(str(item) for item in value) or "-"
+    return str(value) if value not in (None, "") else "-"

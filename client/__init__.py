@@ -1,0 +1,1 @@
+"""The Python client: submit, wait, result, cancel. Imports no server library. May import core only."""

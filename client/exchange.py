@@ -1,0 +1,70 @@
+"""One HTTP exchange in httpx2's terms: a `Call` as a request, a response as an `Answer`, its errors as `TransportFault`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+import penstock
+from penstock.client import protocol
+from penstock.client.protocol import Answer, Call
+from penstock.client.retries import TransportFault
+
+CONNECT_TIMEOUT_S = 5.0
+# Every job of a `map` may hold a long poll of its own; the default of 100 connections would make submits wait behind them.
+CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The gateway a client talks to. `timeout_s` bounds the silence of one exchange, beyond what the call lets it wait."""
+
+    base_url: str
+    api_key: str | None
+    timeout_s: float
+
+    def request(self, call: Call) -> dict[str, Any]:
+        """The keyword arguments for `httpx2.Client.request`."""
+        url = protocol.resolve(self.base_url, call.url)
+        return {
+            "method": call.method,
+            "url": url,
+            "params": dict(call.params) or None,
+            "headers": {**call.headers, **self._credentials(url)},
+            "content": call.content or None,
+            "timeout": httpx2.Timeout(self.timeout_s, read=self.timeout_s + call.wait_s, connect=CONNECT_TIMEOUT_S, pool=None),
+        }
+
+    def fault(self, error: httpx2.TransportError) -> TransportFault:
+        reason = str(error) or type(error).__name__
+        if isinstance(error, httpx2.TimeoutException) and not isinstance(error, _NEVER_SENT):
+            reason = f"no answer within {self.timeout_s:g} s"
+        return TransportFault(
+            f"cannot reach {self.base_url}: {reason}",
+            sent=not isinstance(error, _NEVER_SENT),
+            hint="start a gateway with `penstock up`, or name its address in PENSTOCK_URL",
+        )
+
+    def _credentials(self, url: str) -> dict[str, str]:
+        # A signed link may lead to another host, which must not see the key.
+        if not self.api_key or not protocol.same_origin(self.base_url, url):
+            return {}
+        return {"authorization": f"Bearer {self.api_key}"}
+
+
+def peer(base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ) -> Peer:
+    """What the caller gave, else PENSTOCK_URL and PENSTOCK_API_KEY, else the local default without a key."""
+    return Peer(protocol.base_url(base_url, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
+
+
+def user_agent() -> dict[str, str]:
+    return {"user-agent": f"penstock/{penstock.__version__}"}
+
+
+def answer_of(response: httpx2.Response) -> Answer:
+    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, response.content)

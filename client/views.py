@@ -1,0 +1,93 @@
+"""A job as the gateway describes it, read into plain frozen values. Fields that a newer gateway adds stay in `body`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from penstock.client.problems import Problem, UnexpectedAnswer, problem_of
+
+FINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """The batch a job ran in. Seconds."""
+
+    size: int = 0
+    reason: str = ""
+    preprocess_s: float = 0.0
+    inference_s: float = 0.0
+    postprocess_s: float = 0.0
+
+    @property
+    def run_s(self) -> float:
+        return self.preprocess_s + self.inference_s + self.postprocess_s
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job at one moment. `status` is queued, running, succeeded, failed, cancelled or expired; `body` is the whole answer."""
+
+    id: str
+    status: str
+    model: str = ""
+    version: str = ""
+    priority: str = ""
+    position: int | None = None
+    attempts: int = 0
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    deadline_at: datetime | None = None
+    error: Problem | None = None
+    batch: BatchView | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def final(self) -> bool:
+        return self.status in FINAL_STATUSES
+
+
+def job_view(body: Mapping[str, Any]) -> JobView:
+    if not isinstance(body.get("id"), str) or not isinstance(body.get("status"), str):
+        raise UnexpectedAnswer("the answer is not a job: it has no 'id' and 'status'")
+    return JobView(
+        id=body["id"],
+        status=body["status"],
+        model=str(body.get("model", "")),
+        version=str(body.get("version", "")),
+        priority=str(body.get("priority", "")),
+        position=body.get("position"),
+        attempts=int(body.get("attempts") or 0),
+        created_at=_moment(body.get("created_at")),
+        started_at=_moment(body.get("started_at")),
+        finished_at=_moment(body.get("finished_at")),
+        deadline_at=_moment(body.get("deadline_at")),
+        error=_error(body.get("error")),
+        batch=_batch(body.get("batch")),
+        links=_links(body.get("links")),
+        body=body,
+    )
+
+
+def _moment(text: Any) -> datetime | None:
+    return datetime.fromisoformat(text) if isinstance(text, str) and text else None
+
+
+def _error(value: Any) -> Problem | None:
+    return problem_of(value) if isinstance(value, dict) else None
+
+
+def _batch(value: Any) -> BatchView | None:
+    if not isinstance(value, dict):
+        return None
+    stages = {name: float(value.get(name) or 0.0) for name in ("preprocess_s", "inference_s", "postprocess_s")}
+    return BatchView(size=int(value.get("size") or 0), reason=str(value.get("reason") or ""), **stages)
+
+
+def _links(value: Any) -> dict[str, str]:
+    return {name: link for name, link in value.items() if isinstance(link, str)} if isinstance(value, dict) else {}

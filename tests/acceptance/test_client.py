@@ -1,0 +1,104 @@
+"""Both clients against a real gateway and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import AsyncClient, Client
+from penstock.client.problems import JobFailed
+from penstock.errors import Conflict, NotFound, PenstockError
+from tests.acceptance.test_cli import SQUARE, Up, started, stopped
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("client")
+    (folder / "moody.py").write_text(
+        "import penstock\n\n\n@penstock.model\ndef moody(item: int) -> int:\n"
+        "    if item < 0:\n        raise ValueError('below zero')\n    return item\n"
+    )
+    running = started(folder, str(SQUARE), "moody.py")
+    yield running
+    assert stopped(running) == 0
+
+
+@pytest.fixture
+def client(up: Up) -> Iterator[Client]:
+    with Client(up.ready["url"]) as client:
+        yield client
+
+
+def test_predict_answers_at_once(client: Client) -> None:
+    assert client.predict("square", {"x": 4}) == {"y": 16}
+
+
+def test_submit_then_result(client: Client) -> None:
+    job = client.submit("square", {"x": 5}, priority="bulk", deadline_s=60)
+    assert job.result(timeout_s=30) == {"y": 25}
+    seen = job.wait()
+    assert (seen.status, seen.priority) == ("succeeded", "bulk")
+    assert seen.batch is not None
+    assert seen.batch.size == 1
+
+
+def test_the_same_idempotency_key_is_the_same_job(client: Client) -> None:
+    first = client.submit("square", {"x": 6}, idempotency_key="six")
+    second = client.submit("square", {"x": 6}, idempotency_key="six")
+    assert first.id == second.id
+
+
+def test_map_keeps_the_order_of_many(client: Client) -> None:
+    outputs = client.map("square", ({"x": n} for n in range(200)), in_flight=32)
+    assert [output["y"] for output in outputs] == [n * n for n in range(200)]
+
+
+def test_unordered_map_gives_all(client: Client) -> None:
+    outputs = client.map("square", ({"x": n} for n in range(50)), ordered=False)
+    assert sorted(output["y"] for output in outputs) == [n * n for n in range(50)]
+
+
+def test_a_job_that_fails_raises_with_the_models_words(client: Client) -> None:
+    with pytest.raises(JobFailed, match="below zero") as caught:
+        client.submit("moody", -1).result(timeout_s=30)
+    assert caught.value.job.status == "failed"
+
+
+def test_a_failed_prediction_raises_too(client: Client) -> None:
+    with pytest.raises(PenstockError, match="below zero"):
+        client.predict("moody", -1)
+
+
+def test_cancelling_after_the_end_is_a_conflict(client: Client) -> None:
+    job = client.submit("square", {"x": 1})
+    job.wait(timeout_s=30)
+    with pytest.raises(Conflict):
+        job.cancel()
+
+
+def test_an_unknown_model_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFound, match="square"):
+        client.submit("squar", {"x": 1})
+
+
+def test_jobs_are_listed_over_pages(client: Client) -> None:
+    ids = [client.submit("square", {"x": n}).id for n in range(5)]
+    listed = [job.id for job in client.jobs(model="square", limit=2)]
+    assert [job for job in listed if job in ids] == ids[::-1]
+
+
+def test_models_and_workers_are_listed(client: Client) -> None:
+    assert {model["name"] for model in client.models()} == {"square", "moody"}
+    assert client.workers()[0]["slots"]
+
+
+async def test_the_async_client_does_the_same(up: Up) -> None:
+    async with AsyncClient(up.ready["url"]) as client:
+        assert await client.predict("square", {"x": 4}) == {"y": 16}
+        job = await client.submit("square", {"x": 5})
+        assert await job.result(timeout_s=30) == {"y": 25}
+        outputs = [output["y"] async for output in client.map("square", ({"x": n} for n in range(100)))]
+        assert outputs == [n * n for n in range(100)]
+        unordered = [output["y"] async for output in client.map("square", ({"x": n} for n in range(100)), ordered=False)]
+        assert sorted(unordered) == outputs

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import checks
+from penstock.cli.checks import Level
+from penstock.cli.store_check import fsync_of, judged, name_of, version_of, without_password
+
+
+@pytest.mark.parametrize(("text", "cores"), [("max 100000\n", None), ("50000 100000", 0.5), ("200000 100000", 2.0), ("", None)])
+def test_a_containers_quota_is_read_in_cores(text: str, cores: float | None) -> None:
+    assert checks.quota_of(text) == cores
+
+
+def test_both_onnxruntimes_at_once_is_a_failure_with_its_cure() -> None:
+    found = checks.onnxruntime(lambda package: "1.31.1")
+    assert found.level is Level.FAIL
+    assert "pip uninstall" in found.next
+
+
+def test_either_onnxruntime_alone_is_well() -> None:
+    assert checks.onnxruntime(lambda package: "1.31.1" if package.endswith("-gpu") else None).text == "onnxruntime-gpu 1.31.1"
+    assert checks.onnxruntime(lambda package: None).level is Level.OK
+
+
+def test_disk_is_judged_at_the_nearest_folder_that_exists(tmp_path: Path) -> None:
+    assert checks.disk(tmp_path / "not" / "yet").level in (Level.OK, Level.WARN)
+
+
+@pytest.mark.parametrize(
+    ("version", "durability", "level"),
+    [((6, 2), "fsync always", Level.FAIL), ((7, 0), "no append-only file", Level.WARN), ((8, 1), "fsync always", Level.OK)],
+)
+def test_a_store_must_be_new_enough_and_should_be_durable(version: tuple[int, ...], durability: str, level: Level) -> None:
+    assert judged("redis", version, durability).level is level
+
+
+def test_a_valkey_is_known_by_its_own_version() -> None:
+    info = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
+    assert (name_of(info), version_of(info)) == ("Valkey 9.1.2", (9, 1, 2))
+
+
+def test_durability_is_read_from_what_the_server_says() -> None:
+    class Server:
+        def config_get(self, pattern: str) -> dict[bytes, bytes]:
+            return {b"appendonly": b"yes", b"appendfsync": b"everysec"}
+
+    assert fsync_of(Server()) == "fsync everysec"
+
+
+def test_passwords_are_not_printed() -> None:
+    assert without_password("redis://user:secret@host:6379/0") == "redis://host:6379/0"

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock import errors
+from penstock.cli import exits
+from penstock.client.problems import GatewayUnreachable, UnexpectedAnswer, WaitTimeout, ended_error, error_from
+from penstock.client.views import JobView
+
+JOB = JobView(id="x-square", status="failed")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ended_error(JOB), exits.FAILED),
+        (GatewayUnreachable("no"), exits.UNREACHABLE),
+        (UnexpectedAnswer("no"), exits.UNREACHABLE),
+        (errors.ConfigError("no"), exits.CONFIG),
+        (errors.NotFound("no"), exits.REFUSED),
+        (errors.Overloaded("no"), exits.LATER),
+        (WaitTimeout("no", job=JOB), exits.LATER),
+        (exits.StartError("no"), exits.NOT_STARTED),
+        (errors.IllegalMove("no"), exits.BUG),
+        (ZeroDivisionError(), exits.BUG),
+        (KeyboardInterrupt(), exits.INTERRUPTED),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert exits.code_of(error) == code
+
+
+def test_a_message_says_what_and_what_next_once_each() -> None:
+    body = json.dumps({"code": "not_found", "detail": "no model 'squar'", "hint": "did you mean 'square'?"}).encode()
+    assert exits.message_of(error_from(404, {}, body)) == "no model 'squar'\n  next: did you mean 'square'?"
+
+
+def test_a_bug_is_called_one_and_says_how_to_see_more() -> None:
+    assert "PENSTOCK_DEBUG=1" in exits.message_of(ZeroDivisionError("division by zero"))

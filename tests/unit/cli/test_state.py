@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.exits import StartError
+from penstock.cli.state import Stack, running_stack, state_lock, write_note
+
+STACK = Stack(pid=os.getpid(), url="http://127.0.0.1:8080", redis_url="unix:///x")
+
+
+def test_a_running_stack_is_found_by_its_note(tmp_path: Path) -> None:
+    with state_lock(tmp_path) as note:
+        write_note(note, STACK)
+        assert running_stack(tmp_path) == STACK
+    assert running_stack(tmp_path) is None
+
+
+def test_a_folder_serves_one_stack_and_says_which(tmp_path: Path) -> None:
+    with state_lock(tmp_path) as note:
+        write_note(note, STACK)
+        with pytest.raises(StartError, match=r"127\.0\.0\.1:8080") as caught, state_lock(tmp_path):
+            pass
+    assert "--state-dir" in str(caught.value.hint)
+
+
+def test_a_note_left_by_a_crash_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text('{"pid": 1, "url": "http://x", "redis_url": "unix:///x"}')
+    assert running_stack(tmp_path) is None
+
+
+def test_no_folder_means_nothing_runs(tmp_path: Path) -> None:
+    assert running_stack(tmp_path / "nowhere") is None

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import protocol
+from penstock.client.protocol import Answer, Body
+from penstock.client.views import job_view
+from penstock.errors import BadRequest
+from tests.unit.client.scripted_gateway import job
+
+
+def test_a_plain_value_travels_as_json() -> None:
+    assert protocol.body_of({"x": 4}) == Body("application/json", b'{"x":4}')
+
+
+def test_bytes_travel_as_they_are() -> None:
+    assert protocol.body_of(b"\x00\xff") == Body("application/octet-stream", b"\x00\xff")
+
+
+def test_a_path_travels_as_its_file_with_a_guessed_media_type(tmp_path: Path) -> None:
+    image = tmp_path / "cat.png"
+    image.write_bytes(b"png")
+    assert protocol.body_of(image) == Body("image/png", b"png")
+
+
+def test_a_missing_input_file_is_the_callers_fault_and_named(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"nowhere\.png"):
+        protocol.body_of(tmp_path / "nowhere.png")
+
+
+def test_text_with_a_media_type_of_its_own_is_not_quoted() -> None:
+    assert protocol.body_of("hello", "text/plain") == Body("text/plain", b"hello")
+    assert protocol.body_of("hello").content == b'"hello"'
+
+
+def test_arrays_travel_as_lists() -> None:
+    class Array:
+        def tolist(self) -> list[int]:
+            return [1, 2]
+
+    assert protocol.body_of({"x": Array()}).content == b'{"x":[1,2]}'
+
+
+@pytest.mark.parametrize("value", [float("nan"), object(), {1, 2}])
+def test_what_json_cannot_hold_is_refused_before_it_is_sent(value: Any) -> None:
+    with pytest.raises(BadRequest, match="does not fit JSON"):
+        protocol.body_of(value)
+
+
+def test_every_submit_carries_an_idempotency_key_of_its_own() -> None:
+    first = protocol.submit_call("square", Body("application/json", b"1"))
+    second = protocol.submit_call("square", Body("application/json", b"1"))
+    assert first.repeatable
+    assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
+
+
+def test_options_of_a_submit_are_query_parameters() -> None:
+    call = protocol.submit_call(
+        "a b/c", Body("text/plain", b"hi"), version="2", priority="bulk", deadline_s=2.5, idempotency_key="k"
+    )
+    assert call.url == "/v1/models/a%20b%2Fc/versions/2/jobs"
+    assert call.params == {"priority": "bulk", "deadline_s": "2.5"}
+    assert call.headers == {"content-type": "text/plain", "idempotency-key": "k"}
+
+
+def test_links_of_the_body_are_followed_instead_of_built() -> None:
+    view = job_view(job())
+    assert protocol.poll_call(view).url == "/linked/job"
+    assert protocol.result_call(view, wait_s=20).params == {"wait": "20"}
+    assert protocol.cancel_call(view).url == "/linked/cancel"
+
+
+def test_without_links_the_documented_addresses_are_used() -> None:
+    view = job_view({"id": "x-square", "status": "queued"})
+    assert protocol.result_call(view).url == "/v1/jobs/x-square/result"
+
+
+@pytest.mark.parametrize(
+    ("base", "link", "url"),
+    [
+        ("http://h:1", "/v1/jobs/x", "http://h:1/v1/jobs/x"),
+        ("http://h/prefix", "/v1/jobs/x", "http://h/prefix/v1/jobs/x"),
+        ("http://h/prefix", "/prefix/v1/jobs/x", "http://h/prefix/v1/jobs/x"),
+        ("http://h", "https://blobs/x", "https://blobs/x"),
+    ],
+)
+def test_links_resolve_below_the_prefix_of_a_proxy(base: str, link: str, url: str) -> None:
+    assert protocol.resolve(base, link) == url
+
+
+def test_the_address_comes_from_the_caller_then_the_environment_then_the_default() -> None:
+    env = {"PENSTOCK_URL": "http://env:1/"}
+    assert protocol.base_url("http://given", env) == "http://given"
+    assert protocol.base_url(None, env) == "http://env:1"
+    assert protocol.base_url(None, {}) == "http://127.0.0.1:8080"
+
+
+def test_an_address_without_a_scheme_is_refused_with_an_example() -> None:
+    with pytest.raises(BadRequest) as caught:
+        protocol.base_url("localhost:8080", {})
+    assert "http://127.0.0.1:8080" in str(caught.value.hint)
+
+
+def test_outputs_are_decoded_json_or_bytes() -> None:
+    assert protocol.value_of(Answer(200, {"content-type": "application/json; charset=utf-8"}, b'{"y":16}')) == {"y": 16}
+    assert protocol.value_of(Answer(200, {"content-type": "image/png"}, b"png")) == b"png"

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.protocol import Answer, Body, Call, predict_call, submit_call
+from penstock.client.retries import RetryBudget, RetryPolicy, TransportFault
+
+SUBMIT = submit_call("square", Body("application/json", b"1"))
+PREDICT = predict_call("square", Body("application/json", b"1"))
+POLICY = RetryPolicy(max_attempts=5, first_wait_s=0.25, max_wait_s=30.0)
+
+
+def worth_it(call: Call, status: int, *, attempt: int = 1, **headers: str) -> bool:
+    plain = {name.replace("_", "-"): value for name, value in headers.items()}
+    return POLICY.worth_it(call, Answer(status, plain, b""), attempt=attempt)
+
+
+@pytest.mark.parametrize(("status", "again"), [(400, False), (404, False), (409, False), (429, True), (500, False)])
+def test_only_what_may_pass_by_itself_is_tried_again(status: int, again: bool) -> None:
+    assert worth_it(SUBMIT, status) is again
+
+
+def test_bad_gateway_is_tried_again_only_for_calls_that_may_run_twice() -> None:
+    assert worth_it(SUBMIT, 502)
+    assert not worth_it(PREDICT, 502)
+    assert worth_it(PREDICT, 503)
+
+
+def test_a_gateway_timeout_is_tried_again_only_when_the_gateway_says_when() -> None:
+    assert not worth_it(SUBMIT, 504)
+    assert worth_it(SUBMIT, 504, retry_after="1")
+
+
+def test_the_gateways_own_word_on_retrying_wins() -> None:
+    assert not worth_it(SUBMIT, 503, x_should_retry="false")
+    assert worth_it(SUBMIT, 500, x_should_retry="true")
+
+
+def test_a_wait_longer_than_our_patience_is_the_callers_to_decide() -> None:
+    assert worth_it(SUBMIT, 429, retry_after="30")
+    assert not worth_it(SUBMIT, 429, retry_after="31")
+
+
+def test_attempts_are_bounded() -> None:
+    assert worth_it(SUBMIT, 503, attempt=4)
+    assert not worth_it(SUBMIT, 503, attempt=5)
+
+
+def test_a_lost_answer_is_asked_again_only_for_calls_that_may_run_twice() -> None:
+    lost, refused = TransportFault("lost", sent=True), TransportFault("refused", sent=False)
+    assert POLICY.worth_it(SUBMIT, lost, attempt=1)
+    assert not POLICY.worth_it(PREDICT, lost, attempt=1)
+    assert POLICY.worth_it(PREDICT, refused, attempt=1)
+
+
+def test_waits_double_with_jitter_up_to_a_cap() -> None:
+    fault = TransportFault("refused", sent=False)
+    assert POLICY.wait_s(fault, attempt=1, chance=1.0) == 0.25
+    assert POLICY.wait_s(fault, attempt=3, chance=1.0) == 1.0
+    assert POLICY.wait_s(fault, attempt=3, chance=0.0) == 0.5
+    assert POLICY.wait_s(fault, attempt=20, chance=1.0) == 30.0
+
+
+def test_retry_after_is_never_undercut() -> None:
+    asked = Answer(429, {"retry-after": "10"}, b"")
+    assert POLICY.wait_s(asked, attempt=1, chance=0.0) == 10.0
+    assert POLICY.wait_s(asked, attempt=1, chance=1.0) == 12.0
+
+
+def test_retries_stay_below_a_tenth_of_the_requests_above_the_floor() -> None:
+    budget = RetryBudget(share=0.1, floor=10)
+    retries = 0
+    for _ in range(1_000):
+        budget.spend_request(now=0.0)
+        while budget.take_retry(now=0.0):
+            retries += 1
+    assert 100 <= retries <= 110
+
+
+def test_the_floor_comes_back_with_time_but_no_more_than_the_floor() -> None:
+    budget = RetryBudget(share=0.1, floor=10)
+    while budget.take_retry(now=0.0):
+        pass
+    assert budget.take_retry(now=6.0)
+    assert not budget.take_retry(now=6.0)
+    assert sum(budget.take_retry(now=10_000.0) for _ in range(50)) == 10

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.problems import GatewayUnreachable, JobFailed
+from penstock.client.retries import RetryPolicy
+from penstock.client.sync import Client
+from penstock.errors import Conflict, NotFound, Overloaded
+from tests.unit.client.scripted_gateway import JOB_ID, Line, job, playing, problem
+
+NOW = {"retry-after": "0"}
+BRISK = RetryPolicy(first_wait_s=0.001)
+
+
+def test_submit_sends_the_input_and_returns_a_handle() -> None:
+    with playing(Line(202, job())) as gateway, Client(gateway.url, "secret") as client:
+        handle = client.submit("square", {"x": 4}, priority="bulk")
+    assert (handle.id, handle.status) == (JOB_ID, "queued")
+    assert gateway.paths() == ["POST /v1/models/square/jobs?priority=bulk"]
+    assert gateway.seen[0].content == b'{"x":4}'
+    assert gateway.seen[0].headers["authorization"] == "Bearer secret"
+
+
+def test_a_submit_whose_answer_was_lost_is_sent_again_under_the_same_key() -> None:
+    with playing(Line(hang_up=True), Line(202, job())) as gateway, Client(gateway.url, retry=BRISK) as client:
+        client.submit("square", 4)
+    first, second = gateway.seen
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+def test_an_overloaded_gateway_is_asked_again_when_it_says_so() -> None:
+    full = problem(429, "overloaded", headers=NOW)
+    with playing(full, full, Line(202, job())) as gateway, Client(gateway.url) as client:
+        client.submit("square", 4)
+    assert len(gateway.seen) == 3
+
+
+def test_a_gateway_that_forbids_retries_is_asked_once() -> None:
+    full = problem(429, "overloaded", headers={**NOW, "x-should-retry": "false"})
+    with playing(full) as gateway, Client(gateway.url) as client, pytest.raises(Overloaded):
+        client.submit("square", 4)
+    assert len(gateway.seen) == 1
+
+
+def test_a_prediction_that_may_have_run_is_not_sent_again() -> None:
+    with playing(Line(hang_up=True)) as gateway, Client(gateway.url) as client, pytest.raises(GatewayUnreachable):
+        client.predict("square", 4)
+    assert len(gateway.seen) == 1
+
+
+def test_a_gateway_that_is_not_there_is_named_with_the_next_command() -> None:
+    client = Client("http://127.0.0.1:9", retry=RetryPolicy(max_attempts=1))
+    with client, pytest.raises(GatewayUnreachable, match=r"127\.0\.0\.1:9") as caught:
+        client.models()
+    assert "penstock up" in str(caught.value.hint)
+
+
+def test_a_result_follows_the_link_of_the_job() -> None:
+    with playing(Line(202, job()), Line(200, {"y": 16})) as gateway, Client(gateway.url) as client:
+        assert client.submit("square", 4).result() == {"y": 16}
+    assert gateway.paths()[1] == "GET /linked/result?wait=25"
+
+
+def test_a_key_is_not_sent_to_the_host_that_keeps_the_blob() -> None:
+    with playing(Line(200, raw=b"png", headers={"content-type": "image/png"})) as blobs:
+        script = [Line(202, job()), Line(303, headers={"location": f"{blobs.url}/blob"})]
+        with playing(*script) as gateway, Client(gateway.url, "secret") as client:
+            assert client.submit("square", 4).result() == b"png"
+    assert "authorization" not in blobs.seen[0].headers
+
+
+def test_a_failed_job_raises_with_its_problem() -> None:
+    script = [Line(202, job()), problem(500, "handler_error"), Line(200, job("failed", error={"code": "x", "message": "boom"}))]
+    with playing(*script) as gateway, Client(gateway.url) as client, pytest.raises(JobFailed, match="boom"):
+        client.submit("square", 4).result()
+
+
+def test_cancelling_too_late_is_a_conflict() -> None:
+    with playing(Line(202, job()), problem(409, "conflict")) as gateway, Client(gateway.url) as client:
+        handle = client.submit("square", 4)
+        with pytest.raises(Conflict):
+            handle.cancel()
+    assert gateway.paths()[1] == "POST /linked/cancel"
+
+
+def test_jobs_come_page_by_page() -> None:
+    pages = [
+        Line(200, {"data": [job()], "has_more": True}),
+        Line(200, {"data": [], "has_more": True, "next_after": "further"}),
+        Line(200, {"data": [job("failed")], "has_more": False}),
+    ]
+    with playing(*pages) as gateway, Client(gateway.url) as client:
+        assert [handle.status for handle in client.jobs(model="square", limit=1)] == ["queued", "failed"]
+    assert gateway.paths()[1:] == [
+        f"GET /v1/jobs?model=square&after={JOB_ID}&limit=1",
+        "GET /v1/jobs?model=square&after=further&limit=1",
+    ]
+
+
+def test_an_unknown_job_is_not_found() -> None:
+    with playing(problem(404, "not_found")) as gateway, Client(gateway.url) as client, pytest.raises(NotFound):
+        client.job("01k9xw3c5t8ze2m4v6b7n0q1rs-square")
+
+
+def test_map_keeps_the_order_and_at_most_the_window_in_flight() -> None:
+    script = [Line(202, job()), Line(202, job()), Line(200, 0), Line(202, job()), Line(200, 1), Line(200, 4)]
+    with playing(*script) as gateway, Client(gateway.url) as client:
+        assert list(client.map("square", range(3), in_flight=2)) == [0, 1, 4]
+    assert [path.split("?")[0] for path in gateway.paths()] == [
+        "POST /v1/models/square/jobs",
+        "POST /v1/models/square/jobs",
+        "GET /linked/result",
+        "POST /v1/models/square/jobs",
+        "GET /linked/result",
+        "GET /linked/result",
+    ]
+
+
+def test_unordered_map_yields_what_has_ended_before_what_has_not() -> None:
+    late = Line(202, job("running"))
+    script = [Line(202, job()), Line(202, job()), late, Line(200, "second"), Line(200, "first")]
+    with playing(*script) as gateway, Client(gateway.url) as client:
+        assert list(client.map("square", "ab", ordered=False)) == ["second", "first"]
+
+
+def test_a_map_that_is_left_early_cancels_what_is_still_open() -> None:
+    script = [Line(202, job()), Line(202, job()), Line(200, 0), Line(202, job("cancelled"))]
+    with playing(*script) as gateway, Client(gateway.url) as client:
+        outputs = client.map("square", range(2), in_flight=2)
+        assert next(outputs) == 0
+        outputs.close()  # type: ignore[attr-defined]
+    assert gateway.paths()[-1] == "POST /linked/cancel"
+    assert len(gateway.seen) == 4
