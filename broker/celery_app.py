@@ -1,0 +1,120 @@
+"""The one Celery app: what makes `celery -A penstock.broker.celery_app worker|inspect|control` work.
+
+Celery gives the worker process, remote control and events. Its transport carries no job of ours: the queues are listed, so that
+`inspect active_queues` and stock Flower show them and their depth, but only our own claim takes from them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from celery.app.amqp import AMQP
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Consumer
+from kombu.utils.objects import cached_property
+
+from penstock.errors import ConfigError
+from penstock.settings import Settings
+
+TASK = "penstock.infer"
+# Kombu's own: a priority is a list beside the queue's, and stock Flower adds these four up.
+PRIORITY_STEPS = (0, 3, 6, 9)
+PRIORITY_SEPARATOR = "\x06\x16"
+_EXCHANGE = Exchange("penstock", type="direct")
+
+
+class ListedConsumer(Consumer):
+    """Names its queues and takes nothing from them: Celery's fetching would carry jobs past the leases."""
+
+    auto_declare = False
+
+    def consume(self, no_ack: bool | None = None) -> None:
+        """Nothing: see above."""
+
+    def _consume_previously_active(self, active_no_ack: dict[str, Any]) -> None:
+        """Nothing: see above."""
+
+    def cancel(self) -> None:
+        """Nothing: it never consumed."""
+
+    close = cancel
+
+
+class ListedQueues(AMQP):
+    Consumer = ListedConsumer
+
+
+class PenstockCelery(Celery):
+    """`settings` are those it was built from; the worker's parts read them here."""
+
+    settings: Settings
+
+    @cached_property
+    def Worker(self) -> Any:  # noqa: N802 - Celery's name
+        # By string, as the pool and the step are: this package may not import workers, and clients need none of it.
+        return self.subclass_with_self("penstock.workers.supervisor:Supervisor")
+
+
+def queue_name(model: str) -> str:
+    """The Celery queue of a model. The braces are literal: they put all keys of the model into one slot of a Redis Cluster."""
+    return f"penstock.{{{model}}}"
+
+
+def broker_url(url: str) -> str:
+    """The store's URL as kombu spells it."""
+    for ours, kombu in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if url.startswith(ours):
+            return kombu + url.removeprefix(ours)
+    return url
+
+
+def build_app(settings: Settings) -> PenstockCelery:
+    """The app for these settings; raises `ConfigError` without a store."""
+    if not settings.store.url:
+        raise ConfigError(
+            "A worker needs a Redis or Valkey to work for, and none is set.",
+            hint="set PENSTOCK_REDIS_URL, or use `penstock up`, which brings its own",
+        )
+    app = PenstockCelery("penstock", broker=broker_url(settings.store.url), amqp=ListedQueues, set_as_current=False)
+    app.settings = settings
+    app.conf.update(_configuration(settings))
+    app.steps["consumer"].add("penstock.workers.consumer:Intake")
+    return app
+
+
+def _configuration(settings: Settings) -> dict[str, Any]:
+    slots = sum(spec.workers for spec in settings.specs())
+    return {
+        "accept_content": ["json"],
+        "task_serializer": "json",
+        "event_serializer": "json",
+        "task_ignore_result": True,
+        "task_queues": [Queue(queue_name(model), _EXCHANGE, routing_key=queue_name(model)) for model in settings.models],
+        "task_default_queue": "penstock",
+        "worker_pool": "penstock.workers.pool:DevicePool",
+        "worker_concurrency": max(1, slots),
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_detect_quorum_queues": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_transport_options": {
+            "priority_steps": list(PRIORITY_STEPS),
+            "sep": PRIORITY_SEPARATOR,
+            "queue_order_strategy": "priority",
+            "socket_connect_timeout": 2.0,
+            "health_check_interval": 10,
+        },
+    }
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, from penstock.toml and the environment, on first use: importing this module reads no settings."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    app = build_app(Settings.load())
+    globals()["app"] = app
+    return app

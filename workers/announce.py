@@ -1,0 +1,28 @@
+"""What a worker tells the registry of itself and of its models. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+
+
+def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo | None) -> ModelInfo:
+    """The model as declared here, with what was loaded here, and the versions that only other workers know."""
+    others = known.versions if known is not None else {}
+    return replace(declared, versions={**others, **_unless_known(declared, others), **loaded})
+
+
+def _unless_known(declared: ModelInfo, others: dict[str, VersionInfo | None]) -> dict[str, VersionInfo | None]:
+    return {version: info or others.get(version) for version, info in declared.versions.items()}
+
+
+def peers(model: str, version: str, *, here: Sequence[SlotInfo], workers: Iterable[WorkerInfo], own_name: str) -> int:
+    """How many other slots could run a job of this version; `here` includes the slot that asks."""
+    remote = (slot for worker in workers if worker.name != own_name for slot in worker.slots)
+    return max(0, _ready(model, version, here) - 1) + _ready(model, version, remote)
+
+
+def _ready(model: str, version: str, slots: Iterable[SlotInfo]) -> int:
+    return sum(slot.model == model and slot.version == version and slot.state == "ready" for slot in slots)

@@ -1,0 +1,216 @@
+"""The child process: loads one model, runs its batches, knows no queue and has no credentials.
+
+Three threads, so that batch n+1 is decoded and batch n-1 encoded while batch n is on the device: one reads and prepares, the
+main one runs inference (some libraries insist on the main thread), one completes and writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.handlers.handler import Failure
+from penstock.handlers.load import load
+from penstock.handlers.loaded import Loaded
+from penstock.workers import runner
+from penstock.workers.board import Board, Stage
+from penstock.workers.frames import ChildWire, Done, Failed, Load, LoadFailed, Outcome, Output, Ready, Run
+
+_PR_SET_PDEATHSIG = 1
+_CRASH_EXIT = 70
+
+
+class _Prepared(NamedTuple):
+    batch: int
+    flow: runner.Flow
+
+
+class _Ran(NamedTuple):
+    batch: int
+    flow: runner.Flow | None
+    began_at: float
+    ended_at: float
+
+
+class Pipeline:
+    """The batches on their way through the three threads."""
+
+    def __init__(self, wire: ChildWire, board: Board, loaded: Loaded) -> None:
+        self._wire = wire
+        self._board = board
+        self._loaded = loaded
+        self._prepared: SimpleQueue[_Prepared | None] = SimpleQueue()
+        self._ran: SimpleQueue[_Ran | None] = SimpleQueue()
+
+    def serve(self) -> None:
+        """Until the supervisor says stop or is gone; what was begun is finished and sent."""
+        Thread(target=_or_die, args=(self._read,), daemon=True).start()
+        writer = Thread(target=_or_die, args=(self._write,), daemon=True)
+        writer.start()
+        while (prepared := self._prepared.get()) is not None:
+            self._ran.put(self._infer(prepared))
+        self._ran.put(None)
+        writer.join()
+
+    def _read(self) -> None:
+        while isinstance(frame := self._wire.read(), Run):
+            self._board.mark(frame.batch, Stage.DECODING, time.monotonic())
+            flow = runner.prepare(self._loaded, [_item(item.content_type, item.data, item.path) for item in frame.items])
+            self._board.mark(frame.batch, Stage.DECODED, time.monotonic())
+            self._prepared.put(_Prepared(frame.batch, flow))
+        self._prepared.put(None)
+
+    def _infer(self, prepared: _Prepared) -> _Ran:
+        began_at = time.monotonic()
+        # Mark first, look second: the supervisor writes its recall first and looks at the mark second, so one sees the other.
+        self._board.mark(prepared.batch, Stage.RUNNING, began_at)
+        if self._board.recalled(prepared.batch):
+            return _Ran(prepared.batch, None, began_at, began_at)
+        flow = runner.infer(self._loaded, prepared.flow)
+        ended_at = time.monotonic()
+        self._board.mark(prepared.batch, Stage.RAN, ended_at)
+        return _Ran(prepared.batch, flow, began_at, ended_at)
+
+    def _write(self) -> None:
+        while (ran := self._ran.get()) is not None:
+            self._wire.write(self._complete(ran))
+
+    def _complete(self, ran: _Ran) -> Done:
+        if ran.flow is None:
+            return Done(ran.batch, [], ran.began_at, ran.ended_at, 0.0, 0.0, 0.0)
+        self._board.mark(ran.batch, Stage.ENCODING, time.monotonic())
+        result = runner.complete(self._loaded, ran.flow)
+        outcomes = [_outcome(outcome) for outcome in result.outcomes]
+        return Done(
+            ran.batch,
+            outcomes,
+            ran.began_at,
+            ran.ended_at,
+            result.preprocess_s,
+            result.inference_s,
+            result.postprocess_s,
+            result.largest_ok,
+        )
+
+
+def _item(content_type: str, data: bytes, path: str) -> runner.Item:
+    return runner.Item(content_type, Path(path).read_bytes() if path else data)
+
+
+def _outcome(outcome: runner.Outcome) -> Outcome:
+    if isinstance(outcome, Failure):
+        return Failed(outcome.code, outcome.message, outcome.retryable)
+    return Output(outcome.content_type, outcome.data)
+
+
+def _or_die(work: Callable[[], None]) -> None:
+    """A thread that ended alone would leave a child that answers nothing; the end of the process is a crash: handled."""
+    try:
+        work()
+    except BaseException:  # noqa: BLE001 - also SystemExit from model code
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(_CRASH_EXIT)
+
+
+def _warm(loaded: Loaded, sizes: list[int]) -> list[tuple[int, float]]:
+    """Seconds of inference per batch size on the handler's `sample`, or nothing if it declares none."""
+    sample: Any = getattr(loaded.handler, "sample", None)
+    if sample is None:
+        return []
+    return [(size, _timed(loaded, [sample] * size)) for size in sizes]
+
+
+def _timed(loaded: Loaded, inputs: list[Any]) -> float:
+    values = list(loaded.preprocess(list(inputs))) if loaded.preprocess else list(inputs)
+    # The first run of a size compiles, allocates, fills caches; the second is what jobs will see.
+    loaded.inference(list(values))
+    began = time.perf_counter()
+    outputs = loaded.inference(values)
+    took = time.perf_counter() - began
+    if loaded.postprocess:
+        loaded.postprocess(list(outputs))
+    return took
+
+
+def _sizes(limit: int) -> list[int]:
+    return sorted({min(limit, 1 << power) for power in range(limit.bit_length() + 1)})
+
+
+def _load(order: Load) -> tuple[Loaded, Ready]:
+    began = time.monotonic()
+    loaded = load(
+        order.source, order.model, version=order.version, device=order.device, threads=order.threads, options=order.options
+    )
+    limit = order.max_batch_size or loaded.declared.max_batch_size or 8
+    warm = _warm(loaded, _sizes(limit))
+    info = loaded.info()
+    return loaded, Ready(
+        load_s=time.monotonic() - began,
+        provider=loaded.provider,
+        description=info.description,
+        accepts=info.accepts,
+        schemas=(info.input_schema, info.output_schema),
+        warm=warm,
+        max_batch_size=loaded.declared.max_batch_size,
+        max_wait_s=loaded.declared.max_wait_s,
+    )
+
+
+def _settle_in(order: Load) -> None:
+    """Cores and memory, before anything heavy is imported."""
+    if order.cores:
+        os.sched_setaffinity(0, order.cores)
+    if order.memory_limit_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (order.memory_limit_bytes, order.memory_limit_bytes))
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process when the supervisor's slot thread ends, however that comes about."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(_CRASH_EXIT)
+
+
+def main(argv: list[str]) -> int:
+    wire_fd, board_fd, parent = map(int, argv)
+    _die_with(parent)
+    for fd in (wire_fd, board_fd):
+        os.set_inheritable(fd, False)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    wire = ChildWire(socket.socket(fileno=wire_fd))
+    order = wire.read()
+    if not isinstance(order, Load):
+        return 0
+    _settle_in(order)
+    try:
+        loaded, ready = _load(order)
+    except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
+        wire.write(LoadFailed(_told(error)))
+        return 1
+    # The model stays until the end: keep it out of every later collection.
+    gc.collect()
+    gc.freeze()
+    wire.write(ready)
+    Pipeline(wire, Board(board_fd), loaded).serve()
+    return 0
+
+
+def _told(error: Exception) -> str:
+    return error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""The bootstep between Celery's consumer and our fleet, and the remote-control command that shows what runs.
+
+The fleet belongs to the pool, not to this step: Celery restarts its consumer whenever its own connection breaks, and that must
+not stop a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+from celery.worker.control import inspect_command
+
+from penstock.workers.events import TASK_PREFIX
+from penstock.workers.pool import DevicePool
+
+
+class Intake(bootsteps.StartStopStep):
+    """Tells the events feed whether anyone listens."""
+
+    requires = ("celery.worker.consumer.events:Events", "celery.worker.consumer.tasks:Tasks")
+
+    def start(self, c: Any) -> None:
+        if isinstance(c.pool, DevicePool) and c.pool.fleet is not None:
+            # Asked at call time: `control enable_events` switches the dispatcher while the worker runs.
+            c.pool.fleet.events.follow(lambda: bool(c.event_dispatcher and c.event_dispatcher.enabled))
+
+    def stop(self, c: Any) -> None:
+        """Nothing: the pool's `close` and `stop` say when work ends."""
+
+
+@inspect_command(name="active", alias="dump_active")
+def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
+    """List of jobs currently being executed."""
+    fleet = getattr(state.consumer.pool, "fleet", None)
+    slots = fleet.slots if fleet is not None else []
+    return [
+        {
+            "id": str(job.id),
+            "name": f"{TASK_PREFIX}{slot.spec.name}",
+            "args": [],
+            "kwargs": {},
+            "type": f"{TASK_PREFIX}{slot.spec.name}",
+            "hostname": state.hostname,
+            "time_start": held.claimed_at,
+            "acknowledged": False,
+            "delivery_info": {"routing_key": f"penstock.{{{slot.spec.name}}}", "redelivered": job.attempts > 1},
+            "worker_pid": slot.info().pid,
+        }
+        for slot in slots
+        for held in slot.active()
+        for job in held.jobs
+    ]

@@ -1,0 +1,168 @@
+"""What a slot trades with the store: ends of jobs for new ones, in one round trip where it can be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from penstock.broker.blobs import BlobStore
+from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.broker.store import ReleaseReason
+from penstock.failpoints import failpoint
+from penstock.job import Payload
+from penstock.job_id import new_job_id
+from penstock.model_spec import ModelSpec
+from penstock.workers.foreign import Rejected, job_from
+from penstock.workers.settle import Retry, blob_name, too_large
+
+log = structlog.get_logger(__name__)
+SETTLED_STALE = "settled_stale"
+FOREIGN_REJECTED = "foreign_rejected"
+_NO_LIMIT = 1_000_000_000
+
+
+class SlotStore(Protocol):
+    """The part of `RedisStore` that a slot uses."""
+
+    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = ...) -> list[Submitted]: ...
+
+    def claim(self, request: ClaimRequest) -> Claim: ...
+
+    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]: ...
+
+    def finish_and_claim(
+        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
+    ) -> tuple[list[Settled], Claim]: ...
+
+    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]: ...
+
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]: ...
+
+    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    endings: tuple[Ending, ...]
+    worker: str
+    stamp: BatchStamp
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    retry: Retry
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    items: tuple[GiveBack, ...]
+    worker: str
+    reason: ReleaseReason
+
+
+Debt = Finish | TryAgain | Release
+OnSettled = Callable[[Finish, Sequence[Settled]], None]
+
+
+class Exchange:
+    """What is owed stays owed until the store took it: while Redis is away nothing is forgotten."""
+
+    def __init__(self, store: SlotStore, blobs: BlobStore, *, on_settled: OnSettled) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._on_settled = on_settled
+        self._debts: deque[Debt] = deque()
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._debts)
+
+    def owe(self, debt: Debt) -> None:
+        self._debts.append(debt)
+
+    def trade(self, request: ClaimRequest | None) -> Claim | None:
+        """Settle all that is owed and take what is asked; raises `StoreUnavailable` with the unsettled rest still owed."""
+        while self._debts:
+            if request is not None and len(self._debts) == 1 and isinstance(self._debts[0], Finish):
+                return self._finish_and_claim(self._debts[0], request)
+            self._pay(self._debts[0])
+            self._debts.popleft()
+        return self._store.claim(request) if request is not None else None
+
+    def _finish_and_claim(self, debt: Finish, request: ClaimRequest) -> Claim:
+        debt = self._stored(debt)
+        settled, claim = self._store.finish_and_claim(debt.endings, worker=debt.worker, stamp=debt.stamp, request=request)
+        failpoint("after_finish_before_reply")
+        self._debts.popleft()
+        self._note(debt, settled)
+        return claim
+
+    def _pay(self, debt: Debt) -> None:
+        match debt:
+            case Finish():
+                debt = self._stored(debt)
+                settled = self._store.finish(debt.endings, worker=debt.worker, stamp=debt.stamp)
+                failpoint("after_finish_before_reply")
+                self._note(debt, settled)
+            case TryAgain(retry, worker):
+                self._store.retry([retry.item], worker=worker, delay_s=retry.delay_s, code=retry.code, message=retry.message)
+            case Release():
+                failpoint("in_release")
+                self._store.release(debt.items, worker=debt.worker, reason=debt.reason)
+
+    def _stored(self, debt: Finish) -> Finish:
+        """The same with large outputs in the blob store.
+
+        Blob first, finish second: a crash between them leaves a blob that no record names, which is collected; the reverse
+        shows a result that is not there.
+        """
+        if any(map(too_large, debt.endings)):
+            debt = replace(debt, endings=tuple(map(self._with_blob, debt.endings)))
+            # A repeat after a lost reply need not write them again.
+            self._debts[0] = debt
+        failpoint("after_blob_before_finish")
+        return debt
+
+    def _with_blob(self, ending: Ending) -> Ending:
+        if ending.output is None or not too_large(ending):
+            return ending
+        name = blob_name(ending)
+        self._blobs.put(name, ending.output.data)
+        return replace(ending, output=Payload(ending.output.content_type, blob=name))
+
+    def _note(self, debt: Finish, settled: Sequence[Settled]) -> None:
+        unseen = (Settled.STALE, Settled.CANCELLED)
+        for ending, answer in zip(debt.endings, settled, strict=True):
+            if answer in unseen and ending.output is not None and ending.output.blob:
+                self._blobs.delete(ending.output.blob)
+        stale = sum(answer is Settled.STALE for answer in settled)
+        if stale:
+            log.warning(SETTLED_STALE, worker=debt.worker, items=stale, batch=debt.stamp.id)
+        self._on_settled(debt, settled)
+
+    def adopt(self, claim: Claim, spec: ModelSpec, default_version: str) -> None:
+        """Stock Celery messages that a claim found become jobs; those that cannot are answered.
+
+        They stood in the queue before, so no limit of depth applies.
+        """
+        read = [
+            job_from(message, new_job_id(spec.name), spec=spec, default_version=default_version, now=claim.now)
+            for message in claim.foreign
+        ]
+        jobs = [item for item in read if isinstance(item, NewJob)]
+        for item in read:
+            if isinstance(item, Rejected):
+                log.warning(FOREIGN_REJECTED, model=spec.name, reason=item.reason)
+                self._store.reject_foreign(spec.name, item.message, celery_id=item.celery_id, reason=item.reason)
+        if jobs:
+            self._store.submit(jobs, max_depth=_NO_LIMIT)
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,235 @@
+"""All that runs in one worker process beside Celery: slots, beat, sweeper, events, metrics. Builds, starts and ends them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from penstock.broker.blobs import LocalBlobs
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.wakeup import WakeUps
+from penstock.errors import StoreUnavailable
+from penstock.model_spec import BatchPolicy, ModelSpec, VersionInfo, WorkerInfo
+from penstock.settings import Settings
+from penstock.workers import pins
+from penstock.workers.announce import merged, peers
+from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
+from penstock.workers.events import EventFeed
+from penstock.workers.metrics import Metrics
+from penstock.workers.pins import Pin
+from penstock.workers.slot import Observer, Slot, Surroundings
+
+log = structlog.get_logger(__name__)
+FLEET_STARTED = "fleet_started"
+FLEET_ENDED = "fleet_ended"
+SLOT_ADDED = "slot_added"
+SLOT_REMOVED = "slot_removed"
+WITHDRAW_FAILED = "withdraw_failed"
+
+_ANNOUNCED_BEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    slot: Slot
+    thread: threading.Thread
+
+
+class Fleet:
+    """`name` is the worker's Celery name. Its methods are called from Celery's main thread."""
+
+    def __init__(self, settings: Settings, *, name: str, app: Any) -> None:
+        assert settings.store.url is not None
+        self._settings = settings
+        self._url = settings.store.url
+        self._name = name
+        self._started_at = time.time()
+        self._blobs = LocalBlobs(settings.blob_dir)
+        self._specs = settings.specs()
+        self._infos = {info.name: info for info in settings.model_infos()}
+        self._crews: list[_Crew] = []
+        self._numbers = 0
+        # The process, told apart from any earlier one with the same pid on the same host.
+        self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._announced: dict[str, dict[str, VersionInfo]] = {}
+        self.draining = False
+        self._stopped = False
+        self.events = EventFeed(app, hostname=name)
+        self._metrics = Metrics(name)
+        self._beat_store = RedisStore(self._url, name=f"penstock-beat-{os.getpid()}")
+        self._sweep_store = RedisStore(self._url, name=f"penstock-sweep-{os.getpid()}")
+        worker = settings.worker
+        beat = Beat(self._beat_store, lambda: self.slots, lease_s=worker.lease_s, announce=self._announce)
+        sweeper = Sweeper(
+            self._sweep_store,
+            self._blobs,
+            list(settings.models),
+            lease_s=worker.lease_s,
+            beat_s=worker.beat_s,
+            sweep_s=worker.sweep_s,
+        )
+        self._beat = Rounds("beat", worker.beat_s, beat.once, on_failure=BEAT_MISSED)
+        self._sweeper = Rounds("sweeper", worker.sweep_s, sweeper.once, on_failure=SWEEP_MISSED)
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [crew.slot for crew in self._crews]
+
+    def start(self) -> None:
+        """Raises `ConfigError` for a device that is not there."""
+        pins.check_devices(self._specs)
+        plan = pins.plan(self._specs, pins.usable_cores())
+        self._metrics.serve(self._settings.worker.metrics_port)
+        self.events.start()
+        for spec, row in zip(self._specs, plan, strict=True):
+            for pin in row:
+                self._add(spec, pin)
+        self._beat.start()
+        self._sweeper.start()
+        log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self._crews))
+
+    def _add(self, spec: ModelSpec, pin: Pin) -> None:
+        name = f"{self._incarnation}.{self._numbers}"
+        self._numbers += 1
+        slot = Slot(spec, pin, self._surroundings(spec), name=name)
+        thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._numbers}", daemon=True)
+        self._crews.append(_Crew(slot, thread))
+        thread.start()
+
+    def _surroundings(self, spec: ModelSpec) -> Surroundings:
+        observers: tuple[Observer, ...] = (self.events, self._metrics, _Bell(self._beat))
+        return Surroundings(
+            open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
+            listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
+            blobs=self._blobs,
+            observers=observers,
+            lease_s=self._settings.worker.lease_s,
+            default_version=self._infos[spec.name].default_version,
+            declared_policy=self._declared(spec),
+        )
+
+    def _declared(self, spec: ModelSpec) -> frozenset[str]:
+        """Which fields of the policy nobody set, so that the handler's own wishes hold."""
+        tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
+        origins = {name: [self._settings.origin(f"{table}.{name}") for table in tables] for name in BatchPolicy.__slots__}
+        return frozenset(name for name, found in origins.items() if set(found) == {"default"})
+
+    # More and fewer.
+
+    def grow(self, count: int) -> None:
+        """Add slots, each for the model with the fewest."""
+        for _ in range(count):
+            spec = min(self._specs, key=lambda spec: len(self._of(spec)))
+            # Not pinned: the cores were shared out at the start, and moving the others would slow them down.
+            self._add(spec, Pin((), spec.threads or 1))
+            log.info(SLOT_ADDED, model=spec.name, slots=len(self._of(spec)))
+
+    def shrink(self, count: int) -> None:
+        """Remove slots, each from the model with the most; what they run ends first."""
+        for _ in range(min(count, len(self._crews))):
+            spec = max(self._specs, key=lambda spec: len(self._of(spec)))
+            crew = self._of(spec)[-1]
+            self._crews.remove(crew)
+            crew.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
+            log.info(SLOT_REMOVED, model=spec.name, slots=len(self._of(spec)))
+
+    def _of(self, spec: ModelSpec) -> list[_Crew]:
+        return [crew for crew in self._crews if crew.slot.spec is spec]
+
+    # The end.
+
+    def drain(self) -> None:
+        """Stop taking jobs; returns at once. `wait` says when all is settled."""
+        if self.draining:
+            return
+        self.draining = True
+        by = time.monotonic() + self._settings.worker.grace_s
+        for slot in self.slots:
+            slot.drain(by=by)
+        self._beat.ring()
+
+    def hurry(self) -> None:
+        """Give back what still runs, at once. Also called from signal handlers: takes no lock."""
+        self.draining = True
+        for slot in self.slots:
+            slot.drain(by=time.monotonic())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether every slot has ended, after at most `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        for crew in self._crews:
+            crew.thread.join(timeout=max(0.0, until - time.monotonic()))
+        return not any(crew.thread.is_alive() for crew in self._crews)
+
+    def stop(self) -> None:
+        """End the rest and leave the registry; the slots must have ended. Safe to repeat: a signal may do so."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._beat.stop()
+        self._sweeper.stop()
+        self.events.stop()
+        try:
+            self._beat_store.withdraw_worker(self._name)
+        except StoreUnavailable as error:
+            # The entry ends by itself, a few beats later.
+            log.warning(WITHDRAW_FAILED, error=str(error))
+        self._beat_store.close()
+        self._sweep_store.close()
+        log.info(FLEET_ENDED, worker=self._name)
+
+    # What others are told; called in the beat's thread.
+
+    def _announce(self, store: RedisStore) -> None:
+        slots = self.slots
+        infos = [slot.info() for slot in slots]
+        if self.draining:
+            store.withdraw_worker(self._name)
+            return
+        beat_s = self._settings.worker.beat_s
+        info = WorkerInfo(self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos))
+        store.announce_worker(info, ttl_s=max(1.0, _ANNOUNCED_BEATS * beat_s))
+        self._announce_models(store, slots)
+        workers = store.workers()
+        for slot in slots:
+            slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
+        self._metrics.slots(infos)
+
+    def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
+        """Declared at the first beat, repeated only when a version has been loaded since: other workers announce theirs."""
+        for name, info in self._infos.items():
+            loaded = {slot.spec.version: slot.version_info for slot in slots if slot.spec.name == name and slot.version_info}
+            if self._announced.get(name) == loaded:
+                continue
+            known = next((model for model in store.models() if model.name == name), None)
+            policy = next(
+                (slot.policy for slot in slots if slot.spec.name == name and slot.spec.version == info.default_version), None
+            )
+            store.announce_model(merged(replace(info, policy=policy or info.policy), loaded, known))
+            self._announced[name] = loaded
+
+
+class _Bell:
+    """Lets the beat announce a slot's change at once."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+
+    def claimed(self, *_: Any) -> None: ...
+
+    def ran(self, *_: Any) -> None: ...
+
+    def settled(self, *_: Any) -> None: ...
+
+    def lost(self, *_: Any) -> None: ...
+
+    def changed(self) -> None:
+        self._rounds.ring()

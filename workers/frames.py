@@ -1,0 +1,217 @@
+"""What the supervisor and a child say to each other: length-prefixed msgpack frames over a socket pair."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+from msgspec import Struct, msgpack
+
+from penstock.errors import InternalError
+
+_LENGTH = struct.Struct("<I")
+# A batch is at most a few MiB; more than this means the stream is out of step or a child wrote nonsense.
+FRAME_LIMIT_BYTES = 1 << 30
+_READ_BYTES = 1 << 18
+
+
+class Load(Struct, tag="load", array_like=True):
+    """The first frame to a child: which model it serves. `cores` empty: no pinning. Sizes in bytes."""
+
+    model: str
+    version: str
+    source: str
+    device: str = "cpu"
+    threads: int = 1
+    cores: tuple[int, ...] = ()
+    max_batch_size: int = 8
+    memory_limit_bytes: int = 0
+    options: dict[str, Any] = {}
+
+
+class Item(Struct, array_like=True, gc=False):
+    """One input: held in `data`, or lying in the file `path`."""
+
+    content_type: str
+    data: bytes = b""
+    path: str = ""
+
+
+class Run(Struct, tag="run", array_like=True):
+    """Run these items as one batch; `batch` counts from 1 per child."""
+
+    batch: int
+    items: list[Item]
+
+
+class Stop(Struct, tag="stop", array_like=True):
+    """No more batches: finish what is here and exit."""
+
+
+class Output(Struct, tag="out", array_like=True, gc=False):
+    content_type: str
+    data: bytes
+
+
+class Failed(Struct, tag="bad", array_like=True, gc=False):
+    code: str
+    message: str
+    retryable: bool = False
+
+
+Outcome = Output | Failed
+
+
+class Ready(Struct, tag="ready", array_like=True):
+    """The model is loaded. `schemas` are the input's and the output's; `warm` holds (batch size, seconds) of the warm-up."""
+
+    load_s: float
+    provider: str = ""
+    description: str = ""
+    accepts: tuple[str, ...] = ("application/json",)
+    schemas: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None)
+    warm: list[tuple[int, float]] = []
+    max_batch_size: int | None = None
+    max_wait_s: float | None = None
+
+
+class LoadFailed(Struct, tag="unloadable", array_like=True):
+    message: str
+
+
+class Done(Struct, tag="done", array_like=True):
+    """One outcome per item, in order. Moments are monotonic, which all processes of a machine share.
+
+    `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None.
+    """
+
+    batch: int
+    outcomes: list[Outcome]
+    began_at: float
+    ended_at: float
+    preprocess_s: float
+    inference_s: float
+    postprocess_s: float
+    cap: int | None = None
+
+
+ToChild = Load | Run | Stop
+FromChild = Ready | LoadFailed | Done
+
+_encoder = msgpack.Encoder()
+_to_child = msgpack.Decoder(ToChild)
+_from_child = msgpack.Decoder(FromChild)
+
+
+def encode(frame: ToChild | FromChild) -> bytes:
+    body = _encoder.encode(frame)
+    return _LENGTH.pack(len(body)) + body
+
+
+class ChildGone(Exception):
+    """The other end of the wire closed."""
+
+
+class Wire:
+    """The supervisor's end: never blocks, so that a stopped child cannot stop its supervisor."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._inbox = bytearray()
+        self._outbox = bytearray()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether bytes wait for the child to read; call `flush` when the socket is writable again."""
+        return bool(self._outbox)
+
+    def send(self, frame: ToChild) -> None:
+        data = encode(frame)
+        if self._outbox:
+            self._outbox += data
+            return
+        sent = self._push(data)
+        if sent < len(data):
+            self._outbox += memoryview(data)[sent:]
+
+    def flush(self) -> None:
+        if self._outbox:
+            del self._outbox[: self._push(self._outbox)]
+
+    def _push(self, data: bytes | bytearray) -> int:
+        try:
+            return self._sock.send(data, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # The end of the stream is reported by `receive`, after the frames that still lie there.
+            return len(data)
+
+    def receive(self) -> list[FromChild]:
+        """Every whole frame that has arrived; raises `ChildGone` at the end of the stream, once all were handed out."""
+        ended = self._fill()
+        frames = self._frames()
+        if ended and not frames:
+            raise ChildGone
+        return frames
+
+    def _fill(self) -> bool:
+        """Read what is there; True at the end of the stream."""
+        while True:
+            try:
+                data = self._sock.recv(_READ_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            self._inbox += data
+            if len(data) < _READ_BYTES:
+                return not data
+
+    def _frames(self) -> list[FromChild]:
+        frames: list[FromChild] = []
+        start, inbox = 0, self._inbox
+        while len(inbox) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(inbox, start)
+            _check(length)
+            end = start + _LENGTH.size + length
+            if len(inbox) < end:
+                break
+            with memoryview(inbox) as view:
+                frames.append(_from_child.decode(view[start + _LENGTH.size : end]))
+            start = end
+        del inbox[:start]
+        return frames
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class ChildWire:
+    """The child's end: blocking. One thread reads, one thread writes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = sock.makefile("rb", buffering=_READ_BYTES)
+
+    def read(self) -> ToChild | None:
+        """The next frame, or None when the supervisor is gone."""
+        head = self._reader.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack(head)
+        _check(length)
+        body = self._reader.read(length)
+        return _to_child.decode(body) if len(body) == length else None
+
+    def write(self, frame: FromChild) -> None:
+        self._sock.sendall(encode(frame))
+
+
+def _check(length: int) -> None:
+    if length > FRAME_LIMIT_BYTES:
+        raise InternalError(f"a frame of {length} bytes between supervisor and child, the limit is {FRAME_LIMIT_BYTES}")

@@ -1,0 +1,277 @@
+"""Keeps a slot's child alive: starts and restarts it, hears it, ends it when it hangs, says what became of its batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
+
+import msgspec
+import structlog
+
+from penstock.errors import InternalError
+from penstock.model_spec import ModelSpec
+from penstock.workers.batcher import IDLE, Busy, Held
+from penstock.workers.frames import ChildGone, Done, FromChild, Item, LoadFailed, Ready
+from penstock.workers.pins import Pin
+from penstock.workers.process import ChildProcess, Restarts
+
+log = structlog.get_logger(__name__)
+CHILD_STARTED = "child_started"
+CHILD_READY = "child_ready"
+CHILD_UNLOADABLE = "child_unloadable"
+CHILD_ENDED = "child_ended"
+CHILD_KILLED = "child_killed"
+HANDLER_SAID = "handler_said"
+
+STOP_WITHIN_S = 2.0
+_LINE_CHARS = 256
+
+
+class Cause(StrEnum):
+    """Why a batch did not come back."""
+
+    CRASHED = "crashed"  # its items may have done it
+    TIMED_OUT = "timeout"  # it ran past the limit, and it is one item: certain
+    UNSTARTED = "unstarted"  # it had no part in it
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    ready: Ready
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    held: Held
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    held: Held
+    cause: Cause
+    how: str
+
+
+Event = Up | Ran | Lost
+
+
+class Keeper:
+    """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why it failed."""
+
+    def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, *, max_batch_size: int) -> None:
+        self._spec = spec
+        self._pin = pin
+        self._selector = selector
+        self._max_batch_size = max_batch_size
+        self._child: ChildProcess | None = None
+        # By number, in the order given. None: the child still works on it, but nobody wants the outcome any more.
+        self._batches: dict[int, Held | None] = {}
+        self._head_since = 0.0
+        self._start_at = float("-inf")
+        self._hung = False
+        self.restarts = Restarts()
+        self.state = "loading"
+        self.error = ""
+        self.load_s = 0.0
+        self.provider = ""
+
+    # Its life.
+
+    def tend(self, now: float) -> None:
+        """Start the child when it is due, end it when it hangs."""
+        if self._child is None:
+            if now >= self._start_at:
+                self._start(now)
+        elif not self._hung and now > self._limit_at():
+            self._hung = True
+            log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
+            self._child.kill()
+
+    def due_at(self) -> float:
+        """When `tend` has something to do."""
+        return self._start_at if self._child is None else self._limit_at()
+
+    def _limit_at(self) -> float:
+        if self._hung:
+            return float("inf")
+        if self.state != "ready":
+            assert self._child is not None
+            return self._child.started_at + self._spec.limits.load_timeout_s
+        return self._head_since + self._spec.limits.max_run_s if self._batches else float("inf")
+
+    def _start(self, now: float) -> None:
+        self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
+        self._hung = False
+        self.state = "loading"
+        for fd, name in ((child.wire.fileno(), "wire"), (child.exit_fd, "exit"), (child.log_fd, "log")):
+            self._selector.register(fd, EVENT_READ, name)
+        log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, cores=self._pin.cores)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid if self._child else 0
+
+    # What it says.
+
+    def handle(self, source: str, mask: int, now: float) -> list[Event]:
+        """What came of a ready file descriptor: `wire`, `exit` or `log`."""
+        if self._child is None:
+            return []
+        if source == "log":
+            self._log(self._child)
+            return []
+        if source == "exit":
+            return [*self._hear(self._child, now), *self._bury(self._child, now)]
+        if mask & EVENT_WRITE:
+            self._flush(self._child)
+        return self._hear(self._child, now) if mask & EVENT_READ else []
+
+    def _hear(self, child: ChildProcess, now: float) -> list[Event]:
+        try:
+            frames = child.receive()
+        except ChildGone:
+            # It may have closed the wire and live on; its exit is what counts.
+            self._mute(child.wire.fileno())
+            child.kill()
+            return []
+        except (msgspec.DecodeError, InternalError) as error:
+            log.error(CHILD_KILLED, model=self._spec.name, pid=child.pid, reason=f"unreadable answer: {error}")
+            self._mute(child.wire.fileno())
+            child.kill()
+            return []
+        return [event for frame in frames if (event := self._event(frame, now)) is not None]
+
+    def _event(self, frame: FromChild, now: float) -> Event | None:
+        match frame:
+            case Done():
+                return self._done(frame, now)
+            case Ready():
+                return self._up(frame)
+            case LoadFailed(message):
+                self.state, self.error = "failed", message
+                log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
+                return None
+
+    def _done(self, done: Done, now: float) -> Event | None:
+        held = self._batches.pop(done.batch, None)
+        self._head_since = now
+        self.restarts.succeeded()
+        return Ran(held, done) if held is not None else None
+
+    def _up(self, ready: Ready) -> Event:
+        self.state, self.error = "ready", ""
+        self.load_s, self.provider = ready.load_s, ready.provider
+        log.info(CHILD_READY, model=self._spec.name, version=self._spec.version, pid=self.pid, load_s=round(ready.load_s, 3))
+        return Up(ready)
+
+    def _log(self, child: ChildProcess) -> None:
+        lines = child.read_log()
+        if lines is None:
+            self._mute(child.log_fd)
+            return
+        for line in lines:
+            log.info(HANDLER_SAID, model=self._spec.name, pid=child.pid, line=line[:_LINE_CHARS])
+
+    # Its batches.
+
+    def give(self, held: Held, items: list[Item], now: float) -> None:
+        assert self._child is not None
+        if not self._batches:
+            self._head_since = now
+        number = self._child.give(items)
+        self._batches[number] = replace(held, given_at=now, fresh=not self._batches)
+        self._flush(self._child)
+
+    def _flush(self, child: ChildProcess) -> None:
+        child.wire.flush()
+        self._selector.modify(child.wire.fileno(), EVENT_READ | (EVENT_WRITE if child.wire.stuck else 0), "wire")
+
+    def held(self) -> list[Held]:
+        """The batches whose outcome is awaited. Safe to call from any thread."""
+        return [held for held in list(self._batches.values()) if held is not None]
+
+    def busy(self) -> Busy:
+        """What the child has to do, batches that nobody awaits included."""
+        if not self._batches or self._child is None:
+            return IDLE
+        number, head = next(iter(self._batches.items()))
+        stage, since = self._child.stage(number)
+        return Busy(
+            batches=len(self._batches),
+            size=head.size if head else 0,
+            since=since if stage.begun else self._head_since,
+            alone=any(held is not None and held.solo for held in self._batches.values()),
+        )
+
+    def recall(self) -> list[Held]:
+        """Take back the batches that have not begun to run; the child will skip them."""
+        assert self._child is not None or not self._batches
+        back = []
+        for number, held in self._batches.items():
+            if held is not None and self._child is not None and self._child.recall(number):
+                back.append(held)
+                self._batches[number] = None
+        return back
+
+    def disown(self) -> list[Held]:
+        """Give up every batch; what the child still says of them is ignored."""
+        given_up = self.held()
+        self.recall()
+        self._batches = dict.fromkeys(self._batches)
+        return given_up
+
+    # Its end.
+
+    def _bury(self, child: ChildProcess, now: float) -> list[Event]:
+        child.ended(within_s=1.0)
+        how = f"killed: ran longer than {self._spec.limits.max_run_s:g} s" if self._hung else child.how()
+        self._log(child)
+        events: list[Event] = [Lost(held, cause, how) for held, cause in self._blame(child)]
+        if self.state == "loading":
+            self.state, self.error = "failed", f"the process {how} while it loaded the model"
+        elif self.state == "ready":
+            self.state = "loading"
+        self._start_at = now + self.restarts.failed()
+        log.warning(CHILD_ENDED, model=self._spec.name, pid=child.pid, how=how, restart_in_s=round(self._start_at - now, 1))
+        self._forget(child)
+        return events
+
+    def _blame(self, child: ChildProcess) -> list[tuple[Held, Cause]]:
+        numbers = list(self._batches)
+        if self._hung:
+            suspects = set(numbers[:1])
+        else:
+            # Nobody in its hands: then the first, for a batch that is never charged could come back for ever.
+            suspects = {number for number in numbers if child.stage(number)[0].touched} or set(numbers[:1])
+        return [
+            (held, self._cause(held) if number in suspects else Cause.UNSTARTED)
+            for number, held in self._batches.items()
+            if held is not None
+        ]
+
+    def _cause(self, held: Held) -> Cause:
+        return Cause.TIMED_OUT if self._hung and held.size == 1 else Cause.CRASHED
+
+    def _forget(self, child: ChildProcess) -> None:
+        for fd in (child.wire.fileno(), child.exit_fd, child.log_fd):
+            self._mute(fd)
+        child.close()
+        self._child = None
+        self._batches = {}
+
+    def _mute(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def close(self) -> None:
+        """Let the child finish and exit, or end it; what it holds is given up."""
+        child = self._child
+        if child is None:
+            return
+        if self.state == "ready" and not self._batches and not self._hung:
+            child.stop()
+            child.ended(within_s=STOP_WITHIN_S)
+        self._log(child)
+        self._forget(child)

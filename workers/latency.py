@@ -1,0 +1,124 @@
+"""How long a batch of b takes on this slot, learned from the batches that ran. Pure; all durations in seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+# Enough for a steady median, few enough to follow a change of load within seconds.
+_WINDOW = 32
+_RATIOS = 128
+_QUANTILE = 0.95
+# So many runs in a row this far off the median are a new regime (throttling, another neighbour), not noise.
+_DRIFT_RUNS = 5
+_DRIFT_FACTOR = 2.0
+_TRUSTED_RUNS = 8
+# A smaller batch is preferred over a larger one only when its cost per item is clearly lower.
+_CHEAPER = 0.8
+# Neither size is trusted for ever: every so many batches the larger one is tried again.
+_RETRY_EVERY = 64
+
+
+class Latency:
+    """l(b): the median per size where measured, between sizes a line, outside them the fitted line a + c b."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+        self._ratios: deque[float] = deque(maxlen=_RATIOS)
+        self._line: tuple[float, float] | None = None
+        self._count = 0
+
+    def observe(self, size: int, seconds: float) -> None:
+        expected = self.expect(size)
+        if expected:
+            self._ratios.append(seconds / expected)
+        runs = self._runs.setdefault(size, deque(maxlen=_WINDOW))
+        runs.append(seconds)
+        self._forget_drifted(size, runs)
+        self._medians[size] = median(runs)
+        self._line = _fit(self._medians)
+        self._count += 1
+
+    def _forget_drifted(self, size: int, runs: deque[float]) -> None:
+        if len(runs) <= _DRIFT_RUNS or size not in self._medians:
+            return
+        recent, usual = list(runs)[-_DRIFT_RUNS:], self._medians[size]
+        if min(recent) > usual * _DRIFT_FACTOR or max(recent) < usual / _DRIFT_FACTOR:
+            runs.clear()
+            runs.extend(recent)
+            self._ratios.clear()
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that ran, 0 before the first."""
+        return max(self._medians, default=0)
+
+    def expect(self, size: int) -> float | None:
+        """l(size), or None before the first run."""
+        if size in self._medians:
+            return self._medians[size]
+        if self._line is None:
+            return None
+        below = max((s for s in self._medians if s < size), default=None)
+        above = min((s for s in self._medians if s > size), default=None)
+        if below is None or above is None:
+            base, slope = self._line
+            return base + slope * size
+        share = (size - below) / (above - below)
+        return self._medians[below] * (1 - share) + self._medians[above] * share
+
+    def bound(self, size: int) -> float | None:
+        """The time that 19 of 20 batches of `size` keep, or None before the first run."""
+        expected = self.expect(size)
+        return None if expected is None else expected * self._spread
+
+    @property
+    def slope(self) -> float:
+        """What one more item adds, at least 0."""
+        return self._line[1] if self._line else 0.0
+
+    @property
+    def _spread(self) -> float:
+        if len(self._ratios) < _TRUSTED_RUNS:
+            return 1.5
+        return max(1.05, sorted(self._ratios)[int(len(self._ratios) * _QUANTILE)])
+
+    def efficient(self, limit: int, *, share: float = 0.8) -> int:
+        """The smallest batch that reaches `share` of the best throughput attainable up to `limit`; 1 while nothing is known."""
+        rates = {size: size / run for size in _sizes(limit) if (run := self.expect(size))}
+        if not rates:
+            return 1
+        wanted = max(rates.values()) * share
+        return min(size for size, rate in rates.items() if rate >= wanted)
+
+    def worthwhile(self, limit: int) -> int:
+        """`limit`, or the smaller size whose cost per item was measured to be clearly lower (padding, cache)."""
+        if self._count % _RETRY_EVERY == 0 or not self._trusted(limit):
+            return limit
+        costs = {size: self._medians[size] / size for size in self._medians if size <= limit and self._trusted(size)}
+        cheapest = min(costs, key=lambda size: (costs[size], -size))
+        return cheapest if costs[cheapest] < costs[limit] * _CHEAPER else limit
+
+    def _trusted(self, size: int) -> bool:
+        return len(self._runs.get(size, ())) >= _TRUSTED_RUNS
+
+    def table(self) -> dict[int, float]:
+        return dict(sorted(self._medians.items()))
+
+
+def _sizes(limit: int) -> list[int]:
+    """1, 2, 4 ... and the limit: finer steps change the answer by less than the noise."""
+    return [size for size in (1 << power for power in range(limit.bit_length())) if size < limit] + [limit]
+
+
+def _fit(points: dict[int, float]) -> tuple[float, float]:
+    """Least squares through the medians; neither part below 0, for a batch never takes less time than a smaller one."""
+    mean_x = sum(points) / len(points)
+    mean_y = sum(points.values()) / len(points)
+    spread = sum((x - mean_x) ** 2 for x in points)
+    if not spread:
+        # One size known: assume the worst, that time grows with the size.
+        return (0.0, mean_y / mean_x)
+    slope = max(0.0, sum((x - mean_x) * (y - mean_y) for x, y in points.items()) / spread)
+    return (max(0.0, mean_y - slope * mean_x), slope)

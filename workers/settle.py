@@ -1,0 +1,96 @@
+"""From what the child answered to what the store is told: one end, retry or return per job."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack
+from penstock.errors import InternalError
+from penstock.job import JobState, Payload
+from penstock.workers.batcher import Held
+from penstock.workers.frames import Done, Failed, Outcome, Output
+
+RETRY_FIRST_S = 1.0
+RETRY_MOST_S = 60.0
+# Stored inline up to here; larger outputs go to the blob store.
+INLINE_OUTPUT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """One job to be tried again in `delay_s`."""
+
+    item: GiveBack
+    delay_s: float
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a batch that ran. `stamp` is what each of its jobs records of it."""
+
+    endings: tuple[Ending, ...]
+    retries: tuple[Retry, ...]
+    stamp: BatchStamp
+
+
+def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.random) -> Verdict:
+    """One ending or retry per job of `held`. `jitter` gives 0..1."""
+    if len(done.outcomes) != held.size:
+        raise InternalError(f"batch {done.batch} had {held.size} items and came back with {len(done.outcomes)} outcomes")
+    endings: list[Ending] = []
+    retries: list[Retry] = []
+    for job, outcome in zip(held.jobs, done.outcomes, strict=True):
+        if isinstance(outcome, Failed) and outcome.retryable:
+            retries.append(_retry(job, outcome, jitter()))
+        else:
+            endings.append(_ending(job, outcome))
+    return Verdict(tuple(endings), tuple(retries), stamp_of(held, done))
+
+
+def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:
+    if isinstance(outcome, Output):
+        return Ending(job.id, job.token, JobState.SUCCEEDED, Payload(outcome.content_type, outcome.data))
+    return failure(job, outcome.code, outcome.message)
+
+
+def failure(job: ClaimedJob, code: str, message: str) -> Ending:
+    return Ending(job.id, job.token, JobState.FAILED, error_code=code, error_message=message)
+
+
+def _retry(job: ClaimedJob, outcome: Failed, jitter: float) -> Retry:
+    return Retry(GiveBack(job.id, job.token), retry_delay_s(job.attempts, jitter), outcome.code, outcome.message)
+
+
+def retry_delay_s(attempts: int, jitter: float) -> float:
+    """Full jitter over 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
+    most: float = min(RETRY_MOST_S, RETRY_FIRST_S * 2 ** (max(1, attempts) - 1))
+    return most * jitter
+
+
+def stamp_of(held: Held, done: Done) -> BatchStamp:
+    return BatchStamp(
+        id=held.nonce,
+        size=held.size,
+        reason=held.reason,
+        preprocess_s=done.preprocess_s,
+        inference_s=done.inference_s,
+        postprocess_s=done.postprocess_s,
+    )
+
+
+def give_back(jobs: Sequence[ClaimedJob]) -> list[GiveBack]:
+    return [GiveBack(job.id, job.token) for job in jobs]
+
+
+def blob_name(ending: Ending) -> str:
+    """The name under which a large output is stored: its token is in it, so that a run that lost its lease writes elsewhere."""
+    return f"{ending.id.serial}.{blake2b(ending.token.encode(), digest_size=8).hexdigest()}.out"
+
+
+def too_large(ending: Ending) -> bool:
+    return ending.output is not None and len(ending.output.data) > INLINE_OUTPUT_BYTES

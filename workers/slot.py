@@ -1,0 +1,412 @@
+"""One slot: one thread, one child, one loop that claims, hands over and settles."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.broker.blobs import BlobStore
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Settled
+from penstock.broker.store import ReleaseReason
+from penstock.broker.wakeup import Wake
+from penstock.errors import InternalError, StoreUnavailable
+from penstock.failpoints import failpoint
+from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo
+from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
+from penstock.workers.exchange import Exchange, Finish, Release, SlotStore, TryAgain
+from penstock.workers.frames import Done, Ready
+from penstock.workers.inputs import INPUT_MISSING, with_inputs
+from penstock.workers.keeper import Cause, Event, Keeper, Lost, Ran, Up
+from penstock.workers.latency import Latency
+from penstock.workers.lease import Ear, Lease
+from penstock.workers.pins import Pin
+from penstock.workers.settle import decide, failure, give_back
+
+log = structlog.get_logger(__name__)
+STORE_AWAY = "store_away"
+STORE_BACK = "store_back"
+LEASE_LOST = "lease_lost"
+LEASE_LAPSED = "lease_lapsed"
+BATCH_LOST = "batch_lost"
+SLOT_FAULT = "slot_fault"
+
+_RETRY_STORE_S = (0.1, 2.0)
+_SETTLE_LATE_S = 5.0
+
+
+class Observer(Protocol):
+    """Whoever counts or tells what slots do. Called in the slots' threads: must not block."""
+
+    def claimed(self, spec: ModelSpec, held: Held) -> None: ...
+
+    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None: ...
+
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None: ...
+
+    def lost(self, spec: ModelSpec, cause: Cause) -> None: ...
+
+    def changed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a slot is given to work with. Durations in seconds."""
+
+    open_store: Callable[[], SlotStore]
+    listen: Callable[[str, str], Ear]
+    blobs: BlobStore
+    observers: tuple[Observer, ...]
+    lease_s: float
+    default_version: str = "1"
+    # Fields of the batch policy that nobody set: there the handler's own wish holds.
+    declared_policy: frozenset[str] = frozenset()
+
+
+class Slot:
+    """`run` is its thread's work. Other threads may call what stands under "From other threads"."""
+
+    def __init__(self, spec: ModelSpec, pin: Pin, around: Surroundings, *, name: str) -> None:
+        self.spec = spec
+        self._pin = pin
+        self._around = around
+        self._selector = DefaultSelector()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        limit = 0 if "max_batch_size" in around.declared_policy else spec.policy.max_batch_size
+        self._keeper = Keeper(spec, pin, self._selector, max_batch_size=limit)
+        self._latency = Latency()
+        self._batcher = Batcher(spec.policy, self._latency)
+        self.lease = Lease(name, lease_s=around.lease_s, listen=lambda incarnation: around.listen(spec.name, incarnation))
+        self._exchange = Exchange(around.open_store(), around.blobs, on_settled=self._on_settled)
+        self._ear_fd: int | None = None
+        self._waiting: list[Held] = []
+        self._store_at = float("-inf")
+        self._store_tries = 0
+        self._unsure = False
+        self._lapsed = False
+        self._fenced = ""
+        self._drain_by: float | None = None
+        self._draining = False
+        self._over = False
+        self.turned_at = time.monotonic()
+        self.version_info: VersionInfo | None = None
+        self.policy = spec.policy
+
+    # From other threads.
+
+    def drain(self, *, by: float) -> None:
+        """Take nothing more, end what runs until `by` (monotonic), give back the rest, end."""
+        self._drain_by = by
+        self.ring()
+
+    def fence(self, incarnation: str) -> None:
+        """The store took back what `incarnation` held."""
+        self._fenced = incarnation
+        self.ring()
+
+    def ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def set_peers(self, count: int) -> None:
+        self._batcher.peers = count
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._waiting or self._keeper.held())
+
+    def active(self) -> list[Held]:
+        return [*self._keeper.held(), *self._waiting]
+
+    @property
+    def state(self) -> str:
+        return self._keeper.state
+
+    def info(self) -> SlotInfo:
+        keeper = self._keeper
+        return SlotInfo(
+            model=self.spec.name,
+            version=self.spec.version,
+            state=keeper.state,
+            device=self.spec.device,
+            pid=keeper.pid,
+            cores=self._pin.cores,
+            provider=keeper.provider,
+            latency_s=self._latency.table(),
+            load_s=keeper.load_s,
+            error=keeper.error,
+            restarts=keeper.restarts.total,
+        )
+
+    # The loop.
+
+    def run(self) -> None:
+        self._selector.register(self._bell, EVENT_READ, "bell")
+        while not self._over:
+            try:
+                self._serve()
+            except Exception:
+                # A fault of ours must cost this batch at most: give everything up, and start over under a new name.
+                log.exception(SLOT_FAULT, model=self.spec.name)
+                self._start_over()
+        self._close()
+
+    def _serve(self) -> None:
+        while not self._over:
+            self._listen()
+            self._tend()
+            self._trade()
+            self._hand_over()
+
+    def _listen(self) -> None:
+        now = self.turned_at = time.monotonic()
+        for key, mask in self._selector.select(self._pause_s(now)):
+            if key.data == "bell":
+                os.eventfd_read(self._bell)
+            elif key.data == "ear":
+                self._hear()
+            else:
+                for event in self._keeper.handle(key.data, mask, time.monotonic()):
+                    self._apply(event)
+
+    def _pause_s(self, now: float) -> float:
+        """How long nothing needs to be done unless something happens."""
+        times = [now + IDLE_POLL_S, self._keeper.due_at()]
+        if self._exchange.owes or self.lease.ear is None:
+            times.append(self._store_at)
+        if self._may_claim:
+            times.append(max(self._store_at, self._batcher.ask_at(now, self._keeper.busy())))
+        if self._drain_by is not None:
+            times.append(self._drain_by)
+        return max(0.0, min(times) - now)
+
+    # What happened.
+
+    def _hear(self) -> None:
+        try:
+            if any(isinstance(message, Wake) for message in self.lease.hear()):
+                self._batcher.heard()
+        except StoreUnavailable:
+            self._deafen()
+
+    def _deafen(self) -> None:
+        if self._ear_fd is not None:
+            self._selector.unregister(self._ear_fd)
+            self._ear_fd = None
+        self.lease.close()
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case Ran(held, done):
+                self._ran(held, done)
+            case Lost():
+                self._lost(event)
+            case Up(ready):
+                self._up(ready)
+
+    def _ran(self, held: Held, done: Done) -> None:
+        if done.cap is not None:
+            self._batcher.capped(done.cap)
+        else:
+            self._batcher.ran(held.size, done.inference_s, feed_s=done.began_at - held.given_at if held.fresh else None)
+        try:
+            verdict = decide(held, done)
+        except InternalError:
+            log.exception(SLOT_FAULT, model=self.spec.name)
+            self._give_back(held.jobs, held.worker, ReleaseReason.CRASHED)
+            return
+        if verdict.endings:
+            self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp))
+        for retry in verdict.retries:
+            self._exchange.owe(TryAgain(retry, held.worker))
+        for observer in self._around.observers:
+            observer.ran(self.spec, held, done)
+
+    def _lost(self, lost: Lost) -> None:
+        held = lost.held
+        log.warning(BATCH_LOST, model=self.spec.name, batch=held.nonce, items=held.size, cause=lost.cause.value, how=lost.how)
+        if lost.cause is Cause.TIMED_OUT:
+            message = f"ran longer than the model's max_run_s of {self.spec.limits.max_run_s:g} s and was stopped"
+            self._fail(held, held.jobs, "timeout", message)
+        else:
+            self._give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value))
+        for observer in self._around.observers:
+            observer.lost(self.spec, lost.cause)
+
+    def _up(self, ready: Ready) -> None:
+        for size, seconds in ready.warm:
+            self._latency.observe(size, seconds)
+        self.version_info = VersionInfo(ready.schemas[0], ready.schemas[1], ready.accepts, ready.description)
+        wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
+        mine: dict[str, Any] = {n: wish for n, wish in wishes.items() if wish is not None and n in self._around.declared_policy}
+        self.policy = replace(self.spec.policy, **mine)
+        self._batcher.follow(self.policy)
+        for observer in self._around.observers:
+            observer.changed()
+
+    def _on_settled(self, finish: Finish, answers: Sequence[Settled]) -> None:
+        for observer in self._around.observers:
+            observer.settled(self.spec, finish, answers)
+
+    # What to do.
+
+    def _tend(self) -> None:
+        now = time.monotonic()
+        if self._fenced and self._fenced == self.lease.name:
+            log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active()))
+            self._abandon()
+        if self._drain_by is not None:
+            self._wind_down(now)
+        else:
+            self._keeper.tend(now)
+        self._check_lease(now)
+
+    def _check_lease(self, now: float) -> None:
+        """Without a confirmed lease nothing new may start; what runs may be settled if the store still agrees."""
+        lapsed = self.holding and self.lease.lapsed(now)
+        if lapsed and not self._lapsed:
+            log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
+            self._return_unstarted(ReleaseReason.UNSTARTED)
+        self._lapsed = lapsed
+
+    def _wind_down(self, now: float) -> None:
+        if not self._draining:
+            self._draining = True
+            self._return_unstarted(ReleaseReason.DRAIN)
+        assert self._drain_by is not None
+        if now >= self._drain_by:
+            for held in self._keeper.disown():
+                self._give_back(held.jobs, held.worker, ReleaseReason.DRAIN)
+        if not self.holding:
+            self._over = not self._exchange.owes or now > self._drain_by + _SETTLE_LATE_S
+
+    def _return_unstarted(self, reason: ReleaseReason) -> None:
+        for held in [*self._keeper.recall(), *self._waiting]:
+            self._give_back(held.jobs, held.worker, reason)
+        self._waiting.clear()
+
+    def _give_back(self, jobs: Sequence[ClaimedJob], worker: str, reason: ReleaseReason) -> None:
+        self._exchange.owe(Release(tuple(give_back(jobs)), worker, reason))
+
+    def _abandon(self) -> None:
+        """Drop all that is held, as nobody's, and go on under a new name."""
+        self._waiting.clear()
+        self._keeper.disown()
+        self._deafen()
+        self.lease.renew()
+        self._unsure = False
+
+    def _start_over(self) -> None:
+        self._abandon()
+        self._store_at = time.monotonic() + _RETRY_STORE_S[1]
+
+    @property
+    def _may_claim(self) -> bool:
+        return (
+            self._drain_by is None
+            and not self._waiting
+            and not self._unsure
+            and self.lease.ear is not None
+            and self._keeper.state == "ready"
+        )
+
+    def _trade(self) -> None:
+        now = time.monotonic()
+        if now < self._store_at:
+            return
+        request: ClaimRequest | None = None
+        try:
+            self._settle_name()
+            ask = self._batcher.ask(now, self._keeper.busy()) if self._may_claim else None
+            request = self._request(ask) if ask else None
+            if request is None and not self._exchange.owes:
+                return
+            claim = self._exchange.trade(request)
+        except StoreUnavailable as error:
+            # Its answer lost, a claim may have been granted: those jobs go back when this name is given up.
+            self._unsure = self._unsure or request is not None
+            self._back_off(error)
+            return
+        self._store_answers()
+        if claim is not None and request is not None:
+            self._accept(claim, request, asked_at=now)
+
+    def _settle_name(self) -> None:
+        if self._unsure and not self.holding and not self._exchange.owes:
+            self._abandon()
+        if self.lease.ear is None and self._drain_by is None:
+            self._ear_fd = self.lease.open()
+            self._selector.register(self._ear_fd, EVENT_READ, "ear")
+            self._batcher.heard()
+
+    def _request(self, ask: Ask) -> ClaimRequest:
+        return ClaimRequest(
+            model=self.spec.name,
+            version=self.spec.version,
+            worker=self.lease.name,
+            nonce=secrets.token_hex(8),
+            limit=ask.limit,
+            enough=ask.enough,
+            max_wait_s=ask.max_wait_s,
+            min_slack_s=ask.min_slack_s,
+            slack_per_item_s=ask.slack_per_item_s,
+            hurry_s=ask.hurry_s,
+            lease_s=self._around.lease_s,
+        )
+
+    def _back_off(self, error: StoreUnavailable) -> None:
+        if not self._store_tries:
+            log.warning(STORE_AWAY, model=self.spec.name, error=str(error))
+        least, most = _RETRY_STORE_S
+        delay = min(most, least * 2**self._store_tries)
+        self._store_tries = min(self._store_tries + 1, 10)
+        self._store_at = time.monotonic() + delay * random.uniform(0.5, 1.0)
+
+    def _store_answers(self) -> None:
+        if self._store_tries:
+            log.info(STORE_BACK, model=self.spec.name)
+            self._store_tries = 0
+
+    def _accept(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
+        now = time.monotonic()
+        self._batcher.answered(claim, asked_at=asked_at, now=now)
+        if claim.foreign:
+            self._exchange.adopt(claim, self.spec, self._around.default_version)
+        if claim.jobs:
+            failpoint("after_claim")
+            self.lease.confirmed(asked_at)
+            held = Held(claim.jobs, claim.reason, request.worker, request.nonce, claimed_at=now)
+            self._waiting.append(held)
+            for observer in self._around.observers:
+                observer.claimed(self.spec, held)
+
+    def _hand_over(self) -> None:
+        if not self._waiting or self._keeper.state != "ready":
+            return
+        busy = self._keeper.busy()
+        # A suspect runs alone: a crash must be its own, and must not take neighbours along.
+        if busy.alone or (self._waiting[0].solo and busy.batches):
+            return
+        batch = with_inputs(self._waiting.pop(0), self._around.blobs)
+        if batch.missing:
+            self._fail(batch.held, batch.missing, "input_missing", INPUT_MISSING)
+        if batch.items:
+            failpoint("before_run")
+            self._keeper.give(replace(batch.held, jobs=batch.jobs), list(batch.items), time.monotonic())
+
+    def _fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str) -> None:
+        endings = tuple(failure(job, code, message) for job in jobs)
+        self._exchange.owe(Finish(endings, held.worker, BatchStamp(id=held.nonce, size=held.size, reason=held.reason)))
+
+    def _close(self) -> None:
+        self._deafen()
+        self._keeper.close()
+        self._exchange.close()
+        self._selector.close()
+        os.close(self._bell)
