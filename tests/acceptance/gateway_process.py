@@ -32,8 +32,14 @@ def free_port() -> int:
         return port
 
 
+class GatewayClient(httpx2.Client):
+    """A client of one gateway, and that gateway's process."""
+
+    process: subprocess.Popen[bytes]
+
+
 @contextmanager
-def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[httpx2.Client]:
+def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[GatewayClient]:
     """A client of a fresh gateway; `settings` are those of the `gateway` table, and `models` its declared models."""
     port = settings.pop("port", None) or free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -47,7 +53,8 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[h
     env |= {f"PENSTOCK_GATEWAY__{name.upper()}": str(value) for name, value in settings.items()}
     process = subprocess.Popen([sys.executable, "-m", "penstock.gateway.server"], env=env, stdout=sys.stderr)
     try:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
+        with GatewayClient(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
+            client.process = process
             eventually(lambda: answers(client), timeout_s=15.0)
             yield client
     finally:

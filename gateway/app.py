@@ -1,0 +1,266 @@
+"""The ASGI callable: the two submit families straight to their endpoints, everything else to FastAPI; wiring."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.blobs import BlobStore
+from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
+from penstock.gateway import problems, wire
+from penstock.gateway.events import JobEvents
+from penstock.gateway.health import PROBES, Health
+from penstock.gateway.jobs import JobReads
+from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.metrics import Metrics
+from penstock.gateway.negotiation import MAX_TARGET_BYTES, Head, read_head
+from penstock.gateway.openapi import document
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.predict import PredictEndpoint
+from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
+from penstock.gateway.registry import Registry
+from penstock.gateway.results import Results
+from penstock.gateway.submit import Intake, SubmitEndpoint
+from penstock.gateway.wire import ClientGone, Receive, Scope, Send
+
+log = structlog.get_logger(__name__)
+
+RETRY_START_S = 0.5
+CLIENT_GONE = 499
+_PREDICT = "/predictions/"
+_MODELS = "/v1/models/"
+_VERSIONS = "versions/"
+_JOBS = "/jobs"
+
+
+class Target(NamedTuple):
+    """Which submit endpoint a path names. `route` is the template for metrics."""
+
+    route: str
+    model: str
+    version: str
+
+
+def submit_target(path: str) -> Target | None:
+    """The endpoint of the two hot families, by string operations alone; None for every other path."""
+    if path.startswith(_PREDICT):
+        model, slash, version = path[len(_PREDICT) :].partition("/")
+        if not model or (slash and not version) or "/" in version:
+            return None
+        return Target("/predictions/{model}/{version}" if slash else "/predictions/{model}", model, version)
+    if path.startswith(_MODELS) and path.endswith(_JOBS):
+        return _jobs_target(path[len(_MODELS) : -len(_JOBS)])
+    return None
+
+
+def _jobs_target(middle: str) -> Target | None:
+    model, slash, rest = middle.partition("/")
+    version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return Target("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
+
+
+class Gateway:
+    """One gateway process. Holds no request's state but the number of those open."""
+
+    def __init__(self, options: GatewayOptions, *, store: AsyncStore, blobs: BlobStore, lifetime: Lifetime) -> None:
+        self._options = options
+        self._store = store
+        self._lifetime = lifetime
+        self._metrics = Metrics()
+        self.registry = Registry(store, options.models)
+        results = Results(store, blobs)
+        intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self._metrics)
+        self._submit = SubmitEndpoint(intake, store=store, results=results, lifetime=lifetime)
+        self._predict = PredictEndpoint(
+            intake, options, store=store, registry=self.registry, results=results, metrics=self._metrics, lifetime=lifetime
+        )
+        self._routers = [
+            JobReads(store, registry=self.registry, results=results, lifetime=lifetime).router(),
+            JobEvents(store, lifetime=lifetime).router(),
+            Health(store, registry=self.registry, metrics=self._metrics, lifetime=lifetime).router(),
+        ]
+        self.api = self._build_api()
+        self._open = 0
+        self._starting: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    async def start(self) -> None:
+        """Never fails for want of a store: the gateway then answers 503 and goes on trying."""
+        try:
+            await self._store.start()
+            await self._store.ping()
+            self._lifetime.started = True
+        except StoreUnavailable as error:
+            log.warning("store_unavailable_at_start", reason=error.message)
+            self._starting = asyncio.create_task(self._keep_starting())
+        await self.registry.start()
+
+    async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        await self.registry.close()
+        await self._store.close()
+
+    async def _keep_starting(self) -> None:
+        while not self._lifetime.started:
+            await asyncio.sleep(RETRY_START_S)
+            try:
+                await self._store.ping()
+                self._lifetime.started = True
+            except StoreUnavailable:
+                continue
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        target = submit_target(scope["path"])
+        route, head = target.route if target else "unknown", dict[bytes, bytes]()
+        self._open += 1
+        try:
+            head = read_head(scope["headers"])
+            self._check(scope, head)
+            if target is None:
+                route, status = await self._others(scope, receive, send)
+            else:
+                status = await self._hot(target, scope, receive, send, head)
+        except ClientGone:
+            status = CLIENT_GONE
+        except Exception as error:  # noqa: BLE001 - the last line: every request gets an answer
+            status = await self._refuse(error, scope, send, head)
+        finally:
+            self._open -= 1
+        if scope["path"] not in PROBES:
+            self._metrics.answered(route, scope["method"], status, time.perf_counter() - started)
+
+    def _check(self, scope: Scope, head: Head) -> None:
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+            raise HeadersTooLarge(f"the request target exceeds {MAX_TARGET_BYTES} bytes")
+        hosts = self._options.hosts
+        if hosts and host_name(head.get(b"host", b"")) not in hosts:
+            raise WrongHost(
+                "this gateway answers to its loopback names only",
+                hint="Call it as localhost or 127.0.0.1, or bind another host.",
+            )
+        if self._open > self._options.max_requests and scope["path"] not in PROBES:
+            raise Busy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
+
+    async def _hot(self, target: Target, scope: Scope, receive: Receive, send: Send, head: Head) -> int:
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
+        endpoint = self._predict if target.route.startswith(_PREDICT) else self._submit
+        return await endpoint(scope, receive, send, head, target.model, target.version)
+
+    async def _others(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
+        seen = [CLIENT_GONE]
+
+        async def sending(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                seen[0] = message["status"]
+            await send(message)
+
+        try:
+            await self.api(scope, receive, sending)  # type: ignore[arg-type]
+        except Exception:
+            # The framework answers a bug through our handler, then raises it once more for servers that log it.
+            if seen[0] == CLIENT_GONE:
+                raise
+        return getattr(scope.get("route"), "path", "unknown"), seen[0]
+
+    async def _refuse(self, error: Exception, scope: Scope, send: Send, head: Head) -> int:
+        problem = self._problem(error, scope, head.get(b"x-request-id"))
+        try:
+            await wire.answer_problem(send, problem, head)
+        except RuntimeError:
+            # The answer had begun when it failed; the server closes the connection.
+            log.warning("answer_broken_off", path=scope["path"][:200])
+        return problem.status
+
+    def _problem(self, error: Exception, scope: Scope, given_id: bytes | None) -> problems.Problem:
+        request_id, instance = problems.request_id_of(given_id), scope["path"][:200]
+        if isinstance(error, PenstockError):
+            problem = problems.render(error, request_id=request_id, instance=instance)
+        else:
+            problem = problems.from_exception(request_id=request_id, instance=instance)
+        if isinstance(error, StoreUnavailable):
+            log.warning("store_unavailable", request_id=request_id, path=instance, reason=error.message)
+        if problem.status == 500 and not isinstance(error, JobEnded):
+            log.error("request_failed", request_id=request_id, path=instance, exc_info=error)
+        return problem
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    def _build_api(self) -> FastAPI:
+        # No pages that load scripts from elsewhere; the document is built from the live registry.
+        api = FastAPI(title="penstock", version="1", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        for router in self._routers:
+            api.include_router(router)
+        api.add_api_route("/openapi.json", self._document, methods=["GET"], include_in_schema=False, response_class=Response)
+        for kind in (PenstockError, HTTPException, RequestValidationError, Exception):
+            api.add_exception_handler(kind, self._answer_error)
+        return api
+
+    async def _document(self) -> Response:
+        return Response(orjson.dumps(document(self.api, self.registry.models)), media_type="application/json")
+
+    async def _answer_error(self, request: Request, error: Exception) -> Response:
+        given = request.headers.get("x-request-id", "").encode("latin-1")
+        problem = self._problem(_ours(error, request, self._routers), request.scope, given or None)  # type: ignore[arg-type]
+        response = Response(problem.body, status_code=problem.status)
+        response.raw_headers = problem.headers
+        return response
+
+
+def host_name(host: bytes) -> str:
+    """The name of a Host header without its port."""
+    text = host.decode("latin-1").lower()
+    return text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]
+
+
+def _ours(error: Exception, request: Request, routers: Iterable[APIRouter]) -> Exception:
+    """The framework's own refusals as errors of ours."""
+    if isinstance(error, RequestValidationError):
+        faults = [{"pointer": "/".join(map(str, fault["loc"])), "detail": fault["msg"]} for fault in error.errors()]
+        return BadRequest("; ".join(f"{fault['pointer']}: {fault['detail']}" for fault in faults)[:500])
+    if not isinstance(error, HTTPException):
+        return error
+    if error.status_code == 405:
+        allow = ", ".join(allowed_methods(request.scope, routers))  # type: ignore[arg-type]
+        return MethodNotAllowed(f"{request.method[:20]} is not a method of this path; it takes {allow}", allow=allow)
+    if error.status_code == 404:
+        return NotFound("there is no such path", hint="GET /openapi.json lists the routes.")
+    return BadRequest(str(error.detail)[:200])
+
+
+def allowed_methods(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
+    """Every method that some route takes at this path; the framework tells only the first one's."""
+    found: set[str] = set()
+    for route in (route for router in routers for route in router.routes):
+        if route.matches(scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found)

@@ -1,0 +1,98 @@
+"""The connection's guard: deadlines for slow clients and limits on heads, which the HTTP server itself does not have."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_S = 10.0
+BODY_S = 30.0
+BODY_BYTES_PER_S = 256 * 1024
+LINGER_S = 1.0
+MAX_CONNECTIONS = 2_048
+# The application refuses heads above 16 KiB with a full answer; this only bounds what one connection may make us keep.
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """`due_at` is when the part of a request now awaited must be here, by the loop's clock."""
+
+    due_at = math.inf
+    _refused = False
+    _in_head = False
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self.refuse(503, "gateway_busy", "The gateway has too many open connections")
+            return
+        self.due_at = self.loop.time() + HEAD_S
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.refuse(431, "headers_too_large", f"The head of the request exceeds {MAX_HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        self.due_at = self.loop.time() + HEAD_S
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self.due_at = self.loop.time() + BODY_S
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.due_at += len(body) / BODY_BYTES_PER_S
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.due_at = math.inf
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, "bad_request", "This is not a valid HTTP request")
+
+    def enforce(self, now: float) -> None:
+        """Hang up on a client that is too slow; called about once a second."""
+        if now > self.due_at and not self._refused:
+            self.refuse(408, "too_slow", "The request did not arrive in time")
+
+    def refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer and close; only close when the request at hand has been answered already (the rest of a refused upload)."""
+        self.due_at = math.inf
+        cycle: Any = self.cycle  # None before the first head is whole
+        if not self._in_head and cycle is not None and cycle.response_started:
+            self.transport.close()
+            return
+        self._refused = True
+        self.transport.write(_raw_problem(status, code, detail))
+        # Closing with bytes unread resets the connection, and the client may lose the answer; so read on a little, unheard.
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+
+_PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+def _raw_problem(status: int, code: str, detail: str) -> bytes:
+    phrase, request_id = _PHRASES[status], uuid.uuid4().hex
+    told = {"type": f"/problems/{code}", "title": phrase, "status": status, "code": code, "detail": detail}
+    body = orjson.dumps({**told, "request_id": request_id})
+    retry = "retry-after: 2\r\n" if status == 503 else ""
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/problem+json\r\nx-request-id: {request_id}\r\n"
+        f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + body

@@ -1,0 +1,207 @@
+"""Reading and cancelling jobs: status, result, list, cancel; models and workers."""
+
+from __future__ import annotations
+
+import random
+import time
+from enum import Enum, StrEnum
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response
+
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.records import Push
+from penstock.broker.store import CancelStatus
+from penstock.errors import Conflict, Gone, NotFound
+from penstock.gateway import wire
+from penstock.gateway.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
+from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.negotiation import wait_seconds
+from penstock.gateway.registry import ModelEntry, Registry, unknown_model
+from penstock.gateway.results import Results, end_of, next_change, next_end
+from penstock.gateway.views import etag, job_body, job_view, model_view, worker_view
+from penstock.job import PUBLIC_STATES, Job
+from penstock.job_id import JobId, parse_job_id
+
+JSON = "application/json"
+MAX_PAGE = 1_000
+# A status filter reads past what it drops; this bounds one request, and the cursor goes on from there.
+MAX_SCANNED = 5_000
+
+Wait = Annotated[str | None, Query(description="Seconds to hold the answer, at most 30.", examples=["20"])]
+Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
+
+
+class JobReads:
+    """The read side of one gateway."""
+
+    def __init__(self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime) -> None:
+        self._store = store
+        self._registry = registry
+        self._results = results
+        self._lifetime = lifetime
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        jobs: list[str | Enum] = ["jobs"]
+        models: list[str | Enum] = ["models"]
+        add = router.add_api_route
+        add("/v1/jobs", self.page, methods=["GET"], tags=jobs, summary="Jobs, newest first", name="page")
+        add("/v1/jobs/{job_id}", self.status, methods=["GET"], tags=jobs, summary="One job", name="job")
+        add(
+            "/v1/jobs/{job_id}",
+            self.cancel,
+            methods=["DELETE"],
+            tags=jobs,
+            summary="Cancel a job",
+            name="delete",
+            status_code=202,
+        )
+        add("/v1/jobs/{job_id}/cancel", self.cancel, methods=["POST"], tags=jobs, summary="Cancel a job", status_code=202)
+        add("/v1/jobs/{job_id}/result", self.result, methods=["GET"], tags=jobs, summary="A job's output", name="result")
+        add("/v1/models", self.models, methods=["GET"], tags=models, summary="Models", name="models")
+        add("/v1/models/{model}", self.model, methods=["GET"], tags=models, summary="One model", name="model")
+        add("/v1/workers", self.workers, methods=["GET"], tags=models, summary="Live workers", name="workers")
+        return router
+
+    async def status(self, job_id: str, wait: Wait = None, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+        job = parse_job_id(job_id)
+        wait_s = wait_seconds(wait)
+        found = await self._changed(job, wait_s, if_none_match) if wait_s else await self._store.read(job)
+        if found is None:
+            raise await self._missing(job)
+        tag = etag(found)
+        if if_none_match is not None and _matches(if_none_match, tag):
+            return Response(status_code=304, headers={"etag": tag})
+        return self._job_response(found, status=200, headers={"etag": tag, "cache-control": "no-cache"})
+
+    async def result(self, job_id: str, wait: Wait = None) -> Response:
+        job = parse_job_id(job_id)
+        wait_s = wait_seconds(wait)
+        end = await self._pushed(job, wait_s) if wait_s else None
+        if end is None:
+            found = await self._store.result(job)
+            if found is None:
+                raise await self._missing(job)
+            end = end_of(*found)
+            if end is None:
+                return self._job_response(found[0], status=202, headers={})
+        output = await self._results.output(end)
+        return Response(output.data, headers={"content-type": wire.header_value(output.content_type).decode("latin-1")})
+
+    async def cancel(self, job_id: str) -> Response:
+        job = parse_job_id(job_id)
+        outcome = await self._store.cancel(job)
+        if outcome is CancelStatus.MISSING:
+            raise await self._missing(job)
+        found = await self._store.read(job)
+        if found is None:
+            raise await self._missing(job)
+        if outcome is CancelStatus.FINAL:
+            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="An ended job never changes.")
+        return self._job_response(found, status=202, headers={})
+
+    async def page(
+        self,
+        model: str | None = None,
+        status: Status | None = None,
+        after: Annotated[str | None, Query(description="Id of the last job of the page before.")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    ) -> Response:
+        before = parse_job_id(after).serial if after else ""
+        names = self._page_models(model)
+        data: list[Job] = []
+        scanned, more = 0, True
+        while more and len(data) < limit and scanned < MAX_SCANNED:
+            found, more = await self._newest(names, before=before, limit=min(MAX_PAGE, max(limit, 100)))
+            scanned += len(found)
+            before = found[-1].id.serial if found else before
+            data += [job for job in found if status is None or job.state.public == status.value]
+        return _json(_page(data, limit, more=more, cursor=before))
+
+    async def models(self) -> Response:
+        return _json({"data": [model_view(entry) for entry in self._registry.models.values()]})
+
+    async def model(self, model: str) -> Response:
+        entry, _ = await self._registry.find(model)
+        return _json(model_view(entry))
+
+    async def workers(self) -> Response:
+        await self._registry.refresh()
+        return _json({"data": [worker_view(worker) for worker in self._registry.workers]})
+
+    async def _changed(self, job: JobId, wait_s: float, seen: str | None) -> Job | None:
+        """The record after its first change, or as it is when the wait is over or `seen` is not its tag."""
+        with self._store.waiter(job) as waiter:
+            found = await self._store.watch(job, every_change=True)
+            if found is None or found.state.final or (seen is not None and not _matches(seen, etag(found))):
+                return found
+            await next_change(waiter, wait_s, stop=self._lifetime.draining)
+        return await self._store.read(job)
+
+    async def _pushed(self, job: JobId, wait_s: float) -> Push | None:
+        """The end of a job that still lives, as soon as it comes; None when it has ended already or the wait is over."""
+        with self._store.waiter(job) as waiter:
+            found = await self._store.watch(job)
+            if found is None or found.state.final:
+                return None
+            return await next_end(waiter, wait_s, stop=self._lifetime.draining)
+
+    async def _missing(self, job: JobId) -> Gone | NotFound:
+        if await self._store.was_collected(job):
+            return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
+        return NotFound(f"there is no job {job}")
+
+    def _page_models(self, model: str | None) -> list[str]:
+        known = self._registry.models
+        if model is not None and model not in known:
+            raise unknown_model(model, known)
+        return [model] if model is not None else list(known)
+
+    async def _newest(self, names: list[str], *, before: str, limit: int) -> tuple[list[Job], bool]:
+        found = [job for name in names for job in await self._store.jobs(name, before=before, limit=limit + 1)]
+        found.sort(key=lambda job: job.id.serial, reverse=True)
+        return found[:limit], len(found) > limit
+
+    def _job_response(self, job: Job, *, status: int, headers: dict[str, str]) -> Response:
+        remaining_s = self._remaining(job)
+        if not job.state.final:
+            wait_s = UNKNOWN_DRAIN_S if remaining_s is None else remaining_s
+            headers = {**headers, "retry-after": str(retry_after(wait_s, draw=random.random()))}
+        return Response(job_body(job, eta_s=remaining_s), status_code=status, media_type=JSON, headers=headers)
+
+    def _remaining(self, job: Job) -> float | None:
+        """Seconds until the job has likely run; None when it is over or nothing is known."""
+        entry = self._registry.models.get(job.model)
+        version = entry.versions.get(job.version) if entry else None
+        if entry is None or version is None or job.state.final:
+            return None
+        return _eta(entry, job, version.capacity.batch_s(0), now=time.monotonic())
+
+
+def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | None:
+    if job.position is None:
+        return run_s or None
+    return eta_s(job.position, entry.backlog, entry.versions[job.version].capacity, now)
+
+
+def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> dict[str, Any]:
+    """`next_after` continues the list even when a filter dropped all that was read."""
+    shown = data[:limit]
+    more = more or len(data) > limit
+    view: dict[str, Any] = {"data": [job_view(job) for job in shown], "has_more": more}
+    if more:
+        last = shown[-1].id if len(data) >= limit else JobId(cursor, data[-1].id.model if data else "any")
+        view["next_after"] = str(last)
+    return view
+
+
+def _matches(given: str, tag: str) -> bool:
+    """If-None-Match, compared weakly."""
+    return given.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in given.split(",")]
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type=JSON)

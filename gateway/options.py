@@ -1,0 +1,24 @@
+"""What one gateway process is told at start, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model_spec import ModelInfo
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """Sizes in bytes, durations in seconds. `hosts` are the Host names answered (empty: any); `models` those declared here."""
+
+    models: tuple[ModelInfo, ...] = ()
+    hosts: frozenset[str] = frozenset()
+    max_json_bytes: int = 4 * MIB
+    max_raw_bytes: int = 32 * MIB
+    max_json_depth: int = 64
+    inline_input_bytes: int = 16 * KIB
+    sync_timeout_s: float = 60.0
+    max_requests: int = 512

@@ -1,0 +1,161 @@
+"""POST /predictions/{model}[/{version}]: submit, wait for the push, answer with the output."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.pushes import Waiter
+from penstock.broker.records import Push
+from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
+from penstock.gateway import wire
+from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.metrics import Metrics
+from penstock.gateway.negotiation import JSON, Head
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.problems import AnswerTimeout
+from penstock.gateway.registry import Registry
+from penstock.gateway.results import Results, end_of, next_end
+from penstock.gateway.submit import Asked, Intake
+from penstock.gateway.wire import ClientGone, Receive, Scope, Send
+from penstock.job import BatchRecord
+from penstock.job_id import JobId, new_job_id
+
+log = structlog.get_logger(__name__)
+
+# Most answers come sooner; only after this is a task spent on noticing that the client hung up.
+EARLY_S = 0.05
+# The store ends a job at its deadline; its push is then under way.
+LAST_PUSH_S = 0.02
+_JSON_HEADER = (b"content-type", b"application/json")
+
+
+class PredictEndpoint:
+    def __init__(
+        self,
+        intake: Intake,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        registry: Registry,
+        results: Results,
+        metrics: Metrics,
+        lifetime: Lifetime,
+    ) -> None:
+        self._intake = intake
+        self._options = options
+        self._store = store
+        self._registry = registry
+        self._results = results
+        self._metrics = metrics
+        self._lifetime = lifetime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
+        """The status sent."""
+        started = time.perf_counter()
+        asked = await self._intake.ask(receive, head, scope["query_string"], route="predictions", model=model, version=version)
+        if not asked.version.capacity.ready_slots:
+            await self._require_worker(asked)
+        end = await self._end(asked, receive)
+        output = await self._results.output(end)
+        headers = [
+            _JSON_HEADER if output.content_type == JSON else (b"content-type", wire.header_value(output.content_type)),
+            (b"content-length", b"%d" % len(output.data)),
+            (b"x-penstock-job", str(end.id).encode("ascii")),
+            (b"server-timing", server_timing(end.batch, time.perf_counter() - started)),
+        ]
+        await wire.answer(send, 200, headers, output.data)
+        return 200
+
+    async def _require_worker(self, asked: Asked) -> None:
+        await self._registry.look_again()
+        entry, version = await self._registry.find(asked.model.name, asked.version.name)
+        if version.capacity.ready_slots:
+            return
+        error = NoWorker(
+            f"no live worker serves model {entry.name!r} version {version.name!r}",
+            retry_after_s=5.0,
+            hint=f"Start one with `penstock worker`, or queue the work: POST /v1/models/{entry.name}/jobs",
+        )
+        self._metrics.refused(entry.name, error)
+        raise error
+
+    async def _end(self, asked: Asked, receive: Receive) -> Push:
+        """The end of the job; raises `AnswerTimeout` when the deadline passes first, `ClientGone` when the client hangs up."""
+        deadline_s = answer_deadline(asked, self._options.sync_timeout_s)
+        job = new_job_id(asked.model.name)
+        with self._store.waiter(job) as waiter:
+            ttl_s = asked.model.info.limits.sync_result_ttl_s
+            submitted = await self._intake.store(
+                asked, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
+            )
+            if submitted.id == job:
+                return await self._wait(waiter, job, receive, deadline_s)
+        return await self._end_of_first(submitted.id, receive, deadline_s)
+
+    async def _end_of_first(self, job: JobId, receive: Receive, deadline_s: float) -> Push:
+        """The end of the job that the same idempotency key made before."""
+        with self._store.waiter(job) as waiter:
+            known = await self._store.watch(job)
+            if known is None:
+                raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
+            end = end_of(known, None)
+            return end or await self._wait(waiter, job, receive, deadline_s)
+
+    async def _wait(self, waiter: Waiter, job: JobId, receive: Receive, deadline_s: float) -> Push:
+        push = await waiter.next(min(EARLY_S, deadline_s))
+        if push is None or not push.state.final:
+            push = await self._wait_longer(waiter, job, receive, deadline_s - EARLY_S)
+        return push
+
+    async def _wait_longer(self, waiter: Waiter, job: JobId, receive: Receive, timeout_s: float) -> Push:
+        gone = asyncio.create_task(_hung_up(receive))
+        try:
+            end = await next_end(
+                waiter, max(0.0, timeout_s) + LAST_PUSH_S, stop=lambda: gone.done() or self._lifetime.last_call()
+            )
+            if end is None and gone.done():
+                await self._cancel(job)
+                raise ClientGone
+        finally:
+            gone.cancel()
+        if end is None:
+            raise AnswerTimeout(f"job {job} did not end within the {timeout_s + EARLY_S:g} s allowed for an answer", job=job)
+        return end
+
+    async def _cancel(self, job: JobId) -> None:
+        try:
+            await self._store.cancel(job)
+        except StoreUnavailable as error:
+            log.warning("cancel_failed", job_id=str(job), reason=error.message)
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def answer_deadline(asked: Asked, sync_timeout_s: float) -> float:
+    """Seconds: what the caller allows, else the gateway's own cap; never beyond the model's limit."""
+    longest = asked.model.info.limits.deadline_s
+    given = asked.options.deadline_s
+    if given is not None and given > longest:
+        raise BadRequest(f"deadline_s is {given:g}; this model allows at most {longest:g} s")
+    return given or min(sync_timeout_s, longest)
+
+
+def server_timing(batch: BatchRecord | None, total_s: float) -> bytes:
+    """Milliseconds: `run` in the handler's stages, `queue` all the rest, `total`; `batch` tells its size and reason."""
+    if batch is None:
+        return b"total;dur=%.3f" % (total_s * 1e3)
+    run_s = batch.preprocess_s + batch.inference_s + batch.postprocess_s
+    return b'queue;dur=%.3f, batch;desc="%d %b", run;dur=%.3f, total;dur=%.3f' % (
+        max(0.0, total_s - run_s) * 1e3,
+        batch.size,
+        wire.header_value(batch.reason),
+        run_s * 1e3,
+        total_s * 1e3,
+    )

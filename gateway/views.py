@@ -1,0 +1,152 @@
+"""Jobs, models and workers as callers see them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from penstock.gateway.registry import ModelEntry
+from penstock.job import BatchRecord, Job, JobState, Priority
+from penstock.job_id import JobId
+from penstock.model_spec import SlotInfo, WorkerInfo
+
+_RANK = {JobState.QUEUED: 0, JobState.LEASED: 1, JobState.DELAYED: 2}
+_FINAL_RANK = 9
+
+
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def links(job: JobId) -> dict[str, str]:
+    base = f"/v1/jobs/{job}"
+    return {"self": base, "result": f"{base}/result", "events": f"{base}/events", "cancel": f"{base}/cancel"}
+
+
+def accepted_body(job: JobId, *, version: str, priority: Priority, position: int, eta_s: float | None) -> bytes:
+    """A job just stored. Its moments are the store's to tell: they come with the first read."""
+    eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
+    base = f"/v1/jobs/{job}"
+    return (
+        f'{{"id":"{job}","model":"{job.model}","version":"{version}","status":"queued","priority":"{priority.value}",'
+        f'"position":{position},{eta}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
+        f'"result":"{base}/result","events":"{base}/events","cancel":"{base}/cancel"}}}}'
+    ).encode("ascii")
+
+
+def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "id": str(job.id),
+        "model": job.model,
+        "version": job.version,
+        "status": job.state.public,
+        "priority": job.priority.value,
+        "position": job.position,
+        "eta_s": None if eta_s is None else round(eta_s, 3),
+        "created_at": rfc3339(job.created_at),
+        "started_at": job.started_at and rfc3339(job.started_at),
+        "finished_at": job.finished_at and rfc3339(job.finished_at),
+        "deadline_at": rfc3339(job.deadline_at),
+        "attempts": job.attempts,
+        "cancel_requested": job.cancel_requested,
+        "error": _error_view(job),
+        "batch": job.batch and batch_view(job.batch),
+        "links": links(job.id),
+    }
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def job_body(job: Job, *, eta_s: float | None = None) -> bytes:
+    return orjson.dumps(job_view(job, eta_s=eta_s))
+
+
+def batch_view(batch: BatchRecord) -> dict[str, Any]:
+    return {
+        "id": batch.id,
+        "size": batch.size,
+        "reason": batch.reason,
+        "preprocess_s": batch.preprocess_s,
+        "inference_s": batch.inference_s,
+        "postprocess_s": batch.postprocess_s,
+    }
+
+
+def change_id(job: Job) -> str:
+    """Names the step a job stands at; ascends along its way, and equal ids mean an equal status."""
+    rank = _FINAL_RANK if job.state.final else _RANK[job.state]
+    return f"{job.attempts}.{job.crashes}.{rank}{'c' if job.cancel_requested and not job.state.final else ''}"
+
+
+def etag(job: Job) -> str:
+    """Weak: position and estimate may differ between two equal tags."""
+    return f'W/"{change_id(job)}"'
+
+
+def model_view(entry: ModelEntry) -> dict[str, Any]:
+    info = entry.info
+    return {
+        "name": info.name,
+        "default_version": entry.default.name,
+        "ready": entry.default.capacity.ready_slots > 0,
+        "ready_slots": entry.ready_slots,
+        "policy": {"max_batch_size": info.policy.max_batch_size, "max_wait_s": info.policy.max_wait_s},
+        "limits": {
+            "max_queue_depth": info.limits.max_queue_depth,
+            "deadline_s": info.limits.deadline_s,
+            "bulk_deadline_s": info.limits.bulk_deadline_s,
+            "result_ttl_s": info.limits.result_ttl_s,
+            "max_attempts": info.limits.max_attempts,
+            "max_run_s": info.limits.max_run_s,
+        },
+        "versions": {name: _version_view(entry, name) for name in entry.versions},
+        "links": {"submit": f"/v1/models/{info.name}/jobs", "predict": f"/predictions/{info.name}"},
+    }
+
+
+def worker_view(worker: WorkerInfo) -> dict[str, Any]:
+    return {
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "started_at": rfc3339(worker.started_at),
+        "seen_at": rfc3339(worker.seen_at),
+        "slots": [_slot_view(slot) for slot in worker.slots],
+    }
+
+
+def _version_view(entry: ModelEntry, name: str) -> dict[str, Any]:
+    version = entry.versions[name]
+    view: dict[str, Any] = {"ready_slots": version.capacity.ready_slots, "loaded": version.info is not None}
+    if version.info is not None:
+        view |= {
+            "description": version.info.description,
+            "accepts": list(version.info.accepts),
+            "input_schema": version.info.input_schema,
+            "output_schema": version.info.output_schema,
+        }
+    return view
+
+
+def _slot_view(slot: SlotInfo) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "model": slot.model,
+        "version": slot.version,
+        "state": slot.state,
+        "device": slot.device,
+        "pid": slot.pid,
+        "cores": list(slot.cores),
+        "provider": slot.provider or None,
+        "latency_s": {str(size): seconds for size, seconds in sorted(slot.latency_s.items())},
+        "load_s": slot.load_s,
+        "error": slot.error or None,
+        "restarts": slot.restarts,
+    }
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def _error_view(job: Job) -> dict[str, Any] | None:
+    if job.error is None:
+        return None
+    return {"code": job.error.code, "message": job.error.message, "retryable": job.error.retryable}

@@ -1,0 +1,67 @@
+"""The ASGI callable without a server: what every request meets whatever its endpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.blobs import LocalBlobs
+from penstock.gateway.app import Gateway
+from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.options import GatewayOptions
+
+
+def gateway(options: GatewayOptions, lifetime: Lifetime | None = None) -> Gateway:
+    """Knows no model and has no store; good for what is decided before either is asked."""
+    nowhere = AsyncStore("redis://127.0.0.1:1")
+    return Gateway(options, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=lifetime or Lifetime())
+
+
+async def ask(app: Gateway, path: str, *, method: str = "GET", fail: Exception | None = None) -> tuple[int, dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if fail is not None:
+            raise fail
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    head = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
+    await app({**head, "root_path": "", "asgi": {"version": "3.0"}}, receive, send)
+    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_are_not() -> None:
+    app = gateway(GatewayOptions(max_requests=0))
+    status, told = await ask(app, "/v1/models")
+    assert (status, told["code"], told["retryable"]) == (503, "gateway_busy", True)
+    assert await ask(app, "/livez") == (200, {"status": "live"})
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_bug_in_an_endpoint_is_answered_without_its_words(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = gateway(GatewayOptions())
+    monkeypatch.setattr(app.registry, "find", None)  # what calls it now fails in a way no one foresaw
+    status, told = await ask(app, "/predictions/square" if method == "POST" else "/v1/models/square", method=method)
+    assert (status, told["code"]) == (500, "internal")
+    assert "NoneType" not in json.dumps(told)
+
+
+async def test_a_gateway_that_stops_is_not_ready_and_still_alive() -> None:
+    lifetime = Lifetime()
+    app = gateway(GatewayOptions(), lifetime)
+    lifetime.drain(30.0)
+    status, told = await ask(app, "/readyz")
+    assert (status, told["errors"]) == (503, [{"pointer": "gateway", "detail": "stopping"}])
+    assert (await ask(app, "/livez"))[0] == 200
+    assert not lifetime.last_call()
+
+
+async def test_a_gateway_that_never_reached_its_store_has_not_started() -> None:
+    assert (await ask(gateway(GatewayOptions()), "/startupz"))[0] == 503

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import time
+
+import jsonschema_rs
+import pytest
+
+from penstock.errors import BadRequest, InvalidInput
+from penstock.gateway.payloads import (
+    UNBUILT,
+    WHOLE_PARSE_BYTES,
+    cheap_to_build,
+    check_schema,
+    deeper_than,
+    json_pointer,
+    multipart_input,
+    parse_json,
+)
+
+LARGE = b'{"pad":"' + b"x" * WHOLE_PARSE_BYTES + b'"}'
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def test_a_small_body_is_parsed_whole() -> None:
+    assert parse_json(b'{"x": 4}', max_depth=64) == {"x": 4}
+
+
+def test_a_large_body_is_checked_without_being_built() -> None:
+    assert parse_json(LARGE, max_depth=64) is UNBUILT
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"NaN", b"[1,]", b"{} x", b"01", b'"\xff"', b"1e999", b"1" * 5_000, b"[" * 5_000_000, LARGE[:-1], LARGE + b"x"],
+    ids=["empty", "open", "nan", "comma", "trailing", "octal", "utf8", "infinite", "huge", "deep", "large-open", "large-more"],
+)
+def test_what_is_not_json_is_refused_quickly(body: bytes) -> None:
+    started = time.process_time()
+    with pytest.raises(BadRequest):
+        parse_json(body, max_depth=64)
+    assert time.process_time() - started < 0.05
+
+
+def test_a_large_body_must_be_utf8() -> None:
+    with pytest.raises(BadRequest, match="utf-8"):
+        parse_json(LARGE.replace(b"xx", b"\xff\xff"), max_depth=64)
+
+
+def test_nesting_up_to_the_limit_is_taken_and_one_more_is_not() -> None:
+    assert parse_json(nested(64), max_depth=64)
+    with pytest.raises(BadRequest, match="deeper than 64"):
+        parse_json(nested(65), max_depth=64)
+
+
+@pytest.mark.parametrize(
+    ("body", "deep"),
+    [
+        (b"[" + b"[]," * 1_000 + b"[]]", False),
+        (b'["' + b"[" * 1_000 + b'"]', False),
+        (b'["\\"' + b"[" * 1_000 + b'\\\\", "]"]', False),
+        (b"[" + (nested(4) + b",") * 100 + nested(66) + b"]", True),
+        (b'{"a":' * 70 + b"1" + b"}" * 70, True),
+        (b'[{"a":' * 32 + b"1" + b"}]" * 32, False),
+    ],
+    ids=["wide", "in-a-string", "escaped", "one-deep", "objects", "mixed"],
+)
+def test_depth_counts_brackets_outside_strings(body: bytes, deep: bool) -> None:
+    assert deeper_than(body, 64) is deep
+
+
+@pytest.mark.parametrize(("depth", "limit"), [(1, 1), (2, 1), (2, 2), (3, 2), (4, 3), (4, 4), (5, 4), (9, 8)])
+def test_depth_is_exact_near_small_limits(depth: int, limit: int) -> None:
+    assert deeper_than(nested(depth), limit) is (depth > limit)
+
+
+def test_a_body_of_half_a_million_values_is_left_to_the_worker() -> None:
+    assert cheap_to_build(b"[1,2]")
+    assert not cheap_to_build(b"1," * 500_000)
+
+
+def test_a_schema_fault_is_told_with_a_json_pointer() -> None:
+    validator = jsonschema_rs.validator_for({"properties": {"a/b": {"items": {"type": "number"}}}})
+    check_schema({"a/b": [1]}, validator)
+    with pytest.raises(InvalidInput) as refused:
+        check_schema({"a/b": [1, "two"]}, validator)
+    assert refused.value.errors == [{"pointer": "/a~1b/1", "detail": '"two" is not of type "number"'}]
+
+
+def test_at_most_ten_faults_are_told() -> None:
+    validator = jsonschema_rs.validator_for({"items": {"type": "number"}})
+    with pytest.raises(InvalidInput) as refused:
+        check_schema(["x"] * 100, validator)
+    assert len(refused.value.errors) == 10
+
+
+def test_the_empty_pointer_means_the_whole_document() -> None:
+    assert json_pointer([]) == ""
+
+
+def part(disposition: str, content: bytes, media: str = "") -> bytes:
+    head = f"Content-Disposition: form-data; {disposition}\r\n" + (f"Content-Type: {media}\r\n" if media else "")
+    return b"--B\r\n" + head.encode() + b"\r\n" + content + b"\r\n"
+
+
+FORM = "multipart/form-data; boundary=B"
+
+
+def test_the_first_file_of_a_form_is_the_input() -> None:
+    body = part('name="note"', b"hi") + part('name="f"; filename="a.png"', b"\x89PNG", "image/png") + b"--B--\r\n"
+    assert multipart_input(body, FORM) == ("image/png", b"\x89PNG")
+
+
+def test_without_a_file_the_field_named_data_is_the_input() -> None:
+    body = part('name="note"', b"hi") + part('name="data"', b'{"x":4}') + b"--B--\r\n"
+    assert multipart_input(body, FORM) == ("application/json", b'{"x":4}')
+
+
+@pytest.mark.parametrize(
+    ("body", "media"),
+    [
+        (b"--B--\r\n", FORM),
+        (part('name="note"', b"hi") + b"--B--\r\n", FORM),
+        (b"no form at all", FORM),
+        (b"--B--\r\n", "multipart/form-data"),
+        (part('name="data"', b"x") * 17 + b"--B--\r\n", FORM),
+        (part('name="data"; x="' + "y" * 5_000 + '"', b"x") + b"--B--\r\n", FORM),
+    ],
+    ids=["empty", "no-input", "no-form", "no-boundary", "17-parts", "long-header"],
+)
+def test_a_form_without_a_readable_input_is_refused(body: bytes, media: str) -> None:
+    with pytest.raises(BadRequest):
+        multipart_input(body, media)
