@@ -43,21 +43,19 @@ class AsyncStore:
     async def _run(self, name: str, model: str, args: Sequence[enc.Arg]) -> Any:
         command = ("FCALL", f"penstock_{name}_{self._suffix}", 1, enc.prefix(model), *args)
         try:
-            return await self._redis.execute_command(*command)
+            return await self._plain(self._redis.execute_command(*command))
         except redis.ResponseError as error:
             if "Function not found" not in str(error):
-                raise store_error(error) from error
-            await self._load()
-            return await self._redis.execute_command(*command)
-        except (redis.RedisError, OSError) as error:
-            raise store_error(error) from error
+                raise
+        await self._load()
+        return await self._plain(self._redis.execute_command(*command))
 
     async def _load(self) -> None:
         try:
-            await self._redis.function_load(self._source)
+            await self._plain(self._redis.function_load(self._source))
         except redis.ResponseError as error:
             if "already exists" not in str(error):  # another process was quicker
-                raise store_error(error) from error
+                raise
 
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         """Store one job; submits of the same moment share one Redis call, and so one fsync."""

@@ -34,4 +34,19 @@ def connect(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIM
 
 def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.asyncio.Redis:
     """A client for one event loop; opens its connections on first use."""
-    return redis.asyncio.Redis.from_url(url, retry=AsyncRetry(NoBackoff(), 0), **_options(url, name, read_timeout_s))
+    pool = redis.asyncio.ConnectionPool.from_url(url, retry=AsyncRetry(NoBackoff(), 0), **_options(url, name, read_timeout_s))
+    pool.connection_class = type("Link", (_Link, pool.connection_class), {})
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+class _Link:
+    """Before redis-py's connection class: a link that was closed under us is a broken link, whatever the event loop calls it.
+
+    uvloop raises RuntimeError for a write to it, which redis-py passes on as if it were a fault of the program.
+    """
+
+    async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        try:
+            await super().send_packed_command(*args, **options)  # type: ignore[misc]
+        except RuntimeError as closed:
+            raise redis.ConnectionError(f"the link is closed: {closed}") from closed

@@ -63,14 +63,18 @@ class RedisStore:
     def _run(self, *calls: Call) -> list[Any]:
         """Replies of the calls, sent in one round trip; loads the library first where Redis does not have it."""
         try:
+            return self._send_loaded(calls)
+        except (redis.ResponseError, *_AWAY) as error:
+            raise store_error(error) from error
+
+    def _send_loaded(self, calls: Sequence[Call]) -> list[Any]:
+        try:
             return self._send(calls)
         except redis.ResponseError as error:
             if "Function not found" not in str(error):
-                raise store_error(error) from error
-            self.load_functions()
-            return self._send(calls)
-        except _AWAY as error:
-            raise store_error(error) from error
+                raise
+        self.load_functions()
+        return self._send(calls)
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
         if len(calls) == 1:

@@ -78,7 +78,8 @@ class Patience:
 def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobView]:
     """The job at its end. Raises `WaitTimeout` when `timeout_s` passes first."""
     patience, seen = Patience(timeout_s, now), job
-    while not seen.final:
+    # A result tells that the job succeeded, but neither when nor in which batch: that takes one look at its record.
+    while not seen.final or (seen is job and seen.finished_at is None):
         reply = yield protocol.poll_call(seen, wait_s=patience.left_s(now))
         seen, now = protocol.job_of(reply.answer), reply.now
         if not seen.final:

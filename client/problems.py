@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.client.views import JobView
 
 
+# A schema can be missed in a thousand places; the first few tell which mistake it is. All are in `errors`.
+_SHOWN_FAULTS = 5
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem body (RFC 9457) or a job's error. `code` is stable; `hint` names the next command or setting."""
@@ -42,7 +46,11 @@ class Problem:
 
     @property
     def message(self) -> str:
-        return f"{self.detail}; {self.hint}" if self.hint else self.detail
+        """What went wrong, where in the input, and what to do, in one text."""
+        places = [f"{fault.get('pointer') or '/'}: {fault.get('detail', '')}" for fault in self.errors[:_SHOWN_FAULTS]]
+        more = [f"and {len(self.errors) - _SHOWN_FAULTS} more"] if len(self.errors) > _SHOWN_FAULTS else []
+        what = f"{self.detail} ({', '.join(places + more)})" if places else self.detail
+        return f"{what}; {self.hint}" if self.hint else what
 
 
 class GatewayUnreachable(errors.CapacityError):
