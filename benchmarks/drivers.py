@@ -166,7 +166,7 @@ class OpenLoop:
         self.lag_s = array("d")
 
     async def run(self, connections: int, duration_s: float, *, drain_s: float) -> float:
-        """The seconds during which requests were offered; answers later than `drain_s` after the end are given up."""
+        """The seconds from the start to the last answer; answers later than `drain_s` after the end are given up."""
         self._idle = [await connect(self._target, self) for _ in range(connections)]
         self._open.update(self._idle)
         started_at = _clock()
@@ -177,8 +177,9 @@ class OpenLoop:
             await asyncio.wait_for(self._done.wait(), duration_s + drain_s)
         except TimeoutError:
             self.unfinished = self._pending
+        elapsed_s = _clock() - started_at
         await self._shut()
-        return duration_s
+        return elapsed_s
 
     def _tick(self) -> None:
         now = _clock()

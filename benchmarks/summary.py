@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -20,15 +20,6 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     return ordered[max(rank, 1) - 1]
 
 
-def median(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two in the middle; NaN of nothing."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if not ordered:
-        return math.nan
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 @dataclass(slots=True)
 class Samples:
     """One latency (seconds) and one status per request, in order of the answers; `LOST` where the connection broke."""
@@ -39,10 +30,6 @@ class Samples:
     def add(self, latency_s: float, status: int) -> None:
         self.latencies_s.append(latency_s)
         self.statuses.append(status)
-
-    def extend(self, other: Samples) -> None:
-        self.latencies_s.extend(other.latencies_s)
-        self.statuses.extend(other.statuses)
 
     def good(self) -> list[float]:
         """The latencies of answers with a 2xx status, ascending."""

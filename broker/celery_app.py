@@ -21,7 +21,7 @@ TASK = "penstock.infer"
 # Kombu's own: a priority is a list beside the queue's, and stock Flower adds these four up.
 PRIORITY_STEPS = (0, 3, 6, 9)
 PRIORITY_SEPARATOR = "\x06\x16"
-_EXCHANGE = Exchange("penstock", type="direct")
+_EXCHANGE = Exchange("penstock", type="direct")  # type: ignore[no-untyped-call]
 
 
 class ListedConsumer(Consumer):
@@ -61,6 +61,10 @@ def queue_name(model: str) -> str:
     return f"penstock.{{{model}}}"
 
 
+def _queue(name: str) -> Queue:
+    return Queue(name, _EXCHANGE, routing_key=name)  # type: ignore[no-untyped-call]
+
+
 def broker_url(url: str) -> str:
     """The store's URL as kombu spells it."""
     for ours, kombu in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
@@ -90,7 +94,7 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "event_serializer": "json",
         "task_ignore_result": True,
-        "task_queues": [Queue(queue_name(model), _EXCHANGE, routing_key=queue_name(model)) for model in settings.models],
+        "task_queues": [_queue(queue_name(model)) for model in settings.models],
         "task_default_queue": "penstock",
         "worker_pool": "penstock.workers.pool:DevicePool",
         "worker_concurrency": max(1, slots),

@@ -38,8 +38,15 @@ class Gathering:
                 kept.append(record)
         if len(kept) == limit:
             return [*self._bulk_turn(), *kept][:limit]
-        rest = [r for r in self._queue.in_order(self._request.version) if r.band > 0 and self._alive(r)]
-        return [*kept, *rest][:limit]
+        return [*kept, *self._rest()][:limit]
+
+    def _rest(self) -> list[Record]:
+        """What may ride along behind the interactive jobs in time. No more is looked at than one batch can hold."""
+        rest: list[Record] = []
+        for record in self._queue.in_order(self._request.version):
+            if record.band > 0 and len(rest) < self._request.limit and self._alive(record):
+                rest.append(record)
+        return rest
 
     def _slack_needed(self) -> float:
         """What the batch that can be formed needs, not a full one: fewer waiting, shorter run."""

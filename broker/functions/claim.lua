@@ -111,9 +111,9 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
     bytes = bytes + #input
     if i > 1 and bytes > limit_bytes then break end
     local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch')
-    local epoch = job[7] + 1
+    local epoch, attempts = (job[7] or 0) + 1, (job[5] or 0) + 1
     local token = epoch .. ':' .. worker .. ':' .. nonce
-    redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', job[5] + 1, 'started', now,
+    redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,
       'worker', worker)
     push_change(todo, p, job[8], false, {serial, 'leased', '', '', '', '', '', ''})
     gone[#gone + 1] = serial
@@ -121,8 +121,8 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
     held[#held + 1] = now
     popped[band] = (popped[band] or 0) + 1
     local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], input, job[2]
-    reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, job[5] + 1, job[6]
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], input, job[2] or ''
+    reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, attempts, job[6] or 0
   end
   redis.call('ZREM', ready, unpack(gone)) -- guard:pop
   redis.call('HSET', p .. 'held:' .. worker, unpack(held))

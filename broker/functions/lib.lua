@@ -112,7 +112,7 @@ end
 
 -- Back into the queue after a lease or a delay. A job that crashed once is still a suspect, and runs alone.
 local function requeue(p, serial, job)
-  if tonumber(job.crashes) > 0 then
+  if job.crashes > 0 then
     enqueue_solo(p, serial, job.version, job.created)
   else
     enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
@@ -192,7 +192,8 @@ local function end_job(p, serial, job, state, now, todo, last)
   local key = p .. 'job:' .. serial
   if state == 'succeeded' then
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
-      'out_media', media, 'out_blob', blob)
+      'out_media', media)
+    if blob ~= '' then redis.call('HSET', key, 'out_blob', blob) end
     if job.code then redis.call('HDEL', key, 'code', 'message') end
     if blob == '' then redis.call('SET', p .. 'out:' .. serial, last.output) end
   else
@@ -213,6 +214,7 @@ local function load_job(p, serial, fields)
   local values = redis.call('HMGET', p .. 'job:' .. serial, unpack(fields))
   local job = {}
   for i, field in ipairs(fields) do job[field] = values[i] end
+  job.attempts, job.crashes = tonumber(job.attempts or 0), tonumber(job.crashes or 0)
   return job
 end
 
@@ -247,7 +249,7 @@ end
 local function crash_job(p, serial, job, now, todo, token)
   local crashes = job.crashes + 1
   redis.call('HSET', p .. 'job:' .. serial, 'crashes', crashes)
-  if crashes >= tonumber(job.max_crashes) or tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:crashes
+  if crashes >= tonumber(job.max_crashes) or job.attempts >= tonumber(job.max_attempts) then -- guard:crashes
     kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times', token)
     return 'dead'
   end

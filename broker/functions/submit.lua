@@ -22,12 +22,21 @@ local function repeated(p, args)
   return found
 end
 
+-- Fields that most jobs leave empty, and where they stand behind the serial. An absent field means empty (or 0): fewer bytes in
+-- memory and in the append-only file.
+local OPTIONAL = {owner = 5, blob = 8, watch = 13, celery = 14}
+
 local function create(p, todo, now, at, args)
   local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
-  redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
-    'deadline', deadline, 'ttl', args[at + 4], 'owner', args[at + 5], 'media', args[at + 6], 'blob', args[at + 8],
-    'max_attempts', args[at + 11], 'max_crashes', args[at + 12], 'attempts', 0, 'crashes', 0, 'epoch', 0, 'token', '',
-    'watch', args[at + 13], 'celery', args[at + 14])
+  local record = {'HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
+    'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6], 'max_attempts', args[at + 11], 'max_crashes', args[at + 12]}
+  for field, offset in pairs(OPTIONAL) do
+    if args[at + offset] ~= '' then
+      record[#record + 1] = field
+      record[#record + 1] = args[at + offset]
+    end
+  end
+  redis.call(unpack(record))
   if args[at + 8] == '' then redis.call('SET', p .. 'in:' .. serial, args[at + 7]) end
   if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
   later(todo, 'ZADD', p .. 'index', 0, serial)

@@ -8,7 +8,7 @@ local function take_back(p, serial, now, todo, tally)
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo)
     tally.cancelled = tally.cancelled + 1
-  elseif tonumber(job.attempts) >= tonumber(job.max_attempts) then -- guard:sweep_attempts
+  elseif job.attempts >= tonumber(job.max_attempts) then -- guard:sweep_attempts
     kill_job(p, serial, job, now, todo, 'attempts_spent', 'given up after ' .. job.attempts .. ' attempts whose worker was lost')
     tally.dead = tally.dead + 1
   elseif tonumber(job.deadline) <= now then

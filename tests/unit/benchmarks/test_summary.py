@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.benchmarks.summary import LOST, Samples, median, percentile, summarize
+from penstock.benchmarks.summary import LOST, Samples, percentile, summarize
 
 
 def _samples(*pairs: tuple[float, int]) -> Samples:
@@ -24,12 +24,6 @@ def test_percentile_of_one_value_is_that_value_and_of_none_is_nan() -> None:
     assert math.isnan(percentile([], 50.0))
 
 
-def test_median_lies_between_the_two_in_the_middle() -> None:
-    assert median([4.0, 1.0, 3.0, 2.0]) == 2.5
-    assert median([3.0, 1.0, 2.0]) == 2.0
-    assert math.isnan(median([]))
-
-
 def test_errors_have_no_part_in_rates_and_latencies() -> None:
     summary = summarize(_samples((0.010, 200), (0.020, 202), (9.0, 503), (9.0, LOST)), 2.0)
     assert summary.count == 2
@@ -49,10 +43,3 @@ def test_a_run_without_success_has_no_latencies() -> None:
     assert summary.count == 0
     assert math.isnan(summary.p99_ms)
     assert math.isnan(summary.max_ms)
-
-
-def test_samples_of_two_runs_join() -> None:
-    first, second = _samples((0.1, 200)), _samples((0.2, 404))
-    first.extend(second)
-    assert list(first.statuses) == [200, 404]
-    assert first.good() == [0.1]

@@ -52,8 +52,16 @@ def test_waiting_polls_the_jobs_own_link_until_it_ends() -> None:
 
 
 def test_a_job_that_has_ended_is_not_asked_about_again() -> None:
-    ended, steps = played(flows.wait_flow(job_view(job("succeeded")), timeout_s=None, now=0.0), script())
+    done = job_view(job("succeeded", finished_at="2026-11-20T00:00:00.000Z"))
+    ended, steps = played(flows.wait_flow(done, timeout_s=None, now=0.0), script())
     assert (ended.status, steps) == ("succeeded", [])
+
+
+def test_a_job_known_only_by_its_result_is_looked_up_once() -> None:
+    ended, steps = played(
+        flows.wait_flow(job_view(job("succeeded")), timeout_s=None, now=0.0), script(said(200, job("succeeded")))
+    )
+    assert (ended.status, len(steps)) == ("succeeded", 1)
 
 
 def test_the_last_poll_is_cut_to_what_is_left_of_the_timeout() -> None:

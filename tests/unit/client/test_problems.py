@@ -54,6 +54,12 @@ def test_schema_faults_keep_their_pointers() -> None:
     error = error_from(422, {}, answer(code="invalid_input", detail="no", errors=[{"pointer": "/x", "detail": "missing"}]))
     assert isinstance(error, errors.InvalidInput)
     assert error.errors == [{"pointer": "/x", "detail": "missing"}]
+    assert str(error) == "no (/x: missing)"
+
+
+def test_of_many_schema_faults_the_first_few_are_told() -> None:
+    faults = [{"pointer": f"/{n}", "detail": "missing"} for n in range(8)]
+    assert str(error_from(422, {}, answer(code="invalid_input", detail="no", errors=faults))).endswith("and 3 more)")
 
 
 def test_capacity_errors_say_when_to_come_back() -> None:

@@ -1,0 +1,84 @@
+"""What one job costs the store: microseconds of the server's CPU and bytes of its append-only file, without workers or HTTP.
+
+`python -m penstock.benchmarks.store_cost [--batch 64] [--jobs 19200]`. Run it twice, before and after a change to the functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from penstock.broker.embedded import EmbeddedServer
+from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, NewJob
+from penstock.broker.redis_store import RedisStore
+from penstock.job import JobState, Payload
+from penstock.job_id import new_job_id
+
+_WORKER = "cost"
+
+
+class Meter:
+    """CPU of one process and wall time between two marks, in microseconds per job."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._cpu_s = self._wall_s = 0.0
+
+    def start(self) -> None:
+        self._cpu_s, self._wall_s = self._used_s(), time.perf_counter()
+
+    def per_job(self, jobs: int) -> tuple[float, float]:
+        return (self._used_s() - self._cpu_s) / jobs * 1e6, (time.perf_counter() - self._wall_s) / jobs * 1e6
+
+    def _used_s(self) -> float:
+        used = self._process.cpu_times()
+        return float(used.user + used.system)
+
+
+def _new(count: int) -> list[NewJob]:
+    return [NewJob(new_job_id("cost"), "1", Payload("application/json", b"x" * 100)) for _ in range(count)]
+
+
+def _ask(batch: int) -> ClaimRequest:
+    return ClaimRequest("cost", "1", _WORKER, secrets.token_hex(8), batch)
+
+
+def _drain(store: RedisStore, batch: int) -> int:
+    """Claim and finish until the queue is empty; the number of jobs."""
+    done, claim = 0, store.claim(_ask(batch))
+    while claim.jobs:
+        done += len(claim.jobs)
+        claim = _next(store, claim, batch)
+    return done
+
+
+def _next(store: RedisStore, claim: Claim, batch: int) -> Claim:
+    endings = [Ending(job.id, job.token, JobState.SUCCEEDED, Payload("application/json", b"1")) for job in claim.jobs]
+    stamp = BatchStamp(claim.jobs[0].token[-16:], len(endings), claim.reason)
+    return store.finish_and_claim(endings, worker=_WORKER, stamp=stamp, request=_ask(batch))[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--jobs", type=int, default=19_200)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder)) as server:
+        store, meter = RedisStore(server.url), Meter(server.pid or 0)
+        groups = [_new(args.batch) for _ in range(args.jobs // args.batch)]
+        meter.start()
+        for group in groups:
+            store.submit(group, max_depth=args.jobs + 1)
+        print("submit:         server CPU %.1f us, wall %.1f us per job" % meter.per_job(args.jobs))
+        meter.start()
+        print("claim + finish: server CPU %.1f us, wall %.1f us per job" % meter.per_job(_drain(store, args.batch)))
+        store.close()
+
+
+if __name__ == "__main__":
+    main()

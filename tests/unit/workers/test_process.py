@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from penstock.workers.pins import Pin
+from penstock.workers.process import Restarts, child_environment, exit_in_words
+
+
+def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:
+    seen = child_environment(
+        {"PATH": "/bin", "LC_ALL": "C", "PENSTOCK_REDIS_URL": "redis://:secret@h", "REDIS_URL": "r", "AWS_SECRET": "s"},
+        Pin((0,), 3),
+    )
+    assert (seen["PATH"], seen["LC_ALL"], seen["OMP_NUM_THREADS"]) == ("/bin", "C", "3")
+    assert not {"PENSTOCK_REDIS_URL", "REDIS_URL", "AWS_SECRET"} & set(seen)
+
+
+def test_restarts_wait_longer_each_time_until_a_batch_succeeds() -> None:
+    restarts = Restarts()
+    assert [restarts.failed() for _ in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    restarts.succeeded()
+    assert restarts.failed() == 0.0
+    assert restarts.total == 10
+
+
+def test_an_exit_is_told_in_words() -> None:
+    assert exit_in_words(-11) == "ended by SIGSEGV"
+    assert exit_in_words(3) == "exited with code 3"
+    assert "out of memory" in exit_in_words(-9)
+    assert "out of memory" in exit_in_words(137)
