@@ -6,7 +6,7 @@ idle, at once when a full batch is to be had, and otherwise shortly before the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.broker.records import Claim, ClaimedJob
@@ -24,6 +24,8 @@ _LEAD_FACTOR = 1.5
 _LEAD_LEAST_S = 0.001
 _SMOOTHING = 0.2
 _NEVER_S = 1e9
+# Jobs with less slack than this many full batches are in a hurry: claimed early, they would be late before they start.
+_HURRY_BATCHES = 4
 # In units of one call: a run this long makes a call in its course cheap.
 _LONG_RUN = 8.0
 # After memory ran out, so many full batches in a row must pass before a larger one is tried; doubled each time it fails again.
@@ -101,6 +103,7 @@ class Batcher:
         self._in_vain = False
         self._woken = False
         self._retry_at: float | None = None
+        self._hurried = False
         self._asked_at = float("-inf")
         self._foreign_at = float("-inf")
         self._memory_cap = policy.max_batch_size
@@ -130,11 +133,17 @@ class Batcher:
         if claim.foreign:
             self._foreign_at = now
         self._in_vain = not claim.jobs and not claim.foreign
+        if claim.jobs:
+            slack_s = min(job.deadline_at for job in claim.jobs) - claim.now
+            self._hurried = slack_s < _HURRY_BATCHES * (self._latency.bound(self._policy.max_batch_size) or 0.0)
         self._retry_at = None if claim.jobs or claim.retry_in_s is None else now + max(0.0, claim.retry_in_s)
 
     def ran(self, size: int, seconds: float, *, feed_s: float | None = None) -> None:
         """A batch of `size` took `seconds` on the device. `feed_s`: from its claim to its start, if the device was idle."""
         self._latency.observe(size, seconds)
+        if self._retry_at is not None:
+            # What was refused for the sake of company may leave now: with this batch ended the pool may be idle.
+            self._in_vain = False
         if feed_s is not None:
             self.feed_s.add(feed_s)
         self._passed = self._passed + 1 if size >= self._memory_cap else 0
@@ -156,7 +165,9 @@ class Batcher:
         cap = min(self._policy.max_batch_size, self._memory_cap)
         # Twice the largest size that ran: a larger one may not fit, or take a time that no deadline was checked against.
         grown = min(cap, max(1, 2 * self._latency.largest))
-        return self._latency.worthwhile(grown)
+        best = self._latency.worthwhile(grown)
+        # The last few items of a full batch gain little and may cost its first ones their deadline.
+        return self._latency.nearly_full(best) if self._hurried else best
 
     def ask(self, now: float, busy: Busy = IDLE) -> Ask | None:
         """What to ask the queue for now, or None to wait until `ask_at` or the next event."""
@@ -164,9 +175,12 @@ class Batcher:
             return None
         if busy.batches == 0:
             return self._ask_partial() if self._worth_asking(now) else None
-        if not self._in_vain and (self._woken or self._depth >= self.limit):
-            return self._ask_full()
-        return self._ask_partial() if now >= self._fetch_at(now, busy) else None
+        early = not self._hurried and not self._in_vain and (self._woken or self._depth >= self.limit)
+        if not early and now < self._fetch_at(now, busy):
+            return None
+        ask = self._ask_full() if early else self._ask_partial()
+        rest_s = self._rest_s(now, busy)
+        return replace(ask, min_slack_s=ask.min_slack_s + rest_s, hurry_s=ask.hurry_s + rest_s)
 
     def ask_at(self, now: float, busy: Busy = IDLE) -> float:
         """The moment at which `ask` may answer otherwise without anything having happened."""
@@ -176,6 +190,10 @@ class Batcher:
             return max(now, self._fetch_at(now, busy))
         poll_at = self._asked_at + self._poll_s
         return max(now, poll_at if self._retry_at is None else min(poll_at, self._retry_at))
+
+    def _rest_s(self, now: float, busy: Busy) -> float:
+        """How long what is claimed now waits for the batch at the device."""
+        return max(0.0, busy.since + (self._latency.expect(busy.size) or 0.0) - now)
 
     def _worth_asking(self, now: float) -> bool:
         waited = self._retry_at is not None and now >= self._retry_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import ceil
 from statistics import median
 
 # Enough for a steady median, few enough to follow a change of load within seconds.
@@ -91,6 +92,14 @@ class Latency:
             return 1
         wanted = max(rates.values()) * share
         return min(size for size, rate in rates.items() if rate >= wanted)
+
+    def nearly_full(self, limit: int, *, share: float = 0.95) -> int:
+        """The smallest batch that reaches `share` of the throughput of `limit`, by the fitted line; `limit` while unknown."""
+        base, slope = self._line or (0.0, 0.0)
+        if base <= 0.0:
+            return limit
+        wanted = share * limit / (base + slope * limit)
+        return min(limit, ceil(wanted * base / (1.0 - wanted * slope)))
 
     def worthwhile(self, limit: int) -> int:
         """`limit`, or the smaller size whose cost per item was measured to be clearly lower (padding, cache)."""

@@ -112,7 +112,7 @@ def test_a_connection_dropped_in_the_middle_counts_as_lost() -> None:
 
 def test_an_open_loop_offers_what_its_schedule_says() -> None:
     with server(FINE) as url:
-        report = run_load(plan(url, rate=500.0, arrivals="constant", connections=32))
+        report = run_load(plan(url, rate=500.0, arrivals="constant", connections=100))
     assert report.offered == 99
     assert report.summary.count == 99
     assert report.starved == 0
