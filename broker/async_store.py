@@ -22,16 +22,19 @@ from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
 from penstock.model_spec import ModelInfo, WorkerInfo
 
+# A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
+ANSWER_WITHIN_S = 1.5
+
 
 class AsyncStore:
     """What a gateway asks of the store. Every call raises `StoreUnavailable` when Redis is away or refuses to write."""
 
     def __init__(self, url: str) -> None:
         self.channel = f"ps:gateway:{new_serial()}"
-        self._redis = connect_async(url, name="penstock-gateway")
+        self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
         self._router = PushRouter(url, self.channel, self._recheck)
-        self._commits: dict[str, GroupCommit] = {}
+        self._commits: dict[str, GroupCommit[tuple[NewJob, int], Submitted]] = {}
 
     async def start(self) -> None:
         await self._router.start()
@@ -62,11 +65,12 @@ class AsyncStore:
         model = job.id.model
         commit = self._commits.get(model)
         if commit is None:
-            commit = self._commits[model] = GroupCommit(self._submit_all)
-        return await commit.submit(job, max_depth)
+            commit = self._commits[model] = GroupCommit(self._submit_all, size_of=_input_bytes)
+        return await commit.commit((job, max_depth))
 
-    async def _submit_all(self, jobs: Sequence[NewJob], max_depth: int) -> list[Submitted]:
-        model = jobs[0].id.model
+    async def _submit_all(self, items: Sequence[tuple[NewJob, int]]) -> list[Submitted]:
+        jobs = [job for job, _ in items]
+        model, max_depth = jobs[0].id.model, items[-1][1]
         return enc.submit_reply(await self._run("submit", model, enc.submit_args(jobs, max_depth)), model)
 
     def waiter(self, job: JobId) -> AbstractContextManager[Waiter]:
@@ -126,3 +130,7 @@ class AsyncStore:
             return await reply
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
+
+
+def _input_bytes(item: tuple[NewJob, int]) -> int:
+    return len(item[0].input.data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +14,8 @@ from penstock.errors import Gone, InternalError, StoreUnavailable
 # The serial of a job, then which side of it: `<serial>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash fits.
 # A repeat that was cut short leaves its name with a tail, to be collected like any other.
 _NAME = re.compile(r"([0-9a-z]{26})\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")
-_FOLDERS = 256
+# Few enough that blobs written together share folders to sync, enough that no folder grows slow.
+_FOLDERS = 64
 
 
 class BlobStore(Protocol):
@@ -22,6 +23,10 @@ class BlobStore(Protocol):
 
     def put(self, name: str, data: bytes) -> None:
         """Store `data` so that it survives a power cut once this returns; raises `StoreUnavailable` if it cannot."""
+        ...
+
+    def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+        """The same for several at once, for less than the sum: one None per blob."""
         ...
 
     def get(self, name: str) -> bytes:
@@ -48,13 +53,23 @@ class LocalBlobs:
         self._folder = folder
 
     def put(self, name: str, data: bytes) -> None:
-        path = self._path(name)
+        self.put_all([(name, data)])
+
+    def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+        paths = [self._path(name) for name, _ in blobs]
         try:
-            _write(path, data)
+            for path, (_, data) in zip(paths, blobs, strict=True):
+                _write(path, data)
+            # POSIX promises the entry of a new file only after this. On ext4 and XFS the file's own fsync has committed it
+            # already, and this finds nothing to do (0.01 ms).
+            for folder in {path.parent for path in paths}:
+                _sync_folder(folder)
         except OSError as fault:
+            size = sum(len(data) for _, data in blobs)
             raise StoreUnavailable(
-                f"blob {name} ({len(data)} bytes) cannot be written to {path.parent}: {fault.strerror}"
+                f"{len(blobs)} blobs ({size} bytes) cannot be written to {self._folder}: {fault.strerror}"
             ) from fault
+        return [None] * len(blobs)
 
     def get(self, name: str) -> bytes:
         path = self._path(name)
@@ -91,7 +106,7 @@ class LocalBlobs:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Straight to the final name where it is free.
+    """Straight to the final name where it is free; the folder is left to the caller to sync.
 
     A reader knows a name only from a record, and the record is written after this returns: a half-written file is an orphan
     that nobody reads. That saves the rename and with it a second journal commit per blob: 0.34 ms instead of 0.39 for 100 KiB
@@ -104,10 +119,6 @@ def _write(path: Path, data: bytes) -> None:
         _write_synced(path, data)
     except FileExistsError:
         _replace(path, data)
-        return
-    # POSIX promises the entry of a new file only after this. On ext4 and XFS the file's own fsync has committed it already, and
-    # this finds nothing to do (0.01 ms).
-    _sync_folder(path.parent)
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -115,7 +126,6 @@ def _replace(path: Path, data: bytes) -> None:
     fresh = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
     _write_synced(fresh, data)
     fresh.replace(path)
-    _sync_folder(path.parent)
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -1,36 +1,38 @@
-"""Submits of one model gathered into few Redis calls: while one call is under way, the next one fills."""
+"""Items of one event loop gathered into few calls: while one call is under way, the next one fills. One call, one fsync."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
 
-from penstock.broker.records import NewJob, Submitted
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
-# Bounds on one call, so that Redis is never held for more than about a millisecond.
-MAX_JOBS = 64
+# Bounds on one call, so that what receives it (one Redis, one thread) is never held for more than about a millisecond.
+MAX_ITEMS = 64
 MAX_BYTES = 512 * 1024
-# Two calls in the air keep Redis busy while a reply travels; more would only make the groups smaller.
+# Two calls in the air keep the other side busy while a reply travels; more would only make the groups smaller.
 MAX_CALLS = 2
 
-Send = Callable[[Sequence[NewJob], int], Awaitable[list[Submitted]]]
 
+class GroupCommit(Generic[Item, Answer]):
+    """Gathers `commit` calls. A lone item leaves at the end of the loop's turn, without any wait.
 
-class GroupCommit:
-    """Gathers `submit` calls of one event loop. A lone submit leaves at the end of the loop's turn, without any wait."""
+    `send` answers one `Answer` per item, in order; what it raises reaches every caller of that group. `size_of` is in bytes.
+    """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], *, size_of: Callable[[Item], int]) -> None:
         self._send = send
-        self._waiting: list[tuple[NewJob, asyncio.Future[Submitted]]] = []
+        self._size_of = size_of
+        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._scheduled = False
-        self._max_depth = 0
 
-    async def submit(self, job: NewJob, max_depth: int) -> Submitted:
+    async def commit(self, item: Item) -> Answer:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Submitted] = loop.create_future()
-        self._waiting.append((job, future))
-        self._max_depth = max_depth
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((item, future))
         self._schedule(loop)
         return await future
 
@@ -42,29 +44,28 @@ class GroupCommit:
     def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
         group = self._take()
-        if not group:
-            return
         call = loop.create_task(self._commit(group))
         self._calls.add(call)
-        call.add_done_callback(lambda done: self._landed(done, loop))
-
-    def _landed(self, call: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-        self._calls.discard(call)
+        call.add_done_callback(self._landed)
         self._schedule(loop)
 
-    def _take(self) -> list[tuple[NewJob, asyncio.Future[Submitted]]]:
+    def _landed(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._schedule(call.get_loop())
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Answer]]]:
         size = 0
-        for taken, (job, _) in enumerate(self._waiting):
-            size += len(job.input.data)
-            if taken and (taken == MAX_JOBS or size > MAX_BYTES):
+        for taken, (item, _) in enumerate(self._waiting):
+            size += self._size_of(item)
+            if taken and (taken == MAX_ITEMS or size > MAX_BYTES):
                 group, self._waiting = self._waiting[:taken], self._waiting[taken:]
                 return group
         group, self._waiting = self._waiting, []
         return group
 
-    async def _commit(self, group: list[tuple[NewJob, asyncio.Future[Submitted]]]) -> None:
+    async def _commit(self, group: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
         try:
-            answers = await self._send([job for job, _ in group], self._max_depth)
+            answers = await self._send([item for item, _ in group])
         except Exception as error:  # noqa: BLE001 - handed to every caller of this group, none is lost
             for _, future in group:
                 if not future.done():

@@ -6,10 +6,12 @@ import asyncio
 import hashlib
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
+from penstock.broker.group_commit import GroupCommit
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import BadRequest, KeyReused, PenstockError
 from penstock.failpoints import failpoint
@@ -49,6 +51,7 @@ class Intake:
         self._options = options
         self._store = store
         self._blobs = blobs
+        self._blob_writes = GroupCommit(self._write_blobs, size_of=lambda blob: len(blob[1]))
         self._registry = registry
         self._metrics = metrics
 
@@ -138,8 +141,11 @@ class Intake:
             return given
         # Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
         name = f"{job.serial}.in"
-        await asyncio.to_thread(self._blobs.put, name, given.data)
+        await self._blob_writes.commit((name, given.data))
         return Payload(given.content_type, blob=name)
+
+    async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+        return await asyncio.to_thread(self._blobs.put_all, blobs)
 
     async def _not_created(self, asked: Asked, given: Payload, submitted: Submitted) -> None:
         if given.blob:

@@ -99,8 +99,9 @@ class Batcher:
         self._policy = policy
         self._latency = latency
         self._depth = 0
-        # The store wakes only those who asked and got nothing; all others have to ask.
-        self._in_vain = False
+        # The store wakes only those who asked and got nothing, once there is as much as they asked for; others have to ask.
+        self._asked_for = 1
+        self._vain_for: int | None = None
         self._woken = False
         self._retry_at: float | None = None
         self._hurried = False
@@ -123,7 +124,7 @@ class Batcher:
     def heard(self) -> None:
         """A wake-up, or any other reason to believe that there is work."""
         self._woken = True
-        self._in_vain = False
+        self._vain_for = None
 
     def answered(self, claim: Claim, *, asked_at: float, now: float) -> None:
         self._depth = claim.depth
@@ -132,7 +133,7 @@ class Batcher:
         self.claim_s.add(now - asked_at)
         if claim.foreign:
             self._foreign_at = now
-        self._in_vain = not claim.jobs and not claim.foreign
+        self._vain_for = None if claim.jobs or claim.foreign else self._asked_for
         if claim.jobs:
             slack_s = min(job.deadline_at for job in claim.jobs) - claim.now
             self._hurried = slack_s < _HURRY_BATCHES * (self._latency.bound(self._policy.max_batch_size) or 0.0)
@@ -143,7 +144,7 @@ class Batcher:
         self._latency.observe(size, seconds)
         if self._retry_at is not None:
             # What was refused for the sake of company may leave now: with this batch ended the pool may be idle.
-            self._in_vain = False
+            self._vain_for = None
         if feed_s is not None:
             self.feed_s.add(feed_s)
         self._passed = self._passed + 1 if size >= self._memory_cap else 0
@@ -171,11 +172,17 @@ class Batcher:
 
     def ask(self, now: float, busy: Busy = IDLE) -> Ask | None:
         """What to ask the queue for now, or None to wait until `ask_at` or the next event."""
+        ask = self._chosen(now, busy)
+        if ask is not None:
+            self._asked_for = ask.enough
+        return ask
+
+    def _chosen(self, now: float, busy: Busy) -> Ask | None:
         if busy.alone or busy.batches >= AHEAD:
             return None
         if busy.batches == 0:
             return self._ask_partial() if self._worth_asking(now) else None
-        early = not self._hurried and not self._in_vain and (self._woken or self._depth >= self.limit)
+        early = not self._hurried and self._vain_for is None and (self._woken or self._depth >= self.limit)
         if not early and now < self._fetch_at(now, busy):
             return None
         ask = self._ask_full() if early else self._ask_partial()
@@ -197,7 +204,16 @@ class Batcher:
 
     def _worth_asking(self, now: float) -> bool:
         waited = self._retry_at is not None and now >= self._retry_at
-        return not self._in_vain or waited or now >= self._asked_at + self._poll_s
+        return not self._registered or waited or now >= self._asked_at + self._poll_s
+
+    @property
+    def _registered(self) -> bool:
+        """Whether a wake-up comes as soon as there is enough: a vain question for a full batch promises less than that."""
+        return self._vain_for is not None and self._vain_for <= self._wanted
+
+    @property
+    def _wanted(self) -> int:
+        return self._latency.efficient(self.limit) if self.peers else 1
 
     @property
     def _poll_s(self) -> float:
@@ -210,14 +226,14 @@ class Batcher:
         """
         expected = self._latency.expect(busy.size)
         if expected is None:
-            return now + IDLE_POLL_S if self._in_vain else now
+            return now + IDLE_POLL_S if self._registered else now
         call_s = self.claim_s.value
         end = busy.since + expected
         lead = min(max(_LEAD_FACTOR * (call_s + self.feed_s.value), _LEAD_LEAST_S), expected / 2)
         start, closing, overdue = end - lead, end - call_s, end + max(call_s, _LEAD_LEAST_S)
         # With nothing known to wait, a question in the course of the run is worth it if runs are long.
         pointless = not self._woken and not self._depth and expected < _LONG_RUN * call_s
-        if self._in_vain or pointless:
+        if self._registered or pointless:
             return now + IDLE_POLL_S
         return start if start < closing and now < closing else overdue
 
@@ -230,11 +246,14 @@ class Batcher:
         if not self.peers:
             # Nobody else could run these meanwhile: company is gained by claiming late, not by waiting with an idle device.
             return Ask(limit=limit, **self._slack(limit))
-        enough = self._latency.efficient(limit)
         hurry_s = self._latency.bound(min(limit, max(1, self._depth) + 1)) or 0.0
         margin_s = self.claim_s.value + self.feed_s.value
         return Ask(
-            limit=limit, enough=enough, max_wait_s=self._policy.max_wait_s, hurry_s=hurry_s + margin_s, **self._slack(limit)
+            limit=limit,
+            enough=self._wanted,
+            max_wait_s=self._policy.max_wait_s,
+            hurry_s=hurry_s + margin_s,
+            **self._slack(limit),
         )
 
     def _slack(self, limit: int) -> dict[str, Any]:

@@ -139,7 +139,7 @@ INDEXES = [
     ),
     Mutant(
         "suspects run with others",
-        "  if tonumber(job.crashes) > 0 then",
+        "  if job.crashes > 0 then",
         "  if false then",
         settling.test_a_suspect_that_was_given_back_unrun_is_still_a_suspect,
     ),

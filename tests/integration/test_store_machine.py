@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from penstock.broker.embedded import EmbeddedServer
-from tests.integration.store_machine import StoreMachine
+from tests.integration.store_machine import StoreMachine, walk
 
 SLOW_IS_FINE = list(HealthCheck)
 WALKS = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None, suppress_health_check=SLOW_IS_FINE)
-FEW_WALKS = settings(WALKS, max_examples=8, stateful_step_count=25)
+FEW_WALKS = settings(WALKS, max_examples=8, stateful_step_count=25, phases=[Phase.generate])
 
 
 def test_any_history_keeps_the_invariants_and_matches_the_memory_store(redis_url: str) -> None:
-    run_state_machine_as_test(lambda: StoreMachine(redis_url), settings=WALKS)
+    walk(lambda: StoreMachine(redis_url), WALKS)
 
 
 class DurableMachine(StoreMachine):
@@ -50,4 +50,4 @@ def steady_server(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def test_a_killed_server_comes_back_with_every_answer_it_gave(steady_server: EmbeddedServer) -> None:
-    run_state_machine_as_test(lambda: DurableMachine(steady_server), settings=settings(FEW_WALKS, phases=[Phase.generate]))
+    walk(lambda: DurableMachine(steady_server), FEW_WALKS)

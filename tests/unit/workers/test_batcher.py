@@ -112,8 +112,22 @@ def test_a_long_run_is_used_to_look_for_work_that_nobody_announced() -> None:
 
 def test_a_full_queue_is_not_asked_twice_in_vain() -> None:
     slot = batcher()
+    slot.answered(taken(8, depth=20), asked_at=1.0, now=1.0)
+    assert slot.ask(1.0, Busy(1, 8, 1.0)) is not None
     slot.answered(Claim(depth=20, retry_in_s=1e9), asked_at=1.0, now=1.0)
     assert slot.ask(1.01, Busy(1, 8, 1.0)) is None
+
+
+def test_a_vain_question_for_a_full_batch_does_not_keep_an_idle_device_waiting() -> None:
+    slot = batcher()
+    slot.answered(taken(8, depth=8), asked_at=1.0, now=1.0)
+    full = slot.ask(1.001, Busy(1, 8, 1.0))
+    assert full is not None
+    assert full.enough == 8
+    slot.answered(Claim(depth=3, retry_in_s=1e9), asked_at=1.001, now=1.002)
+    ask = slot.ask(1.1, IDLE)
+    assert ask is not None
+    assert ask.enough == 1
 
 
 def test_never_more_than_two_batches_are_held() -> None:
