@@ -6,6 +6,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from penstock.errors import Gone, InternalError, StoreUnavailable
 _NAME = re.compile(r"([0-9a-z]{26})\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")
 # Few enough that blobs written together share folders to sync, enough that no folder grows slow.
 _FOLDERS = 64
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class BlobStore(Protocol):
@@ -58,12 +60,7 @@ class LocalBlobs:
     def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         paths = [self._path(name) for name, _ in blobs]
         try:
-            for path, (_, data) in zip(paths, blobs, strict=True):
-                _write(path, data)
-            # POSIX promises the entry of a new file only after this. On ext4 and XFS the file's own fsync has committed it
-            # already, and this finds nothing to do (0.01 ms).
-            for folder in {path.parent for path in paths}:
-                _sync_folder(folder)
+            _write_all(paths, [data for _, data in blobs])
         except OSError as fault:
             size = sum(len(data) for _, data in blobs)
             raise StoreUnavailable(
@@ -105,42 +102,70 @@ class LocalBlobs:
         return self._folder / f"{zlib.crc32(match[1].encode()) % _FOLDERS:02x}" / name
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Straight to the final name where it is free; the folder is left to the caller to sync.
+def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
+    """Write every file, then sync every file: the first sync commits the file system's journal for all of them.
 
-    A reader knows a name only from a record, and the record is written after this returns: a half-written file is an orphan
-    that nobody reads. That saves the rename and with it a second journal commit per blob: 0.34 ms instead of 0.39 for 100 KiB
-    on ext4, of which 0.18 are the writing itself.
+    Straight to the final names. A reader knows a name only from a record, and the record is written after this returns: a
+    half-written file is an orphan that nobody reads. That saves the rename, and with it a second journal commit.
     """
-    try:
-        _write_synced(path, data)
-    except FileNotFoundError:
-        _make_folder(path.parent)
-        _write_synced(path, data)
-    except FileExistsError:
-        _replace(path, data)
+    with ExitStack() as opened:
+        files = [opened.enter_context(_Fresh(path)) for path in paths]
+        for file, data in zip(files, contents, strict=True):
+            file.write(data)
+        for file in files:
+            file.sync()
+        for file in files:
+            file.keep()
+    # POSIX promises the entry of a new file only after this. On ext4 and XFS the file's own fsync has committed it already, and
+    # this finds nothing to do (0.01 ms).
+    for folder in {path.parent for path in paths}:
+        _sync_folder(folder)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """A repeat after a lost reply, while a worker may be reading the first: the name must never show less than the whole."""
-    fresh = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
-    _write_synced(fresh, data)
-    fresh.replace(path)
+class _Fresh:
+    """A new file under its final name, or, where that is taken, beside it until it is whole.
 
+    A name is taken by a repeat after a lost reply, while a worker may be reading the first: it must never show less than the whole.
+    """
 
-def _write_synced(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    def __init__(self, path: Path) -> None:
+        self._path = self._target = path
+        self._descriptor = -1
+        self._kept = False
+
+    def __enter__(self) -> _Fresh:
+        try:
+            self._open()
+        except FileNotFoundError:
+            _make_folder(self._path.parent)
+            self._open()
+        return self
+
+    def _open(self) -> None:
+        try:
+            self._descriptor = os.open(self._path, _CREATE, 0o600)
+        except FileExistsError:
+            self._path = self._target.with_name(f"{self._target.name}.{os.urandom(8).hex()}.new")
+            self._descriptor = os.open(self._path, _CREATE, 0o600)
+
+    def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    except OSError:
-        # A full disk must not fill further with halves; only ours, for an earlier whole one may be in use.
-        path.unlink()
-        raise
-    finally:
-        os.close(descriptor)
+            view = view[os.write(self._descriptor, view) :]
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def keep(self) -> None:
+        if self._path != self._target:
+            self._path.replace(self._target)
+        self._kept = True
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+        if not self._kept:
+            # A full disk must not fill further with halves; only ours, for an earlier whole one may be in use.
+            self._path.unlink()
 
 
 def _make_folder(folder: Path) -> None:

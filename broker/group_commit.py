@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# Bounds on one call, so that what receives it (one Redis, one thread) is never held for more than about a millisecond.
+# Bounds on one call, so that Redis is never held for more than about a millisecond.
 MAX_ITEMS = 64
 MAX_BYTES = 512 * 1024
 # Two calls in the air keep the other side busy while a reply travels; more would only make the groups smaller.
@@ -22,9 +22,16 @@ class GroupCommit(Generic[Item, Answer]):
     `send` answers one `Answer` per item, in order; what it raises reaches every caller of that group. `size_of` is in bytes.
     """
 
-    def __init__(self, send: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], *, size_of: Callable[[Item], int]) -> None:
+    def __init__(
+        self,
+        send: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        *,
+        size_of: Callable[[Item], int],
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
         self._send = send
         self._size_of = size_of
+        self._max_bytes = max_bytes
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._scheduled = False
@@ -57,7 +64,7 @@ class GroupCommit(Generic[Item, Answer]):
         size = 0
         for taken, (item, _) in enumerate(self._waiting):
             size += self._size_of(item)
-            if taken and (taken == MAX_ITEMS or size > MAX_BYTES):
+            if taken and (taken == MAX_ITEMS or size > self._max_bytes):
                 group, self._waiting = self._waiting[:taken], self._waiting[taken:]
                 return group
         group, self._waiting = self._waiting, []

@@ -196,7 +196,7 @@ class QueueStats:
     leased: int = 0
     accepted: int = 0
     ended: dict[str, int] = field(default_factory=dict)  # by final state
-    counters: dict[str, int] = field(default_factory=dict)  # redelivered, stale, promoted, expired_unrun, repaired, ...
+    counters: dict[str, int] = field(default_factory=dict)  # redelivered, retried, stale, collected, repaired, ...
 
     @property
     def depth(self) -> int:

@@ -13,9 +13,10 @@ from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
 from penstock.broker.group_commit import GroupCommit
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
-from penstock.errors import BadRequest, KeyReused, PenstockError
+from penstock.errors import BadRequest, KeyReused, PenstockError, QuotaSpent
 from penstock.failpoints import failpoint
 from penstock.gateway import negotiation, payloads, wire
+from penstock.gateway.access import Caller
 from penstock.gateway.admission import admit, eta_s, queue_full, retry_after
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.metrics import Metrics
@@ -30,6 +31,10 @@ from penstock.job import Payload, Priority
 from penstock.job_id import JobId, new_job_id
 
 
+# Blobs written by one thread at once. Many share a commit of the file system's journal; more would only wait for each other.
+_BLOBS_BYTES = 16 * 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request read and found good. `key` and `fingerprint` are empty without an Idempotency-Key."""
@@ -38,6 +43,7 @@ class Asked:
     version: VersionEntry
     input: Payload
     options: SubmitOptions
+    caller: Caller
     key: str = ""
     fingerprint: str = ""
 
@@ -51,22 +57,22 @@ class Intake:
         self._options = options
         self._store = store
         self._blobs = blobs
-        self._blob_writes = GroupCommit(self._write_blobs, size_of=lambda blob: len(blob[1]))
+        self._blob_writes = GroupCommit(self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES)
         self._registry = registry
         self._metrics = metrics
 
-    async def ask(self, receive: Receive, head: Head, query: bytes, *, route: str, model: str, version: str) -> Asked:
+    async def ask(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> Asked:
         """The request, read and checked; raises the first fault found, cheapest check first."""
         entry, chosen = await self._registry.find(model, version)
         try:
-            options = negotiation.submit_options(query)
+            options = negotiation.submit_options(scope["query_string"])
             key = negotiation.idempotency_key(head)
             given = await self._input(receive, head, chosen)
         except PenstockError as error:
             self._metrics.refused(entry.name, error)
             raise
         fingerprint = _fingerprint(route, entry.name, version, given) if key else ""
-        return Asked(entry, chosen, given, options, key, fingerprint)
+        return Asked(entry, chosen, given, options, scope["caller"], key, fingerprint)
 
     async def store(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = "") -> Submitted:
         """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
@@ -123,6 +129,8 @@ class Intake:
             priority=asked.options.priority,
             deadline_s=deadline_s,
             result_ttl_s=result_ttl_s,
+            owner=asked.caller.owner,
+            max_open_jobs=asked.caller.quota(limits.max_queue_depth),
             idempotency_key=asked.key,
             fingerprint=asked.fingerprint,
             max_attempts=limits.max_attempts,
@@ -155,10 +163,16 @@ class Intake:
                 "this Idempotency-Key was used for another request (route, model, version, media type or body differ)",
                 hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
             )
+        limit = asked.model.info.limits.max_queue_depth
+        drain_s = asked.model.backlog.drain_s(asked.version.capacity, time.monotonic())
         if submitted.status is SubmitStatus.FULL:
-            limit = asked.model.info.limits.max_queue_depth
-            drain_s = asked.model.backlog.drain_s(asked.version.capacity, time.monotonic())
             raise queue_full(submitted.depth, limit, drain_s=drain_s)
+        if submitted.status is SubmitStatus.QUOTA:
+            raise QuotaSpent(
+                f"{asked.caller.quota(limit)} jobs of this owner are under way for this model, which is its limit",
+                retry_after_s=drain_s,
+                hint="Wait for some to end, or raise max_open_jobs of the key.",
+            )
 
 
 class SubmitEndpoint:
@@ -172,7 +186,7 @@ class SubmitEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """The status sent."""
-        asked = await self._intake.ask(receive, head, scope["query_string"], route="jobs", model=model, version=version)
+        asked = await self._intake.ask(scope, receive, head, route="jobs", model=model, version=version)
         preference = negotiation.preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
         if preference.wait_s:

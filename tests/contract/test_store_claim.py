@@ -231,6 +231,14 @@ def test_late_jobs_take_places_that_jobs_in_time_leave_free(desk: Desk) -> None:
     assert ids(desk.claim(limit=4, min_slack_s=10.0)) == [roomy, tight]
 
 
+def test_a_claim_looks_no_further_than_its_batch_reaches(desk: Desk) -> None:
+    """A claim must stay short however long the queue is; what has expired further back is left to the sweep."""
+    tight = [desk.submit(deadline_s=5.0 + n) for n in range(2)]
+    far = desk.bulk(deadline_s=0.0)
+    claim = desk.claim(limit=2, min_slack_s=10.0)
+    assert (ids(claim), claim.expired, desk.state(far)) == (tight, 0, JobState.QUEUED)
+
+
 def test_late_jobs_go_before_bulk(desk: Desk) -> None:
     bulk, tight = desk.bulk(deadline_s=60.0), desk.submit(deadline_s=5.0)
     assert ids(desk.claim(min_slack_s=10.0)) == [tight, bulk]
