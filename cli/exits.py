@@ -59,8 +59,11 @@ def message_of(error: BaseException) -> str:
         what = f"{type(error).__name__}: {error}; this is a bug"
         return f"{what}\n  next: run it again with PENSTOCK_DEBUG=1 and report what it prints"
     hint = error.hint or ""
-    text = error.message.removesuffix(f"; {hint}") if hint else error.message
-    return f"{text}\n  next: {hint}" if hint else text
+    if not hint:
+        return error.message
+    # The client's messages end with their hint; here it gets a line of its own.
+    text = error.message.partition(hint)[0].rstrip(" ;")
+    return f"{text}\n  next: {hint}"
 
 
 def report(error: BaseException, *, as_json: bool) -> int:

@@ -23,6 +23,7 @@ def gateway(
     """Start a gateway alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
     flags = {"gateway.host": host, "gateway.port": port, "store.url": redis_url}
     chosen = plan.planned([], config=config, flags=flags)
+    chosen.settings.access_rule()
     plan.need_store(chosen.settings)
     plan.free_port(chosen.settings.gateway.host, chosen.settings.gateway.port)
     # In place of this process: signals and exit codes are then the gateway's own.

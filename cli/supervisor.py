@@ -84,8 +84,8 @@ class StopSignals:
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Under nohup the hang-up stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # What the caller has us ignore stays ignored: hang-ups under nohup, Ctrl-C for a script's background jobs.
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note)
 
     def wait(self, seconds: float) -> None:

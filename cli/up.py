@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import IO, Annotated, Any
 
@@ -22,6 +22,7 @@ from penstock.cli.readiness import Readiness, readiness
 from penstock.cli.state import Stack, state_lock, write_note
 from penstock.cli.supervisor import Child, StopSignals, Supervisor
 from penstock.settings import Settings
+from penstock.settings_keys import is_loopback
 
 app = typer.Typer(add_completion=False)
 
@@ -58,6 +59,8 @@ def up(
     }
     chosen = plan.planned(models or [], config=config, flags=flags, workers=workers)
     plan.need_models(chosen.settings)
+    # Before anything is started: a gateway without keys must not be open to a network, not even for a moment.
+    chosen.settings.access_rule()
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:
@@ -69,9 +72,8 @@ def _serve(chosen: Plan, note: IO[str], stop: StopSignals, *, as_json: bool) -> 
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
     with _store(settings) as server:
-        redis_url = settings.store.url or server.url
-        write_note(note, Stack(os.getpid(), url, redis_url))
-        supervisor = Supervisor(_children(chosen, port, redis_url), server, stop=stop, say=_say)
+        write_note(note, Stack(os.getpid(), url, settings.store.url or server.url))
+        supervisor = Supervisor(_children(chosen, port, _addresses(settings, server)), server, stop=stop, say=_say)
         try:
             supervisor.start()
             ready = _await_ready(supervisor, url)
@@ -127,12 +129,19 @@ def _store(settings: Settings) -> Any:
     # Here, because systems without an embedded server can still start everything on a Redis of their own.
     from penstock.broker.embedded import EmbeddedServer
 
-    return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync)
+    return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True)
 
 
-def _children(chosen: Plan, port: int, redis_url: str) -> list[Child]:
+def _addresses(settings: Settings, server: Any) -> dict[str, str]:
+    """The store's address for each process. Of our own server each gets a user of its own, who can do what it needs."""
+    if settings.store.url:
+        return dict.fromkeys(("gateway", "worker"), settings.store.url)
+    return {"gateway": server.gateway_url, "worker": server.worker_url}
+
+
+def _children(chosen: Plan, port: int, addresses: Mapping[str, str]) -> list[Child]:
     env = {
-        **plan.with_store(chosen.env, redis_url),
+        **chosen.env,
         "PENSTOCK_GATEWAY__HOST": chosen.settings.gateway.host,
         "PENSTOCK_GATEWAY__PORT": str(port),
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
@@ -142,7 +151,16 @@ def _children(chosen: Plan, port: int, redis_url: str) -> list[Child]:
     modules = {"gateway": "penstock.gateway.server", "worker": "penstock.workers.main"}
     # -P for the gateway, which runs no code of the user's: a redis.py beside the model must not shadow the real one.
     flags: dict[str, list[str]] = {"gateway": ["-P"], "worker": []}
-    return [Child(name, [sys.executable, *flags[name], "-m", module], env) for name, module in modules.items()]
+    return [
+        Child(name, [sys.executable, *flags[name], "-m", module], _own(plan.with_store(env, addresses[name]), name))
+        for name, module in modules.items()
+    ]
+
+
+def _own(env: Mapping[str, str], name: str) -> dict[str, str]:
+    """What this process needs of the environment: keys are the gateway's business, and a caller's key nobody's here."""
+    strangers = ("PENSTOCK_API_KEY",) if name == "gateway" else ("PENSTOCK_API_KEY", "PENSTOCK_KEYS", "PENSTOCK_KEYS_FILE")
+    return {variable: value for variable, value in env.items() if variable not in strangers}
 
 
 def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
@@ -153,7 +171,8 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
             {"ready": True, "url": url, "models": names, "store": _store_word(settings), "seconds": seconds, "pid": os.getpid()}
         )
     lines = {
-        "gateway": f"{url}   (API {url}/openapi.json, metrics {url}/metrics)",
+        "gateway": f"{url}   (API {url}/openapi.json, metrics {_metrics_url(settings, url)})",
+        "access": settings.access_rule(),
         "models": ", ".join(names),
         "store": _store_word(settings),
         "try": f"penstock call {names[0]} INPUT",
@@ -163,6 +182,13 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
         typer.echo(f"  {name:<8} {text}")
     sys.stdout.flush()
     return None
+
+
+def _metrics_url(settings: Settings, url: str) -> str:
+    table = settings.gateway
+    if table.metrics_port:
+        return f"{plan.local_url(table.metrics_host, table.metrics_port)}/metrics"
+    return f"{url}/metrics" if is_loopback(table.host) else "off, see gateway.metrics_port"
 
 
 def _store_word(settings: Settings) -> str:

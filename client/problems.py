@@ -50,7 +50,8 @@ class Problem:
         places = [f"{fault.get('pointer') or '/'}: {fault.get('detail', '')}" for fault in self.errors[:_SHOWN_FAULTS]]
         more = [f"and {len(self.errors) - _SHOWN_FAULTS} more"] if len(self.errors) > _SHOWN_FAULTS else []
         what = f"{self.detail} ({', '.join(places + more)})" if places else self.detail
-        return f"{what}; {self.hint}" if self.hint else what
+        joint = " " if what.endswith(".") else "; "
+        return f"{what}{joint}{self.hint}" if self.hint else what
 
 
 class GatewayUnreachable(errors.CapacityError):

@@ -174,7 +174,8 @@ def _settle_in(order: Load) -> None:
     if order.cores:
         os.sched_setaffinity(0, order.cores)
     if order.memory_limit_bytes:
-        resource.setrlimit(resource.RLIMIT_AS, (order.memory_limit_bytes, order.memory_limit_bytes))
+        # Private writable memory, not address space: model libraries reserve gigabytes of that and never touch them.
+        resource.setrlimit(resource.RLIMIT_DATA, (order.memory_limit_bytes, order.memory_limit_bytes))
 
 
 def _die_with(parent: int) -> None:

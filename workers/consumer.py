@@ -6,6 +6,7 @@ not stop a batch.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import bootsteps
@@ -34,6 +35,8 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
     """List of jobs currently being executed."""
     fleet = getattr(state.consumer.pool, "fleet", None)
     slots = fleet.slots if fleet is not None else []
+    # Batches carry monotonic moments; readers of this want Unix ones.
+    epoch = time.time() - time.monotonic()
     return [
         {
             "id": str(job.id),
@@ -42,7 +45,7 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
             "kwargs": {},
             "type": f"{TASK_PREFIX}{slot.spec.name}",
             "hostname": state.hostname,
-            "time_start": held.claimed_at,
+            "time_start": epoch + held.claimed_at,
             "acknowledged": False,
             "delivery_info": {"routing_key": f"penstock.{{{slot.spec.name}}}", "redelivered": job.attempts > 1},
             "worker_pid": slot.info().pid,

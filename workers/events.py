@@ -63,6 +63,7 @@ class EventFeed:
         self._events: deque[_Event] = deque(maxlen=_BACKLOG)
         self._shown: set[JobId] = set()
         self._sampler = Sampler()
+        self._count_lock = threading.Lock()
         self._bell = threading.Event()
         self._over = False
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
@@ -84,6 +85,9 @@ class EventFeed:
     def claimed(self, spec: ModelSpec, held: Held) -> None:
         if not self._listened():
             return
+        if len(self._shown) > _BACKLOG:
+            # Those given back never end here.
+            self._shown.clear()
         now = time.time()
         shown = held.jobs[: self._sampler.take(held.size, now)]
         self._shown.update(job.id for job in shown)
@@ -93,7 +97,8 @@ class EventFeed:
 
     def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None:
         # Celery's own counter, shown by `inspect stats` and Flower.
-        worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(finish.endings)
+        with self._count_lock:
+            worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(finish.endings)
         if not self._listened():
             if self._shown:
                 self._shown.clear()
@@ -114,7 +119,9 @@ class EventFeed:
 
     def lost(self, spec: ModelSpec, cause: Cause) -> None: ...
 
-    def changed(self) -> None: ...
+    def loaded(self, spec: ModelSpec, load_s: float) -> None: ...
+
+    def unloadable(self, spec: ModelSpec, error: str) -> None: ...
 
     def _tell(self, events: Iterable[_Event]) -> None:
         self._events.extend(events)

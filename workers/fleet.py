@@ -25,7 +25,8 @@ from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweep
 from penstock.workers.events import EventFeed
 from penstock.workers.metrics import Metrics
 from penstock.workers.pins import Pin
-from penstock.workers.slot import Observer, Slot, Surroundings
+from penstock.workers.slot import Slot
+from penstock.workers.surroundings import Observer, Surroundings
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
@@ -56,6 +57,8 @@ class Fleet:
         self._specs = settings.specs()
         self._infos = {info.name: info for info in settings.model_infos()}
         self._crews: list[_Crew] = []
+        # Removed, but not done yet: their leases must stand until they are.
+        self._leaving: list[_Crew] = []
         self._numbers = 0
         # The process, told apart from any earlier one with the same pid on the same host.
         self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -67,7 +70,7 @@ class Fleet:
         self._beat_store = RedisStore(self._url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(self._url, name=f"penstock-sweep-{os.getpid()}")
         worker = settings.worker
-        beat = Beat(self._beat_store, lambda: self.slots, lease_s=worker.lease_s, announce=self._announce)
+        beat = Beat(self._beat_store, self._living, lease_s=worker.lease_s, announce=self._announce)
         sweeper = Sweeper(
             self._sweep_store,
             self._blobs,
@@ -82,6 +85,9 @@ class Fleet:
     @property
     def slots(self) -> list[Slot]:
         return [crew.slot for crew in self._crews]
+
+    def _living(self) -> list[Slot]:
+        return [crew.slot for crew in [*self._crews, *self._leaving] if crew.thread.is_alive()]
 
     def start(self) -> None:
         """Raises `ConfigError` for a device that is not there."""
@@ -137,6 +143,7 @@ class Fleet:
         for _ in range(min(count, len(self._crews))):
             spec = max(self._specs, key=lambda spec: len(self._of(spec)))
             crew = self._of(spec)[-1]
+            self._leaving.append(crew)
             self._crews.remove(crew)
             crew.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
             log.info(SLOT_REMOVED, model=spec.name, slots=len(self._of(spec)))
@@ -159,15 +166,15 @@ class Fleet:
     def hurry(self) -> None:
         """Give back what still runs, at once. Also called from signal handlers: takes no lock."""
         self.draining = True
-        for slot in self.slots:
+        for slot in self._living():
             slot.drain(by=time.monotonic())
 
     def wait(self, timeout_s: float) -> bool:
         """Whether every slot has ended, after at most `timeout_s`."""
         until = time.monotonic() + timeout_s
-        for crew in self._crews:
+        for crew in [*self._crews, *self._leaving]:
             crew.thread.join(timeout=max(0.0, until - time.monotonic()))
-        return not any(crew.thread.is_alive() for crew in self._crews)
+        return not self._living()
 
     def stop(self) -> None:
         """End the rest and leave the registry; the slots must have ended. Safe to repeat: a signal may do so."""
@@ -231,5 +238,8 @@ class _Bell:
 
     def lost(self, *_: Any) -> None: ...
 
-    def changed(self) -> None:
+    def loaded(self, *_: Any) -> None:
+        self._rounds.ring()
+
+    def unloadable(self, *_: Any) -> None:
         self._rounds.ring()

@@ -22,10 +22,13 @@ CHILD_READY = "child_ready"
 CHILD_UNLOADABLE = "child_unloadable"
 CHILD_ENDED = "child_ended"
 CHILD_KILLED = "child_killed"
+CHILD_RECYCLED = "child_recycled"
 HANDLER_SAID = "handler_said"
 
 STOP_WITHIN_S = 2.0
 _LINE_CHARS = 256
+_MEASURE_EVERY_S = 0.02
+_WORN_SHARE = 0.8
 
 
 class Cause(StrEnum):
@@ -54,11 +57,16 @@ class Lost:
     how: str
 
 
-Event = Up | Ran | Lost
+@dataclass(frozen=True, slots=True)
+class Unloadable:
+    error: str
+
+
+Event = Up | Ran | Lost | Unloadable
 
 
 class Keeper:
-    """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why it failed."""
+    """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why."""
 
     def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, *, max_batch_size: int) -> None:
         self._spec = spec
@@ -71,6 +79,8 @@ class Keeper:
         self._head_since = 0.0
         self._start_at = float("-inf")
         self._hung = False
+        self._recycled = False
+        self._measure_at = float("-inf")
         self.restarts = Restarts()
         self.state = "loading"
         self.error = ""
@@ -88,6 +98,22 @@ class Keeper:
             self._hung = True
             log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
             self._child.kill()
+        elif self._worn(self._child, now) and not self._batches and self.state == "ready":
+            self._child.stop()
+            self.state = "loading"
+
+    def _worn(self, child: ChildProcess, now: float) -> bool:
+        """Whether the child is to be replaced between two batches, before a leak meets its limit inside one.
+
+        Nothing more is given to it then, and it goes when it is empty.
+        """
+        limit = self._spec.limits.memory_limit_bytes
+        if limit and not self._recycled and self.state == "ready" and now >= self._measure_at:
+            self._measure_at = now + _MEASURE_EVERY_S
+            self._recycled = child.resident_bytes() > limit * _WORN_SHARE
+            if self._recycled:
+                log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid)
+        return self._recycled
 
     def due_at(self) -> float:
         """When `tend` has something to do."""
@@ -96,6 +122,8 @@ class Keeper:
     def _limit_at(self) -> float:
         if self._hung:
             return float("inf")
+        if self._recycled:
+            return self._measure_at + self._spec.limits.max_run_s
         if self.state != "ready":
             assert self._child is not None
             return self._child.started_at + self._spec.limits.load_timeout_s
@@ -103,15 +131,24 @@ class Keeper:
 
     def _start(self, now: float) -> None:
         self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
-        self._hung = False
-        self.state = "loading"
+        self._hung = self._recycled = False
+        if self.state != "failed":
+            # A model that could not be loaded stays failed for readers until it is: a retry is no news.
+            self.state = "loading"
         for fd, name in ((child.wire.fileno(), "wire"), (child.exit_fd, "exit"), (child.log_fd, "log")):
             self._selector.register(fd, EVENT_READ, name)
         log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, cores=self._pin.cores)
 
     @property
+    def taking(self) -> bool:
+        """Whether a batch may be given to it."""
+        return self.state == "ready" and not self._recycled
+
+    @property
     def pid(self) -> int:
-        return self._child.pid if self._child else 0
+        """0 between two lives. Safe to call from any thread."""
+        child = self._child
+        return child.pid if child is not None else 0
 
     # What it says.
 
@@ -152,13 +189,18 @@ class Keeper:
             case LoadFailed(message):
                 self.state, self.error = "failed", message
                 log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
-                return None
+                return Unloadable(message)
 
     def _done(self, done: Done, now: float) -> Event | None:
         held = self._batches.pop(done.batch, None)
         self._head_since = now
+        if held is None:
+            return None
+        if not done.outcomes:
+            # Recalled in the moment it began: both sides saw the other, and the child skipped it.
+            return Lost(held, Cause.UNSTARTED, "recalled")
         self.restarts.succeeded()
-        return Ran(held, done) if held is not None else None
+        return Ran(held, done)
 
     def _up(self, ready: Ready) -> Event:
         self.state, self.error = "ready", ""
@@ -229,8 +271,13 @@ class Keeper:
         how = f"killed: ran longer than {self._spec.limits.max_run_s:g} s" if self._hung else child.how()
         self._log(child)
         events: list[Event] = [Lost(held, cause, how) for held, cause in self._blame(child)]
+        if self._recycled:
+            self._start_at = now
+            self._forget(child)
+            return events
         if self.state == "loading":
             self.state, self.error = "failed", f"the process {how} while it loaded the model"
+            events.append(Unloadable(self.error))
         elif self.state == "ready":
             self.state = "loading"
         self._start_at = now + self.restarts.failed()

@@ -35,7 +35,9 @@ class Metrics:
         self._flush = Counter("penstock_batch_flush", "Batches by reason of release.", ["model", "reason"], registry=registry)
         self._restarts = Counter("penstock_worker_restarts", "Children lost.", ["model", "reason"], registry=registry)
         self._up = Gauge("penstock_worker_up", "Ready slots.", ["model", "worker"], registry=registry)
-        self._load = Gauge("penstock_model_load_seconds", "Time to load the model.", ["model"], registry=registry)
+        self._load = Histogram(
+            "penstock_model_load_seconds", "Time to load the model.", ["model"], buckets=_WAIT_BUCKETS_S, registry=registry
+        )
         self._consumed = Gauge(
             "penstock_worker_last_consumed_timestamp_seconds", "The latest claim.", ["model", "worker"], registry=registry
         )
@@ -66,10 +68,12 @@ class Metrics:
     def lost(self, spec: ModelSpec, cause: Cause) -> None:
         self._restarts.labels(spec.name, cause.value).inc()
 
-    def changed(self) -> None: ...
+    def loaded(self, spec: ModelSpec, load_s: float) -> None:
+        self._load.labels(spec.name).observe(load_s)
+
+    def unloadable(self, spec: ModelSpec, error: str) -> None: ...
 
     def slots(self, infos: Sequence[SlotInfo]) -> None:
         for model in {info.model for info in infos}:
             ours = [info for info in infos if info.model == model]
             self._up.labels(model, self._worker).set(sum(info.state == "ready" for info in ours))
-            self._load.labels(model).set(max(info.load_s for info in ours))

@@ -22,6 +22,7 @@ _ALLOWED = frozenset(
 _ALLOWED_PREFIXES = ("PYTHON", "LC_", "CUDA_", "NVIDIA_", "XDG_")
 _OUT_OF_MEMORY_CODES = (137, -signal.SIGKILL)
 _LOG_BYTES = 1 << 16
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BUFFER_BYTES = 1 << 20
 
 
@@ -113,6 +114,14 @@ class ChildProcess:
         if len(self._half_line) > _LOG_BYTES:
             lines, self._half_line = [*lines, self._half_line], b""
         return [line.decode("utf-8", "replace") for line in lines if line.strip()]
+
+    def resident_bytes(self) -> int:
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as statm:
+                return int(statm.read().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError):
+            # It has just ended; its exit is reported elsewhere.
+            return 0
 
     def stop(self) -> None:
         """Ask it to finish what it has and exit."""

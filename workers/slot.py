@@ -6,14 +6,13 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from penstock.broker.blobs import BlobStore
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Settled
 from penstock.broker.store import ReleaseReason
 from penstock.broker.wakeup import Wake
@@ -21,14 +20,15 @@ from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo
 from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
-from penstock.workers.exchange import Exchange, Finish, Release, SlotStore, TryAgain
+from penstock.workers.exchange import Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
 from penstock.workers.inputs import INPUT_MISSING, with_inputs
-from penstock.workers.keeper import Cause, Event, Keeper, Lost, Ran, Up
+from penstock.workers.keeper import Cause, Event, Keeper, Lost, Ran, Unloadable, Up
 from penstock.workers.latency import Latency
-from penstock.workers.lease import Ear, Lease
+from penstock.workers.lease import Lease
 from penstock.workers.pins import Pin
 from penstock.workers.settle import decide, failure, give_back
+from penstock.workers.surroundings import Surroundings
 
 log = structlog.get_logger(__name__)
 STORE_AWAY = "store_away"
@@ -40,34 +40,6 @@ SLOT_FAULT = "slot_fault"
 
 _RETRY_STORE_S = (0.1, 2.0)
 _SETTLE_LATE_S = 5.0
-
-
-class Observer(Protocol):
-    """Whoever counts or tells what slots do. Called in the slots' threads: must not block."""
-
-    def claimed(self, spec: ModelSpec, held: Held) -> None: ...
-
-    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None: ...
-
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None: ...
-
-    def lost(self, spec: ModelSpec, cause: Cause) -> None: ...
-
-    def changed(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a slot is given to work with. Durations in seconds."""
-
-    open_store: Callable[[], SlotStore]
-    listen: Callable[[str, str], Ear]
-    blobs: BlobStore
-    observers: tuple[Observer, ...]
-    lease_s: float
-    default_version: str = "1"
-    # Fields of the batch policy that nobody set: there the handler's own wish holds.
-    declared_policy: frozenset[str] = frozenset()
 
 
 class Slot:
@@ -209,6 +181,9 @@ class Slot:
                 self._lost(event)
             case Up(ready):
                 self._up(ready)
+            case Unloadable(error):
+                for observer in self._around.observers:
+                    observer.unloadable(self.spec, error)
 
     def _ran(self, held: Held, done: Done) -> None:
         if done.cap is not None:
@@ -248,7 +223,7 @@ class Slot:
         self.policy = replace(self.spec.policy, **mine)
         self._batcher.follow(self.policy)
         for observer in self._around.observers:
-            observer.changed()
+            observer.loaded(self.spec, ready.load_s)
 
     def _on_settled(self, finish: Finish, answers: Sequence[Settled]) -> None:
         for observer in self._around.observers:
@@ -304,7 +279,8 @@ class Slot:
 
     def _start_over(self) -> None:
         self._abandon()
-        self._store_at = time.monotonic() + _RETRY_STORE_S[1]
+        # A fault that repeats must not take a whole core.
+        time.sleep(_RETRY_STORE_S[1] / 4)
 
     @property
     def _may_claim(self) -> bool:
@@ -313,7 +289,7 @@ class Slot:
             and not self._waiting
             and not self._unsure
             and self.lease.ear is not None
-            and self._keeper.state == "ready"
+            and self._keeper.taking
         )
 
     def _trade(self) -> None:
@@ -387,7 +363,7 @@ class Slot:
                 observer.claimed(self.spec, held)
 
     def _hand_over(self) -> None:
-        if not self._waiting or self._keeper.state != "ready":
+        if not self._waiting or not self._keeper.taking:
             return
         busy = self._keeper.busy()
         # A suspect runs alone: a crash must be its own, and must not take neighbours along.

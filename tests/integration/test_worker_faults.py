@@ -1,0 +1,134 @@
+"""What goes wrong in a handler stays with the item that did it: real worker, real child, real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.job import JobState
+from tests.eventually import eventually
+from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
+
+MODEL = "faulty"
+
+
+@pytest.fixture
+def desk(fresh_redis: str) -> Iterator[Desk]:
+    with closing(Desk(fresh_redis, MODEL)) as desk:
+        yield desk
+
+
+def worker(url: str, folder: Path, handler: str = "Faulty", **table: Any) -> WorkerProcess:
+    return WorkerProcess(url, folder, {MODEL: {"source": f"{FAULTY}:{handler}", **table}})
+
+
+def echoes(count: int) -> list[dict[str, Any]]:
+    return [{"do": "echo", "tag": tag} for tag in range(count)]
+
+
+def with_one(order: dict[str, Any]) -> list[dict[str, Any]]:
+    """Twenty orders of which the last is the bad one: by then batches have grown to full size."""
+    return [*echoes(19), order]
+
+
+def test_an_item_that_raises_fails_alone(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    ids = desk.submit(*with_one({"do": "raise", "tag": "x"}))
+    with worker(fresh_redis, tmp_path):
+        jobs = desk.await_final(ids)
+    assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
+    assert [desk.output(id) for id in ids[:-1]] == list(range(19))
+    assert jobs[-1].state is JobState.FAILED
+    assert jobs[-1].error is not None
+    assert jobs[-1].error.code == "handler_error"
+    assert jobs[-1].batch is not None
+    assert jobs[-1].batch.size > 1
+
+
+def test_the_neighbours_of_a_segfault_succeed_and_the_item_is_given_up_as_poison(
+    desk: Desk, fresh_redis: str, tmp_path: Path
+) -> None:
+    ids = desk.submit(*with_one({"do": "segfault"}))
+    with worker(fresh_redis, tmp_path) as process:
+        jobs = desk.await_final(ids, timeout_s=30.0)
+        ended = process.events("child_ended")
+    assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
+    assert jobs[-1].state is JobState.DEAD
+    assert jobs[-1].error is not None
+    assert jobs[-1].error.code == "poison"
+    assert jobs[-1].crashes == 2
+    assert [entry["how"] for entry in ended] == ["ended by SIGSEGV"] * 2
+
+
+def test_an_item_that_hangs_times_out_and_its_neighbours_succeed(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    ids = desk.submit(*with_one({"do": "hang"}))
+    with worker(fresh_redis, tmp_path, max_run_s=1.0):
+        jobs = desk.await_final(ids, timeout_s=30.0)
+    assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
+    assert jobs[-1].state is JobState.FAILED
+    assert jobs[-1].error is not None
+    assert jobs[-1].error.code == "timeout"
+
+
+def test_an_item_that_exhausts_memory_fails_alone(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    ids = desk.submit(*with_one({"do": "exhaust"}))
+    with worker(fresh_redis, tmp_path, memory_limit_bytes=1 << 29) as process:
+        jobs = desk.await_final(ids, timeout_s=30.0)
+        assert process.events("child_ended") == []
+    assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
+    assert jobs[-1].state is JobState.FAILED
+    assert jobs[-1].error is not None
+    assert jobs[-1].error.code == "oom"
+
+
+def test_batches_that_do_not_fit_into_memory_are_halved_and_all_items_succeed(
+    desk: Desk, fresh_redis: str, tmp_path: Path
+) -> None:
+    ids = desk.submit(*echoes(40))
+    with worker(fresh_redis, tmp_path, "SmallMemory", options={"fits": 2}):
+        jobs = desk.await_final(ids)
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    assert {job.attempts for job in jobs} == {1}
+    assert jobs[-1].batch is not None
+    assert jobs[-1].batch.size <= 2
+
+
+def test_a_crash_while_decoding_the_input_is_charged_to_its_batch(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    ids = desk.submit(*with_one({"do": "segfault"}))
+    with worker(fresh_redis, tmp_path, "FaultyInput"):
+        jobs = desk.await_final(ids, timeout_s=30.0)
+    assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
+    assert jobs[-1].state is JobState.DEAD
+
+
+def test_a_model_that_cannot_be_loaded_is_named_with_its_reason(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    [id] = desk.submit({"do": "echo"})
+    with worker(fresh_redis, tmp_path, "NoStart"):
+        slot = eventually(lambda: next((s for w in desk.store.workers() for s in w.slots if s.state == "failed"), None))
+    assert "the weights are missing" in slot.error
+    assert desk.job(id).state is JobState.QUEUED
+
+
+def test_a_child_that_leaks_is_replaced_between_batches_and_no_item_fails(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    leaky = tmp_path / "leaky.py"
+    leaky.write_text(
+        "import penstock\n"
+        "LEAK = []\n"
+        "class Leaky(penstock.Handler):\n"
+        "    def inference(self, batch):\n"
+        "        LEAK.append(b'x' * 20_000_000)\n"
+        "        return batch\n"
+    )
+    model = {"source": str(leaky), "max_batch_size": 1, "memory_limit_bytes": 1 << 29}
+    with WorkerProcess(fresh_redis, tmp_path / "w", {MODEL: model}) as process:
+        ids = []
+        for _ in range(5):
+            process.await_ready()
+            ids += desk.submit(*range(8))
+            desk.await_final(ids)
+        assert process.events("child_recycled")
+    assert {desk.job(id).state for id in ids} == {JobState.SUCCEEDED}
+    assert {desk.job(id).attempts for id in ids} == {1}

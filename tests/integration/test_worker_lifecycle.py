@@ -1,0 +1,164 @@
+"""How a worker begins and ends: killed, drained, hurried, frozen, cut off. Real processes, real store."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedServer
+from penstock.job import JobState
+from penstock.job_id import JobId
+from tests.eventually import eventually
+from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
+
+MODEL = "faulty"
+# Short leases, so that the tests are: everything else follows from them.
+QUICK = {"lease_s": 3.0, "beat_s": 0.5, "sweep_s": 0.5}
+
+
+@pytest.fixture
+def desk(fresh_redis: str) -> Iterator[Desk]:
+    with closing(Desk(fresh_redis, MODEL)) as desk:
+        yield desk
+
+
+def worker(url: str, folder: Path, *, settings: dict[str, Any] | None = None, **table: Any) -> WorkerProcess:
+    return WorkerProcess(url, folder, {MODEL: {"source": f"{FAULTY}:Faulty", **table}}, **(settings or QUICK))
+
+
+def await_running(desk: Desk, id: JobId) -> None:
+    eventually(lambda: desk.job(id).state is JobState.LEASED)
+
+
+def test_the_jobs_of_a_killed_worker_finish_on_another_within_three_seconds(
+    desk: Desk, fresh_redis: str, tmp_path: Path
+) -> None:
+    # Presence, not the end of the lease, must find the dead one: a lease lasts twice as long as this may take.
+    settings = {"lease_s": 6.0, "beat_s": 2.0, "sweep_s": 1.0}
+    with worker(fresh_redis, tmp_path / "a", settings=settings) as first:
+        first.await_ready()
+        with worker(fresh_redis, tmp_path / "b", settings=settings) as second:
+            second.await_ready()
+            await_trust(settings["lease_s"])
+            ids = desk.submit(*[{"do": "sleep", "seconds": 0.3, "tag": tag} for tag in range(2)])
+            for job in ids:
+                await_running(desk, job)
+            first.kill()
+            killed_at = time.monotonic()
+            jobs = desk.await_final(ids, timeout_s=10.0)
+            assert time.monotonic() - killed_at < 3.0
+    assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 2
+    assert sorted(job.attempts for job in jobs) == [1, 2]
+
+
+def await_trust(lease_s: float) -> None:
+    """A young sweeper does not judge by presence: after a restart of Redis everybody is absent at first."""
+    begun_at = time.monotonic()
+    eventually(lambda: time.monotonic() - begun_at > lease_s * 2 / 3 + 1.0)
+
+
+def test_sigterm_lets_the_running_batch_end_and_leaves_the_rest_queued(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path, max_batch_size=1) as process:
+        process.await_ready()
+        ids = desk.submit(*[{"do": "sleep", "seconds": 1.0, "tag": tag} for tag in range(3)])
+        await_running(desk, ids[0])
+        process.send(signal.SIGTERM)
+        assert process.exit_code(within_s=4.0) == 0
+    jobs = [desk.job(id) for id in ids]
+    assert sorted(job.state.value for job in jobs) == ["queued", "queued", "succeeded"]
+    assert [job.crashes for job in jobs] == [0, 0, 0]
+    assert desk.store.workers() == []
+
+
+def test_a_batch_that_outlasts_the_grace_goes_back_without_being_charged(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path, settings={**QUICK, "grace_s": 0.5}) as process:
+        process.await_ready()
+        [id] = desk.submit({"do": "sleep", "seconds": 20, "tag": 1})
+        await_running(desk, id)
+        process.send(signal.SIGTERM)
+        assert process.exit_code(within_s=4.0) == 0
+    assert (desk.job(id).state, desk.job(id).attempts, desk.job(id).crashes) == (JobState.QUEUED, 0, 0)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_second_signal_does_not_wait_for_what_runs(
+    desk: Desk, fresh_redis: str, tmp_path: Path, second: signal.Signals
+) -> None:
+    with worker(fresh_redis, tmp_path) as process:
+        process.await_ready()
+        [id] = desk.submit({"do": "sleep", "seconds": 20, "tag": 1})
+        await_running(desk, id)
+        process.send(signal.SIGTERM)
+        eventually(lambda: not desk.store.workers())
+        process.send(second)
+        process.exit_code(within_s=4.0)
+    assert (desk.job(id).state, desk.job(id).attempts) == (JobState.QUEUED, 0)
+
+
+@contextmanager
+def closing_process(process: WorkerProcess) -> Iterator[None]:
+    """Ends it at the end of the block, whether it was started in it or not."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_a_frozen_worker_that_wakes_up_publishes_nothing(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    other = worker(fresh_redis, tmp_path / "b")
+    with worker(fresh_redis, tmp_path / "a") as frozen, closing_process(other):
+        frozen.await_ready()
+        [id] = desk.submit({"do": "sleep", "seconds": 3.0, "tag": "once"})
+        await_running(desk, id)
+        frozen.send(signal.SIGSTOP)
+        other.start()
+        [job] = desk.await_final([id])
+        frozen.send(signal.SIGCONT)
+        eventually(lambda: frozen.events("settled_stale"))
+        assert desk.job(id) == job
+        # It goes on under a new name.
+        [after] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
+    assert (job.state, job.attempts, after.state) == (JobState.SUCCEEDED, 2, JobState.SUCCEEDED)
+
+
+def test_a_worker_survives_a_restart_of_its_store_and_settles_what_it_ran(tmp_path: Path, state_dir: Path) -> None:
+    server = EmbeddedServer(state_dir)
+    server.start()
+    with closing(Desk(server.url, MODEL)) as desk, worker(server.url, tmp_path / "w") as process:
+        process.await_ready()
+        [id] = desk.submit({"do": "sleep", "seconds": 1.0, "tag": "kept"})
+        await_running(desk, id)
+        server.stop()
+        eventually(lambda: process.events("store_away"))
+        with server:
+            [job] = desk.await_final([id])
+            [after] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
+            assert process.process.poll() is None
+    assert (job.state, after.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
+
+
+def test_the_child_knows_neither_the_store_nor_any_setting(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path) as process:
+        process.await_ready()
+        [slot] = [slot for found in desk.store.workers() for slot in found.slots]
+        environment = Path(f"/proc/{slot.pid}/environ").read_bytes()
+        command = Path(f"/proc/{slot.pid}/cmdline").read_bytes()
+        sockets = [entry.readlink().name for entry in Path(f"/proc/{slot.pid}/fd").iterdir()]
+    assert b"PENSTOCK" not in environment
+    assert b"redis" not in environment.lower()
+    assert b"unix:" not in environment + command
+    assert sum(name.startswith("socket:") for name in sockets) == 1
+
+
+def test_a_child_ends_with_its_worker_however_that_ends(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path) as process:
+        process.await_ready()
+        [slot] = [slot for found in desk.store.workers() for slot in found.slots]
+        process.process.kill()
+        eventually(lambda: not Path(f"/proc/{slot.pid}").exists())

@@ -1,0 +1,140 @@
+"""A real worker process for tests, and a client that submits straight to the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.redis_store import RedisStore
+from penstock.job import Job, Payload
+from penstock.job_id import JobId, new_job_id
+from penstock.model_spec import Limits
+from tests.eventually import eventually
+
+FAULTY = str(Path(__file__).resolve().parents[1] / "handlers" / "faulty.py")
+
+
+class WorkerProcess:
+    """`python -m penstock.workers.main` in a process group of its own. `models` are tables as in penstock.toml."""
+
+    def __init__(self, url: str, folder: Path, models: Mapping[str, Any], **settings: object) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "worker.log"
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
+        self._env = {
+            **plain,
+            "PENSTOCK_REDIS_URL": url,
+            "PENSTOCK_MODELS": json.dumps(models),
+            "PENSTOCK_STORE__STATE_DIR": str(folder / "state"),
+            **{f"PENSTOCK_WORKER__{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        self.command: Sequence[str] = (sys.executable, "-m", "penstock.workers.main")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._slots = sum(int(table.get("workers", 1)) for table in models.values())
+        self._url = url
+
+    def __enter__(self) -> WorkerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group, as a host that runs out of memory or power does it."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def exit_code(self, *, within_s: float) -> int:
+        return self.process.wait(timeout=within_s)
+
+    def await_ready(self) -> str:
+        """The worker's name, once all its slots are ready."""
+        store = RedisStore(self._url)
+        try:
+            return eventually(lambda: self._ready_name(store), timeout_s=30.0)
+        finally:
+            store.close()
+
+    def _ready_name(self, store: RedisStore) -> str:
+        assert self.process.poll() is None, self.log.read_text()[-4_000:]
+        for worker in store.workers():
+            if worker.pid == self.process.pid and [slot.state for slot in worker.slots] == ["ready"] * self._slots:
+                return worker.name
+        return ""
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [entry for line in lines if (entry := json.loads(line)).get("event") == name]
+
+
+class Desk:
+    """Submits and reads jobs of one model."""
+
+    def __init__(self, url: str, model: str, *, limits: Limits | None = None) -> None:
+        self.store = RedisStore(url)
+        self.model = model
+        self._limits = limits or Limits()
+
+    def submit(self, *inputs: Any) -> list[JobId]:
+        """All in one call, so that one claim can find them together."""
+        jobs = [self._job(value) for value in inputs]
+        answers = self.store.submit(jobs)
+        assert all(answer.status is SubmitStatus.CREATED for answer in answers)
+        return [job.id for job in jobs]
+
+    def _job(self, value: Any) -> NewJob:
+        return NewJob(
+            new_job_id(self.model),
+            "1",
+            Payload("application/json", json.dumps(value).encode()),
+            max_attempts=self._limits.max_attempts,
+            max_crashes=self._limits.max_crashes,
+        )
+
+    def job(self, id: JobId) -> Job:
+        job = self.store.read(id)
+        assert job is not None
+        return job
+
+    def states(self, ids: Iterable[JobId]) -> list[str]:
+        return [self.job(id).state.value for id in ids]
+
+    def await_final(self, ids: Sequence[JobId], *, timeout_s: float = 20.0) -> list[Job]:
+        eventually(lambda: all(self.job(id).state.final for id in ids), timeout_s=timeout_s)
+        return [self.job(id) for id in ids]
+
+    def output(self, id: JobId) -> Any:
+        found = self.store.result(id)
+        assert found is not None
+        assert found[1] is not None
+        return json.loads(found[1].data)
+
+    def close(self) -> None:
+        self.store.close()

@@ -1,0 +1,46 @@
+"""What a slot is given to work with, and who is told of what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.broker.blobs import BlobStore
+from penstock.broker.records import Settled
+from penstock.model_spec import ModelSpec
+from penstock.workers.batcher import Held
+from penstock.workers.exchange import Finish, SlotStore
+from penstock.workers.frames import Done
+from penstock.workers.keeper import Cause
+from penstock.workers.lease import Ear
+
+
+class Observer(Protocol):
+    """Whoever counts or tells what slots do. Called in the slots' threads: must not block."""
+
+    def claimed(self, spec: ModelSpec, held: Held) -> None: ...
+
+    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None: ...
+
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None: ...
+
+    def lost(self, spec: ModelSpec, cause: Cause) -> None: ...
+
+    def loaded(self, spec: ModelSpec, load_s: float) -> None: ...
+
+    def unloadable(self, spec: ModelSpec, error: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a slot is given to work with. Durations in seconds."""
+
+    open_store: Callable[[], SlotStore]
+    listen: Callable[[str, str], Ear]
+    blobs: BlobStore
+    observers: tuple[Observer, ...]
+    lease_s: float
+    default_version: str = "1"
+    # Fields of the batch policy that nobody set: there the handler's own wish holds.
+    declared_policy: frozenset[str] = frozenset()
