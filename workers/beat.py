@@ -118,7 +118,8 @@ class Sweeper:
         self._cursors: dict[str, str] = {}
         self._reconcile_at = 0.0
         self._seen_at: float | None = None
-        self._linked_at: float | None = None
+        # A fresh process has seen no link break: what it misses is missing, mostly its own predecessor.
+        self._linked_at: float | None = float("-inf")
         self._quiet_until = float("-inf")
 
     def once(self, now: float) -> None:
@@ -152,7 +153,7 @@ class Sweeper:
             self._reconcile_at = now + _RECONCILE_S
 
     def _gone(self, model: str, now: float) -> list[str]:
-        """Lease holders missing in two rounds. A young link proves nothing: after a restart of Redis all are missing."""
+        """Lease holders missing in two rounds. A mended link proves nothing: after a restart of Redis all are missing."""
         missing = frozenset(self._store.absent(model))
         before, self._missing[model] = self._missing.get(model, frozenset()), missing
         settled = self._linked_at is not None and now - self._linked_at > self._lease_s * 2 / 3

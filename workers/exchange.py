@@ -13,7 +13,7 @@ from penstock.broker.blobs import BlobStore
 from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
 from penstock.broker.store import ReleaseReason
 from penstock.failpoints import failpoint
-from penstock.job import Payload
+from penstock.job import JobState, Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.foreign import Rejected, job_from
@@ -49,9 +49,12 @@ class SlotStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finish:
+    """`inputs`: per ending the blob of its input, or an empty name; left out where none is to be deleted."""
+
     endings: tuple[Ending, ...]
     worker: str
     stamp: BatchStamp
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +141,8 @@ class Exchange:
         return replace(ending, output=Payload(ending.output.content_type, blob=name))
 
     def _note(self, debt: Finish, settled: Sequence[Settled]) -> None:
-        unseen = (Settled.STALE, Settled.CANCELLED)
-        for ending, answer in zip(debt.endings, settled, strict=True):
-            if answer in unseen and ending.output is not None and ending.output.blob:
-                self._blobs.delete(ending.output.blob)
+        for blob in unneeded(debt, settled):
+            self._blobs.delete(blob)
         stale = sum(answer is Settled.STALE for answer in settled)
         if stale:
             log.warning(SETTLED_STALE, worker=debt.worker, items=stale, batch=debt.stamp.id)
@@ -166,3 +167,20 @@ class Exchange:
 
     def close(self) -> None:
         self._store.close()
+
+
+def unneeded(debt: Finish, settled: Sequence[Settled]) -> list[str]:
+    """Blobs to delete once a batch is settled: outputs that nobody will see, and inputs of jobs that need them no more.
+
+    At once and not at the end of retention: on a busy machine the pages of a deleted file take the next one, at a third of the
+    cost of fresh ones (benchmarks, 100 KiB bodies). A stale item is somebody else's now, and so is its input.
+    """
+    blobs: list[str] = []
+    inputs = debt.inputs or ("",) * len(debt.endings)
+    for ending, answer, given in zip(debt.endings, settled, inputs, strict=True):
+        output = ending.output
+        if answer in (Settled.STALE, Settled.CANCELLED) and output is not None and output.blob:
+            blobs.append(output.blob)
+        if given and (answer is Settled.CANCELLED or (answer is not Settled.STALE and ending.state is JobState.SUCCEEDED)):
+            blobs.append(given)
+    return blobs

@@ -31,11 +31,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a batch that ran. `stamp` is what each of its jobs records of it."""
+    """What becomes of a batch that ran. `stamp` is what each of its jobs records of it; `inputs` the blob that each ending's
+    job had as its input, or an empty name.
+    """
 
     endings: tuple[Ending, ...]
     retries: tuple[Retry, ...]
     stamp: BatchStamp
+    inputs: tuple[str, ...] = ()
 
 
 def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.random) -> Verdict:
@@ -43,13 +46,15 @@ def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.rando
     if len(done.outcomes) != held.size:
         raise InternalError(f"batch {done.batch} had {held.size} items and came back with {len(done.outcomes)} outcomes")
     endings: list[Ending] = []
+    inputs: list[str] = []
     retries: list[Retry] = []
     for job, outcome in zip(held.jobs, done.outcomes, strict=True):
         if isinstance(outcome, Failed) and outcome.retryable:
             retries.append(_retry(job, outcome, jitter()))
         else:
             endings.append(_ending(job, outcome))
-    return Verdict(tuple(endings), tuple(retries), stamp_of(held, done))
+            inputs.append(job.input.blob)
+    return Verdict(tuple(endings), tuple(retries), stamp_of(held, done), tuple(inputs))
 
 
 def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:

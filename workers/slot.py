@@ -197,7 +197,7 @@ class Slot:
             self._give_back(held.jobs, held.worker, ReleaseReason.CRASHED)
             return
         if verdict.endings:
-            self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp))
+            self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp, verdict.inputs))
         for retry in verdict.retries:
             self._exchange.owe(TryAgain(retry, held.worker))
         for observer in self._around.observers:

@@ -139,3 +139,25 @@ def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
     exchange.owe(finish(large))
     exchange.trade(None)
     assert blobs.local_path(blob_name(large)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "deleted"),
+    [
+        (JobState.SUCCEEDED, Settled.OK, True),
+        (JobState.SUCCEEDED, Settled.ALREADY, True),
+        (JobState.SUCCEEDED, Settled.CANCELLED, True),
+        (JobState.SUCCEEDED, Settled.STALE, False),
+        (JobState.FAILED, Settled.OK, False),
+    ],
+)
+def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_it(
+    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
+) -> None:
+    """Inputs of succeeded jobs once lay on disk until the end of retention: 137 MB a second at full load."""
+    store.answer = answer
+    name = f"{ID.serial}.in"
+    blobs.put(name, b"x" * 100_000)
+    exchange.owe(Finish((Ending(ID, "t", state),), "w", BatchStamp(), inputs=(name,)))
+    exchange.trade(None)
+    assert (blobs.local_path(name) is None) is deleted
