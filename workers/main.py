@@ -10,7 +10,8 @@ import sys
 from penstock.errors import ConfigError
 
 _PR_SET_PDEATHSIG = 1
-_USAGE_EXIT = 2
+# As the command line's table of exit codes has it for settings that cannot be used.
+_CONFIG_EXIT = 4
 
 
 def _die_with_parent() -> None:
@@ -29,9 +30,12 @@ def main() -> int:
         from penstock.broker.celery_app import app
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint, ""])))
-        return _USAGE_EXIT
-    app.worker_main(["worker", "--loglevel=INFO", *sys.argv[1:]])
-    return 0
+        return _CONFIG_EXIT
+    from celery.bin.celery import celery
+
+    # What `app.worker_main` does, but for the exit code, which that throws away.
+    celery.params[0].default = app
+    return int(celery.main(args=["worker", "--loglevel=INFO", *sys.argv[1:]], standalone_mode=False) or 0)
 
 
 if __name__ == "__main__":

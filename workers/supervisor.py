@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from typing import Any
 
 from celery import signals
@@ -22,6 +23,8 @@ class Supervisor(Worker):
             # Two workers on one host must not share a name: remote control and Flower know them by it.
             host = self.hostname.partition("@")[2]
             self.hostname = f"penstock@{host}-{secrets.token_hex(3)}"
+        # In a container the worker is root as a rule. Celery's warning is about pickled messages; we take JSON only.
+        warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
         super().on_before_init(quiet=quiet, **kwargs)
 
     def setup_instance(self, **kwargs: Any) -> None:
