@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 # Bounds on one call, so that Redis is never held for more than about a millisecond.
 MAX_ITEMS = 64
 MAX_BYTES = 512 * 1024
-# Two calls in the air keep the other side busy while a reply travels; more would only make the groups smaller.
+# Two calls in the air keep Redis busy while a reply travels; more would only make the groups smaller.
 MAX_CALLS = 2
 
 
@@ -28,10 +28,12 @@ class GroupCommit(Generic[Item, Answer]):
         *,
         size_of: Callable[[Item], int],
         max_bytes: int = MAX_BYTES,
+        max_calls: int = MAX_CALLS,
     ) -> None:
         self._send = send
         self._size_of = size_of
         self._max_bytes = max_bytes
+        self._max_calls = max_calls
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._scheduled = False
@@ -44,7 +46,7 @@ class GroupCommit(Generic[Item, Answer]):
         return await future
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._waiting and not self._scheduled and len(self._calls) < MAX_CALLS:
+        if self._waiting and not self._scheduled and len(self._calls) < self._max_calls:
             self._scheduled = True
             loop.call_soon(self._launch, loop)
 

@@ -75,11 +75,15 @@ OnSettled = Callable[[Finish, Sequence[Settled]], None]
 
 
 class Exchange:
-    """What is owed stays owed until the store took it: while Redis is away nothing is forgotten."""
+    """What is owed stays owed until the store took it: while Redis is away nothing is forgotten.
 
-    def __init__(self, store: SlotStore, blobs: BlobStore, *, on_settled: OnSettled) -> None:
+    Outputs over `inline_bytes` go to the blob store.
+    """
+
+    def __init__(self, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, on_settled: OnSettled) -> None:
         self._store = store
         self._blobs = blobs
+        self._inline_bytes = inline_bytes
         self._on_settled = on_settled
         self._debts: deque[Debt] = deque()
 
@@ -126,7 +130,7 @@ class Exchange:
         Blob first, finish second: a crash between them leaves a blob that no record names, which is collected; the reverse
         shows a result that is not there.
         """
-        if any(map(too_large, debt.endings)):
+        if any(too_large(ending, self._inline_bytes) for ending in debt.endings):
             debt = replace(debt, endings=tuple(map(self._with_blob, debt.endings)))
             # A repeat after a lost reply need not write them again.
             self._debts[0] = debt
@@ -134,7 +138,7 @@ class Exchange:
         return debt
 
     def _with_blob(self, ending: Ending) -> Ending:
-        if ending.output is None or not too_large(ending):
+        if ending.output is None or not too_large(ending, self._inline_bytes):
             return ending
         name = blob_name(ending)
         self._blobs.put(name, ending.output.data)

@@ -118,6 +118,7 @@ class Fleet:
             blobs=self._blobs,
             observers=observers,
             lease_s=self._settings.worker.lease_s,
+            inline_output_bytes=self._settings.store.inline_output_bytes,
             default_version=self._infos[spec.name].default_version,
             declared_policy=self._declared(spec),
         )

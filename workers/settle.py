@@ -15,8 +15,6 @@ from penstock.workers.frames import Done, Failed, Outcome, Output
 
 RETRY_FIRST_S = 1.0
 RETRY_MOST_S = 60.0
-# Stored inline up to here; larger outputs go to the blob store.
-INLINE_OUTPUT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +95,5 @@ def blob_name(ending: Ending) -> str:
     return f"{ending.id.serial}.{blake2b(ending.token.encode(), digest_size=8).hexdigest()}.out"
 
 
-def too_large(ending: Ending) -> bool:
-    return ending.output is not None and len(ending.output.data) > INLINE_OUTPUT_BYTES
+def too_large(ending: Ending, inline_bytes: int) -> bool:
+    return ending.output is not None and len(ending.output.data) > inline_bytes

@@ -56,7 +56,9 @@ class Slot:
         self._latency = Latency()
         self._batcher = Batcher(spec.policy, self._latency)
         self.lease = Lease(name, lease_s=around.lease_s, listen=lambda incarnation: around.listen(spec.name, incarnation))
-        self._exchange = Exchange(around.open_store(), around.blobs, on_settled=self._on_settled)
+        self._exchange = Exchange(
+            around.open_store(), around.blobs, inline_bytes=around.inline_output_bytes, on_settled=self._on_settled
+        )
         self._ear_fd: int | None = None
         self._waiting: list[Held] = []
         self._store_at = float("-inf")

@@ -34,13 +34,14 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a slot is given to work with. Durations in seconds."""
+    """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
 
     open_store: Callable[[], SlotStore]
     listen: Callable[[str, str], Ear]
     blobs: BlobStore
     observers: tuple[Observer, ...]
     lease_s: float
+    inline_output_bytes: int
     default_version: str = "1"
     # Fields of the batch policy that nobody set: there the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.workers.batcher import Held
 from penstock.workers.frames import Done, Failed, Outcome, Output
-from penstock.workers.settle import INLINE_OUTPUT_BYTES, blob_name, decide, failure, retry_delay_s, too_large
+from penstock.workers.settle import blob_name, decide, failure, retry_delay_s, too_large
 
 GOOD = Output("application/json", b"1")
 
@@ -57,10 +57,10 @@ def test_a_wrong_number_of_outcomes_settles_nothing() -> None:
 
 
 def test_only_outputs_above_the_inline_limit_go_to_the_blob_store() -> None:
-    small, large = Output("image/png", b"x" * INLINE_OUTPUT_BYTES), Output("image/png", b"x" * (INLINE_OUTPUT_BYTES + 1))
+    small, large = Output("image/png", b"x" * 100), Output("image/png", b"x" * 101)
     endings = decide(held(job(1), job(2)), done(small, large)).endings
-    assert [too_large(ending) for ending in endings] == [False, True]
-    assert not too_large(failure(job(1), "timeout", "too long"))
+    assert [too_large(ending, 100) for ending in endings] == [False, True]
+    assert not too_large(failure(job(1), "timeout", "too long"), 0)
 
 
 def test_two_runs_of_a_job_write_their_outputs_under_different_names() -> None:
