@@ -1,6 +1,6 @@
 """What one job costs the store: microseconds of the server's CPU and bytes of its append-only file, without workers or HTTP.
 
-`python -m penstock.benchmarks.store_cost [--batch 64] [--jobs 19200]`. Run it twice, before and after a change to the functions.
+`python -m penstock.benchmarks.store_cost [--batch 64] [--jobs 19200]`; run it, before and after a change to the functions.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Meter:
     def start(self) -> None:
         self._cpu_s, self._wall_s = self._used_s(), time.perf_counter()
 
-    def per_job(self, jobs: int) -> tuple[float, float]:
-        return (self._used_s() - self._cpu_s) / jobs * 1e6, (time.perf_counter() - self._wall_s) / jobs * 1e6
+    def report(self, what: str, jobs: int) -> None:
+        cpu_s, wall_s = self._used_s() - self._cpu_s, time.perf_counter() - self._wall_s
+        print(f"{what + ':':<15} server CPU {cpu_s / jobs * 1e6:.1f} us, wall {wall_s / jobs * 1e6:.1f} us per job")
 
     def _used_s(self) -> float:
         used = self._process.cpu_times()
@@ -74,9 +75,9 @@ def main() -> None:
         meter.start()
         for group in groups:
             store.submit(group, max_depth=args.jobs + 1)
-        print("submit:         server CPU %.1f us, wall %.1f us per job" % meter.per_job(args.jobs))
+        meter.report("submit", args.jobs)
         meter.start()
-        print("claim + finish: server CPU %.1f us, wall %.1f us per job" % meter.per_job(_drain(store, args.batch)))
+        meter.report("claim + finish", _drain(store, args.batch))
         store.close()
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import redis.asyncio
+
 from penstock.broker import encoding as enc
 from penstock.broker.connection import connect_async
 from penstock.broker.group_commit import GroupCommit
 from penstock.broker.library import library
 from penstock.broker.pushes import PushRouter, Waiter
 from penstock.broker.records import NewJob, Push, QueueStats, Submitted
-from penstock.broker.redis_store import store_error
+from penstock.broker.redis_store import not_loaded, store_error
 from penstock.broker.registry import MODELS_KEY, WORKERS_KEY, fresh_workers
 from penstock.broker.store import CancelStatus
 from penstock.job import Job, Payload
@@ -55,10 +56,12 @@ class AsyncStore:
 
     async def _load(self) -> None:
         try:
-            await self._plain(self._redis.function_load(self._source))
-        except redis.ResponseError as error:
+            await self._redis.function_load(self._source)
+        except redis.exceptions.NoPermissionError as error:
+            raise not_loaded(error) from error
+        except (redis.RedisError, OSError) as error:
             if "already exists" not in str(error):  # another process was quicker
-                raise
+                raise store_error(error) from error
 
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         """Store one job; submits of the same moment share one Redis call, and so one fsync."""
@@ -99,8 +102,9 @@ class AsyncStore:
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return enc.read_reply(await self._run("read", job.model, [job.serial, "1"]), job)
 
-    async def was_collected(self, job: JobId) -> bool:
-        return bool(await self._plain(self._redis.exists(f"{enc.prefix(job.model)}tomb:{job.serial}")))
+    async def collected_owner(self, job: JobId) -> str | None:
+        owner = await self._plain(self._redis.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
+        return None if owner is None else owner.decode()
 
     async def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         return CancelStatus((await self._run("cancel", job.model, [job.serial, owner])).decode())

@@ -125,7 +125,7 @@ def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
 class _Fresh:
     """A new file under its final name, or, where that is taken, beside it until it is whole.
 
-    A name is taken by a repeat after a lost reply, while a worker may be reading the first: it must never show less than the whole.
+    A repeat after a lost reply finds its name taken, and a worker may be reading it: it must never show less than the whole.
     """
 
     def __init__(self, path: Path) -> None:

@@ -12,6 +12,7 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
+from kombu.transport.redis import Channel, QoS
 from kombu.utils.objects import cached_property
 
 from penstock.errors import ConfigError
@@ -39,6 +40,11 @@ class ListedConsumer(Consumer):
         """Nothing: it never consumed."""
 
     close = cancel
+
+
+class ListedDeliveries(QoS):
+    def restore_visible(self, *_: Any, **__: Any) -> None:
+        """Nothing: no delivery is ours, and looking for lost ones takes scripts, which our Redis users may not run."""
 
 
 class ListedQueues(AMQP):
@@ -80,6 +86,8 @@ def build_app(settings: Settings) -> PenstockCelery:
             "A worker needs a Redis or Valkey to work for, and none is set.",
             hint="set PENSTOCK_REDIS_URL, or use `penstock up`, which brings its own",
         )
+    # For the process: kombu has no setting for it, and picks the class of a channel by the URL.
+    Channel.QoS = ListedDeliveries
     app = PenstockCelery("penstock", broker=broker_url(settings.store.url), amqp=ListedQueues, set_as_current=False)
     app.settings = settings
     app.conf.update(_configuration(settings))
@@ -96,6 +104,9 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "task_ignore_result": True,
         "task_queues": [_queue(queue_name(model)) for model in settings.models],
         "task_default_queue": "penstock",
+        # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
+        "control_queue_expires": None,
+        "event_queue_expires": None,
         "worker_pool": "penstock.workers.pool:DevicePool",
         "worker_concurrency": max(1, slots),
         "worker_prefetch_multiplier": 1,
@@ -105,6 +116,8 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        # A store that refuses to write (its memory or disk is full) must not end the worker whose jobs would make room.
+        "broker_channel_error_retry": True,
         "broker_transport_options": {
             "priority_steps": list(PRIORITY_STEPS),
             "sep": PRIORITY_SEPARATOR,

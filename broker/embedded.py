@@ -26,6 +26,8 @@ from types import TracebackType
 from typing import IO, Literal
 from urllib.parse import quote
 
+from penstock.broker.library import library
+from penstock.broker.users import ADMIN, GATEWAY, WORKER, Passwords, acl_lines, passwords_in, write_private
 from penstock.errors import ConfigError, StoreUnavailable
 
 log = logging.getLogger("penstock.broker")
@@ -53,13 +55,20 @@ class EmbeddedServer:
 
     Start it from a thread that lives as long as the server should: on Linux the server is ended by the kernel when the *thread*
     that started it ends (the parent-death signal's rule). The same holds for `check`, which may start it again.
+
+    With `users`, nobody gets in without a password, and `gateway_url` and `worker_url` lead to users who can do little but call
+    our functions, which are loaded for them; `url` is then the administrator's.
     """
 
-    def __init__(self, state_dir: Path, *, fsync: Fsync = "always", maxmemory_bytes: int | None = None) -> None:
+    def __init__(
+        self, state_dir: Path, *, fsync: Fsync = "always", maxmemory_bytes: int | None = None, users: bool = False
+    ) -> None:
         self._state_dir = state_dir.absolute()
         self._folder = self._state_dir / "valkey"
         self._fsync = fsync
         self._maxmemory_bytes = maxmemory_bytes
+        self._users = users
+        self._passwords: Passwords | None = None
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
@@ -76,8 +85,20 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """For redis-py."""
-        return f"unix://{quote(str(self.socket_path))}"
+        """For redis-py; may do everything."""
+        return self._url_of(ADMIN)
+
+    @property
+    def gateway_url(self) -> str:
+        return self._url_of(GATEWAY)
+
+    @property
+    def worker_url(self) -> str:
+        return self._url_of(WORKER)
+
+    def _url_of(self, user: str) -> str:
+        login = f"{user}:{self._passwords.of(user)}@" if self._passwords else ""
+        return f"unix://{login}{quote(str(self.socket_path))}"
 
     @property
     def celery_url(self) -> str:
@@ -106,7 +127,10 @@ class EmbeddedServer:
         self._lock = _locked(self._state_dir)
         try:
             _private_folder(self.socket_path.parent)
-            _end_leftover(self.socket_path)
+            if self._users:
+                self._passwords = passwords_in(self._folder / "passwords.json")
+                write_private(self._folder / "users.acl", acl_lines(self._passwords))
+            _end_leftover(self.socket_path, self._login)
             self._launch(binary)
         except BaseException:
             self.stop()
@@ -150,6 +174,8 @@ class EmbeddedServer:
             )
         self._started_at = time.monotonic()
         self._wait_until_ready(self._process)
+        if self._users:
+            self._load_functions()
 
     def _command(self, binary: Path) -> list[str]:
         options = {
@@ -167,12 +193,14 @@ class EmbeddedServer:
             "maxmemory-policy": "noeviction",
             "loglevel": "notice",
         }
+        if self._users:
+            options["aclfile"] = str(self._folder / "users.acl")
         return [str(binary), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         limit_s = _START_TIMEOUT_S
         while process.poll() is None:
-            reply = ask(self.socket_path, b"PING\r\n")
+            reply = ask(self.socket_path, b"PING\r\n", login=self._login)
             if reply.startswith(b"+PONG"):
                 return
             if reply.startswith(b"-LOADING"):
@@ -181,6 +209,18 @@ class EmbeddedServer:
                 raise self._failure(f"did not answer within {limit_s:.0f} s")
             time.sleep(_POLL_S)
         raise self._failure(f"ended at start with exit status {process.returncode}")
+
+    def _load_functions(self) -> None:
+        """Our users may call them and not load them. Said in the protocol's own words: this process needs no Redis client."""
+        words = [word.encode() for word in ("FUNCTION", "LOAD", library()[1])]
+        command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+        reply = ask(self.socket_path, command, login=self._login)
+        if not reply.startswith(b"$") and b"already exists" not in reply:
+            raise self._failure(f"did not take our functions ({reply.decode('utf-8', 'replace').strip()})")
+
+    @property
+    def _login(self) -> bytes:
+        return f"AUTH {ADMIN} {self._passwords.admin}\r\n".encode() if self._passwords else b""
 
     def _failure(self, what: str) -> StoreUnavailable:
         tail = self.log_path.read_text("utf-8", "replace").splitlines()[-5:]
@@ -202,12 +242,15 @@ def find_server() -> Path:
     return binary
 
 
-def ask(socket_path: Path, command: bytes, *, timeout_s: float = 2.0) -> bytes:
-    """The first bytes of the server's reply; empty if none listens, it hangs, or it closes."""
+def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: float = 2.0) -> bytes:
+    """The first bytes of the server's reply; empty if none listens, it hangs, or it closes. `login` is sent first."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
             connection.connect(str(socket_path))
+            if login:
+                connection.sendall(login)
+                connection.recv(256)
             connection.sendall(command)
             return connection.recv(256)
         except OSError:
@@ -242,12 +285,12 @@ def _private_folder(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-def _end_leftover(socket_path: Path) -> None:
+def _end_leftover(socket_path: Path, login: bytes) -> None:
     """Shut down a server that a killed parent left (systems without the parent-death signal): two on one log destroy it."""
     if not _listens(socket_path):
         return
     log.warning("leftover_server_ended", extra={"socket": str(socket_path)})
-    ask(socket_path, b"SHUTDOWN NOSAVE\r\n", timeout_s=_STOP_TIMEOUT_S)
+    ask(socket_path, b"SHUTDOWN NOSAVE\r\n", login=login, timeout_s=_STOP_TIMEOUT_S)
     # The server flushes its log before it closes the socket.
     _wait_for(lambda: not _listens(socket_path), f"the server left on {socket_path} does not end; end it by hand")
 

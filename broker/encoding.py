@@ -18,8 +18,8 @@ from penstock.broker.records import (
     NewJob,
     Push,
     QueueStats,
-    Submitted,
     SubmitStatus,
+    Submitted,
     SweepReport,
 )
 from penstock.errors import InternalError
@@ -73,6 +73,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             f"={job.reply_to}" if job.reply_to else "",
             job.celery_id,
             job.foreign,
+            job.max_open_jobs,
         )
     return args
 
@@ -80,8 +81,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
 def submit_reply(reply: Sequence[Any], model: str) -> list[Submitted]:
     depth = reply[0]
     return [
-        Submitted(SubmitStatus(reply[i].decode()), JobId(reply[i + 1].decode(), model), depth)
-        for i in range(1, len(reply), 2)
+        Submitted(SubmitStatus(reply[i].decode()), JobId(reply[i + 1].decode(), model), depth) for i in range(1, len(reply), 2)
     ]
 
 

@@ -108,7 +108,7 @@ class MemoryQueue:
     leases: dict[str, float] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
     outbox: dict[str, JobState] = field(default_factory=dict)
-    tombstones: dict[str, float] = field(default_factory=dict)
+    tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
     foreign: dict[bytes, float] = field(default_factory=dict)
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
@@ -121,6 +121,9 @@ class MemoryQueue:
     @property
     def leased(self) -> int:
         return sum(len(serials) for serials in self.held.values())
+
+    def open_jobs(self, owner: str) -> int:
+        return sum(record.new.owner == owner and not record.state.final for record in self.records.values())
 
     def in_order(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.ready]
@@ -188,7 +191,7 @@ class MemoryQueue:
     def collect(self, record: Record, *, now: float) -> None:
         del self.records[record.serial]
         self.outbox.pop(record.serial, None)
-        self.tombstones[record.serial] = now + TOMBSTONE_S
+        self.tombstones[record.serial] = (now + TOMBSTONE_S, record.new.owner)
 
     def homeless(self) -> list[Record]:
         """Live jobs that stand in none of the places; there must never be one."""

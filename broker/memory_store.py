@@ -140,8 +140,12 @@ class MemoryStore:
         queue, record = self._find(job)
         return None if record is None else (record.job(queue.position(record)), record.output)
 
+    def collected_owner(self, job: JobId) -> str | None:
+        until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))
+        return owner if until > self._clock() else None
+
     def was_collected(self, job: JobId) -> bool:
-        return self.queue(job.model).tombstones.get(job.serial, 0.0) > self._clock()
+        return self.collected_owner(job) is not None
 
     def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         queue = self.queue(model)
@@ -192,6 +196,8 @@ class MemoryStore:
         known = self._known(queue, job, now)
         if known is None and queue.depth >= max_depth:
             return Submitted(SubmitStatus.FULL, job.id, queue.depth)
+        if known is None and job.owner and 0 < job.max_open_jobs <= queue.open_jobs(job.owner):
+            return Submitted(SubmitStatus.QUOTA, job.id, queue.depth)
         queue.foreign.pop(job.foreign, None)
         if known is not None:
             return known

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import redis.asyncio
 import structlog
+
 from penstock.broker.connection import connect_async
 from penstock.broker.encoding import parse_pushes
 from penstock.broker.records import Push

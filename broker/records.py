@@ -14,7 +14,8 @@ class NewJob:
     """A job to be stored. `deadline_s` and `result_ttl_s` count from now by Redis' clock.
 
     `reply_to` names the gateway channel that gets the end pushed; `celery_id` the stock Celery task that waits for it;
-    `foreign` the exact Celery message that this job replaces, so that storing one removes the other.
+    `foreign` the exact Celery message that this job replaces, so that storing one removes the other. `max_open_jobs`: of its
+    owner, in the model, this one included, that have not ended (0: no limit).
     """
 
     id: JobId
@@ -31,6 +32,7 @@ class NewJob:
     reply_to: str = ""
     celery_id: str = ""
     foreign: bytes = b""
+    max_open_jobs: int = 0
 
 
 class SubmitStatus(StrEnum):
@@ -38,6 +40,7 @@ class SubmitStatus(StrEnum):
     EXISTING = "existing"  # same idempotency key, same fingerprint: `id` is the first job's
     KEY_REUSED = "key_reused"  # same idempotency key, other fingerprint: nothing stored
     FULL = "full"  # the queue is at its limit: nothing stored
+    QUOTA = "quota"  # the owner has as many open jobs as it may: nothing stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Claim:
     """The answer to a `ClaimRequest`.
 
     `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone); empty when `jobs` is.
-    `depth`: jobs still waiting. `retry_in_s`: with no jobs taken but some waiting, when to ask again (None: wait for a wake-up).
+    `depth`: jobs still waiting. `retry_in_s`: none taken but some waiting, when to ask again (None: wait for a wake-up).
     `now`: Redis' clock. `foreign`: stock Celery messages found in the queue, to be submitted as jobs by the caller.
     `stepped_over`: jobs this call moved to the late band. `expired`: blobs of inputs that ended unrun, to be deleted.
     """

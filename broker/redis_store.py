@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import redis
+
 from penstock.broker import encoding as enc
 from penstock.broker.connection import connect
 from penstock.broker.library import library
@@ -36,6 +37,7 @@ _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSEr
 # redis-py has classes for some refusals and cuts their code off the message; the others keep it.
 _REFUSALS = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
 _REFUSED = ("MISCONF", "NOREPLICAS")
+_FORBIDDEN_HINT = "give this Redis user the rights that `penstock store users` prints"
 # Lua passes at most some 8,000 values to one Redis command; submit.lua refuses more jobs than this.
 _MOST_JOBS = 1_000
 Call = tuple[str, str, Sequence[enc.Arg]]
@@ -45,9 +47,19 @@ def store_error(error: Exception) -> Exception:
     """The error our callers know: `StoreUnavailable` when Redis is away or refuses writes, else the error itself."""
     if isinstance(error, _AWAY):
         return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return StoreUnavailable(f"Redis does not allow this user what it needs: {error}", hint=_FORBIDDEN_HINT)
     if isinstance(error, _REFUSALS) or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED)):
         return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
     return error
+
+
+def not_loaded(error: Exception) -> StoreUnavailable:
+    """Our functions are missing and this user may not load them: what its administrator has to do."""
+    return StoreUnavailable(
+        f"Redis lacks the functions of this version of penstock, and this user may not load them: {error}",
+        hint="load them as an administrator: penstock store load --redis-url URL (`penstock up` does it for its own store)",
+    )
 
 
 class RedisStore:
@@ -88,8 +100,11 @@ class RedisStore:
         return ("FCALL", f"penstock_{name}_{self._suffix}", 1, enc.prefix(model), *args)
 
     def load_functions(self) -> None:
+        """Nothing, where they are loaded already. Raises `StoreUnavailable` for a user who may not load them."""
         try:
             self._redis.function_load(self._source)
+        except redis.exceptions.NoPermissionError as error:
+            raise not_loaded(error) from error
         except redis.ResponseError as error:
             if "already exists" not in str(error):  # another process was quicker
                 raise store_error(error) from error
@@ -161,8 +176,12 @@ class RedisStore:
         [reply] = self._run(("read", job.model, [job.serial, "1"]))
         return enc.read_reply(reply, job)
 
+    def collected_owner(self, job: JobId) -> str | None:
+        owner = self._plain(lambda r: r.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
+        return None if owner is None else owner.decode()
+
     def was_collected(self, job: JobId) -> bool:
-        return bool(self._plain(lambda r: r.exists(f"{enc.prefix(job.model)}tomb:{job.serial}")))
+        return self.collected_owner(job) is not None
 
     def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         [reply] = self._run(("list", model, [before, limit]))

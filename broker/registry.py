@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
+
 from penstock.model_spec import WorkerInfo
 
 MODELS_KEY = "ps:models"

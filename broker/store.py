@@ -42,7 +42,10 @@ class CancelStatus(StrEnum):
 
 
 class JobStore(Protocol):
-    """Every call is one atomic, durable step, safe to repeat after a lost reply; raises `StoreUnavailable` when Redis is away."""
+    """Every call is one atomic, durable step; raises `StoreUnavailable` when Redis is away.
+
+    After a lost reply every call but `claim` may be repeated: a repeated claim would take a second batch.
+    """
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         """Store jobs of one model; per job, in order, what became of it."""
@@ -77,6 +80,10 @@ class JobStore(Protocol):
         ...
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None: ...
+
+    def collected_owner(self, job: JobId) -> str | None:
+        """Whose job it was, while the tombstone of a collected job lives; None when there is none."""
+        ...
 
     def was_collected(self, job: JobId) -> bool:
         """True while the tombstone of a collected job lives."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import redis
+
 from penstock.broker.connection import connect
 from penstock.broker.encoding import prefix
 from penstock.broker.redis_store import store_error
@@ -24,8 +25,8 @@ class CancelRequested:
 class WakeUps:
     """One subscription for one slot. Wait for `fileno()` to become readable, then `read()`.
 
-    Listens on the model's wake-up channel and on the slot's own; a sweeper that finds nobody on the latter takes the slot's leases
-    back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
+    Listens on the model's wake-up channel and on the slot's own; a sweeper that finds nobody on the latter takes the slot's
+    leases back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
     """
 
     def __init__(self, url: str, model: str, worker: str) -> None:

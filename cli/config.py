@@ -44,7 +44,7 @@ def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonO
 def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
     """Name, value and origin of every setting; passwords are masked."""
     for name, value in _leaves(settings.model_dump(mode="json")):
-        yield name, _masked(value) if name == "store.url" else value, settings.origin(name)
+        yield name, _shown(name, value), settings.origin(name)
 
 
 def _settings(config: Path | None) -> Settings:
@@ -60,10 +60,19 @@ def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
             yield name, value
 
 
+def _shown(name: str, value: Any) -> Any:
+    """Without secrets; of keys only their ids."""
+    if name == "keys":
+        return [key["id"] for key in value]
+    return _masked(value) if name == "store.url" else value
+
+
 def _masked(url: str | None) -> str | None:
     password = urlsplit(url).password if url else None
     return url.replace(f":{password}@", ":***@") if url and password else url
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
     return "-" if value is None else str(value)

@@ -25,6 +25,8 @@ class Penstock(LazyGroup):
         "models": Entry("penstock.cli.models", "The models a gateway serves.", _USE),
         "workers": Entry("penstock.cli.workers", "The workers that are alive, and what they run.", _USE),
         "new": Entry("penstock.cli.starter", "Write a folder with a model, its settings and a test.", _HELP),
+        "keys": Entry("penstock.cli.keys", "Make API keys, see which are declared.", _HELP),
+        "store": Entry("penstock.cli.store", "Prepare a Redis of yours: users, functions.", _HELP),
         "config": Entry("penstock.cli.config", "Show the settings in force, or check them.", _HELP),
         "doctor": Entry("penstock.cli.doctor", "Check this machine and say what to do next.", _HELP),
     }

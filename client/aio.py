@@ -102,6 +102,7 @@ class AsyncClient:
 
         The first job that does not succeed raises and ends the iteration; so does closing it. Open jobs are then cancelled.
         """
+        protocol.check_window(in_flight)
 
         async def one(value: Any) -> Any:
             handle = await self.submit(

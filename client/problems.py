@@ -7,6 +7,7 @@ PenstockError
 ├── JobCancelled           somebody cancelled it
 ├── JobExpired             its deadline passed before it finished
 ├── WaitTimeout            the caller's own patience ended; the job goes on. Also a TimeoutError
+├── AnswerTimeout          `predict` had no answer within its deadline. Also a TimeoutError
 └── UnexpectedAnswer       not an answer of a penstock gateway
 """
 
@@ -73,6 +74,12 @@ class WaitTimeout(errors.PenstockError, TimeoutError):
         self.job = job
 
 
+class AnswerTimeout(errors.PenstockError, TimeoutError):
+    """`problem.job` names the job; an earlier run of it may still end."""
+
+    kind = "sync_timeout"
+
+
 class JobEnded(errors.PenstockError):
     """A job reached its end without a result. `problem` says why, `job` is its last record."""
 
@@ -110,7 +117,11 @@ _BY_CODE: dict[str, type[errors.PenstockError]] = {
         errors.Gone,
         errors.Conflict,
         errors.KeyReused,
+        errors.Unauthorized,
+        errors.WrongRole,
         errors.Overloaded,
+        errors.RateLimited,
+        errors.QuotaSpent,
         errors.StoreUnavailable,
         errors.NoWorker,
         errors.HandlerError,
@@ -123,6 +134,8 @@ _BY_CODE: dict[str, type[errors.PenstockError]] = {
 # For codes this version does not know: the status says whose fault it was.
 _BY_STATUS: dict[int, type[errors.PenstockError]] = {
     400: errors.BadRequest,
+    401: errors.Unauthorized,
+    403: errors.WrongRole,
     404: errors.NotFound,
     409: errors.Conflict,
     410: errors.Gone,
@@ -132,6 +145,7 @@ _BY_STATUS: dict[int, type[errors.PenstockError]] = {
     429: errors.Overloaded,
     500: errors.InternalError,
     503: errors.CapacityError,
+    504: AnswerTimeout,
 }
 
 

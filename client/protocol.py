@@ -29,6 +29,7 @@ class Call:
     """One HTTP request to be made. `url` is a path of the gateway or a link it gave.
 
     `wait_s` is how long the gateway may hold the answer back. `repeatable` says that sending it twice does no more than once.
+    `patience_s` after the first attempt an answer is worth nothing to the caller; None: any answer is.
     """
 
     method: str
@@ -38,6 +39,7 @@ class Call:
     content: bytes = b""
     wait_s: float = 0.0
     repeatable: bool = True
+    patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def submit_call(
     if deadline_s is not None:
         params["deadline_s"] = _seconds(deadline_s)
     path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
-    return Call("POST", path, params=params, headers=headers, content=body.content)
+    return Call("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
 
 
 def predict_call(model: str, body: Body, *, version: str | None = None, deadline_s: float | None = None) -> Call:
@@ -133,7 +135,13 @@ def predict_call(model: str, body: Body, *, version: str | None = None, deadline
         content=body.content,
         wait_s=deadline_s if deadline_s is not None else 60.0,
         repeatable=False,
+        patience_s=deadline_s,
     )
+
+
+def check_window(in_flight: int) -> None:
+    if in_flight < 1:
+        raise BadRequest(f"in_flight must be at least 1, not {in_flight}")
 
 
 def job_call(job_id: str) -> Call:
@@ -215,7 +223,9 @@ def next_page(answer: Answer) -> str | None:
 
 
 def _waiting(method: str, url: str, wait_s: float) -> Call:
-    return Call(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s)
+    # A poll shorter than the longest one ends with the caller's own timeout.
+    patience_s = wait_s if 0.0 < wait_s < LONGEST_POLL_S else None
+    return Call(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s, patience_s=patience_s)
 
 
 def _part(text: str) -> str:

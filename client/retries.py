@@ -34,13 +34,16 @@ class RetryPolicy:
     first_wait_s: float = 0.25
     max_wait_s: float = 30.0
 
-    def worth_it(self, call: Call, outcome: Answer | TransportFault, *, attempt: int) -> bool:
-        """True if sending `call` again may help and cannot do harm."""
-        if attempt >= self.max_attempts:
+    def worth_it(self, call: Call, outcome: Answer | TransportFault, *, attempt: int, elapsed_s: float = 0.0) -> bool:
+        """True if sending `call` again may help, cannot do harm, and still comes in time."""
+        asked_s = retry_after_s(outcome.headers) or 0.0 if isinstance(outcome, Answer) else 0.0
+        if attempt >= self.max_attempts or asked_s > self.max_wait_s:
+            return False
+        if call.patience_s is not None and elapsed_s + asked_s >= call.patience_s:
             return False
         if isinstance(outcome, TransportFault):
             return call.repeatable or not outcome.sent
-        return _answer_invites(call, outcome) and (retry_after_s(outcome.headers) or 0.0) <= self.max_wait_s
+        return _answer_invites(call, outcome)
 
     def wait_s(self, outcome: Answer | TransportFault, *, attempt: int, chance: float) -> float:
         """What the gateway asks for and up to a fifth more, so that callers return apart; else a doubling, jittered wait."""
@@ -114,8 +117,11 @@ class Retries:
         outcome = _outcome(state)
         if outcome is None or not _failed(outcome):
             return False
+        attempt, elapsed_s = state.attempt_number, state.seconds_since_start or 0.0
         # The budget last: a call that is not repeated anyway must not use up a permit.
-        return self._policy.worth_it(call, outcome, attempt=state.attempt_number) and self._budget.take_retry(time.monotonic())
+        return self._policy.worth_it(call, outcome, attempt=attempt, elapsed_s=elapsed_s) and self._budget.take_retry(
+            time.monotonic()
+        )
 
     def _pause(self, state: RetryCallState) -> float:
         outcome = _outcome(state)

@@ -105,6 +105,7 @@ class Client:
 
         The first job that does not succeed raises and ends the iteration; so does closing it. Open jobs are then cancelled.
         """
+        protocol.check_window(in_flight)
         window: deque[JobHandle] = deque()
         take = _oldest if ordered else _any_ended
         try:

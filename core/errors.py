@@ -11,9 +11,13 @@ PenstockError
 │   ├── Gone               existed; its retention is over
 │   ├── Conflict           the job's state forbids it (cancel after the end, id taken)
 │   ├── KeyReused          the idempotency key belongs to another request
+│   ├── Unauthorized       no API key, or not one of ours
+│   ├── WrongRole          the API key is not for this
 │   └── ConfigError        settings or model files that cannot be used (carries every fault found)
 ├── CapacityError          right request, wrong moment; trying again helps (carries `retry_after_s`)
 │   ├── Overloaded         the model's queue is at its limit, or the deadline cannot be met
+│   │   ├── RateLimited    this caller sends too many requests
+│   │   └── QuotaSpent     this owner has too many jobs under way
 │   ├── StoreUnavailable   Redis cannot be reached or cannot write
 │   └── NoWorker           answer-now route and no live worker
 ├── HandlerError           the model's code failed on this item
@@ -88,6 +92,14 @@ class KeyReused(CallerError):
     kind = "idempotency_key_reused"
 
 
+class Unauthorized(CallerError):
+    kind = "unauthorized"
+
+
+class WrongRole(CallerError):
+    kind = "wrong_role"
+
+
 class ConfigError(CallerError):
     """`faults` lists every fault found, one sentence each, so that one run of the check shows them all."""
 
@@ -111,6 +123,14 @@ class CapacityError(PenstockError):
 
 class Overloaded(CapacityError):
     kind = "overloaded"
+
+
+class RateLimited(Overloaded):
+    kind = "rate_limited"
+
+
+class QuotaSpent(Overloaded):
+    kind = "quota_spent"
 
 
 class StoreUnavailable(CapacityError):

@@ -42,14 +42,16 @@ class Fault:
 
 def parse(text: str) -> dict[str, Fault]:
     """The faults by site; raises `ConfigError` for a site or action that does not exist: a typo would test nothing."""
-    faults: dict[str, Fault] = {}
-    for entry in filter(None, text.split(",")):
-        site, action, *rest = entry.split(":")
-        name, _, argument = action.partition("=")
-        if site not in SITES or name not in _ACTIONS:
-            raise ConfigError(f"{VARIABLE}: {entry!r} names no site of {sorted(SITES)} or no action of {sorted(_ACTIONS)}")
-        faults[site] = Fault(name, float(argument or 0), int(rest[0]) if rest else 1)
-    return faults
+    return dict(_entry(entry) for entry in text.split(",") if entry)
+
+
+def _entry(entry: str) -> tuple[str, Fault]:
+    site, _, rest = entry.partition(":")
+    action, _, nth = rest.partition(":")
+    name, _, argument = action.partition("=")
+    if site not in SITES or name not in _ACTIONS:
+        raise ConfigError(f"{VARIABLE}: {entry!r} names no site of {sorted(SITES)}, or no action of {sorted(_ACTIONS)}")
+    return site, Fault(name, float(argument or 0), int(nth or 1))
 
 
 class _Armed:

@@ -70,7 +70,7 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """The batch a job ran in. Seconds; `reason` is why the batch was released (idle, full, wait, deadline, bucket, drain, solo)."""
+    """The batch a job ran in. Seconds; `reason` is why it was released (idle, full, wait, deadline, bucket, drain, solo)."""
 
     id: str
     size: int

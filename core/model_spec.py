@@ -37,7 +37,7 @@ class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
     `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`). `workers` is the number of child
-    processes per worker process; `threads` the cores each may use (None: an equal share). `options` reach the handler untouched.
+    processes per worker process; `threads` the cores each may use (None: an equal share). `options` go to the handler as is.
     """
 
     name: str

@@ -12,12 +12,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from penstock.access import Key
 from penstock.errors import ConfigError
 from penstock.job_id import MODEL_NAME
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.settings_faults import explain
+from penstock.settings_keys import Keys, Table, access_rule
 from penstock.settings_sources import Layer, env_layer, file_layer, flag_layer, merge
 
 KIB = 1024
@@ -36,13 +38,7 @@ Bytes = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class _Table(BaseModel):
-    """Frozen; a key that is not listed is a fault, because a misspelt limit that is ignored is found in the next incident."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
-
-
-class StoreSettings(_Table):
+class StoreSettings(Table):
     """Where jobs live. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password."""
 
     url: str | None = Field(default=None, repr=False, pattern=r"^(rediss?|unix|redis\+socket|sentinel|valkeys?)://")
@@ -53,7 +49,9 @@ class StoreSettings(_Table):
     inline_output_bytes: Bytes = 64 * KIB
 
 
-class GatewaySettings(_Table):
+class GatewaySettings(Table):
+    """`rate_per_s` and `burst` bound a gateway without keys (0: no limit); each key has its own. `metrics_port` 0: none."""
+
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8080, ge=0, le=65_535)
     processes: Count = 1
@@ -61,15 +59,23 @@ class GatewaySettings(_Table):
     max_raw_bytes: Count = 32 * MIB
     max_json_depth: Count = 64
     sync_timeout_s: Seconds = 60.0
+    head_timeout_s: Seconds = 10.0
+    body_timeout_s: Seconds = 30.0
+    idle_timeout_s: Seconds = 15.0
+    rate_per_s: float = Field(default=0.0, ge=0)
+    burst: Count = 200
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
 
 
-class WorkerSettings(_Table):
+class WorkerSettings(Table):
     """Durations in seconds. `metrics_port` 0: no port of its own."""
 
     lease_s: Seconds = 15.0
     beat_s: Seconds = 4.0
     sweep_s: Seconds = 1.0
     grace_s: float = Field(default=30.0, ge=0)
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
 
     @model_validator(mode="after")
@@ -81,7 +87,7 @@ class WorkerSettings(_Table):
         return self
 
 
-class VersionSettings(_Table):
+class VersionSettings(Table):
     """What one version of a model is and how it runs. A table under `versions` holds only what differs from the model's own."""
 
     source: str = ""
@@ -131,13 +137,14 @@ class ModelSettings(VersionSettings):
         return self.default_version or next(iter(self.tables()))
 
 
-class Settings(_Table):
+class Settings(Table):
     """All settings of a process. Paths are absolute."""
 
     store: StoreSettings
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
+    keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -174,6 +181,13 @@ class Settings(_Table):
     @property
     def blob_dir(self) -> Path:
         return self.store.blob_dir or self.store.state_dir / "blobs"
+
+    def access_keys(self) -> list[Key]:
+        return [table.key() for table in self.keys]
+
+    def access_rule(self) -> str:
+        """Who will be served, in words; raises `ConfigError` when a gateway would serve the network without keys."""
+        return access_rule(self.gateway.host, self.keys)
 
     def specs(self) -> list[ModelSpec]:
         """One per model and version, in the order written."""

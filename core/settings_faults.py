@@ -29,6 +29,16 @@ _ELSEWHERE = {
     "redisurl": "url",
 }
 
+# The validator's own words for these speak of parsing and of strings.
+_PLAIN = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
+    "string_too_short": "must be some text",
+}
+
 
 def explain(invalid: ValidationError, settings: type[BaseModel], origins: Mapping[str, str]) -> list[str]:
     """One sentence per fault: `models.square.max_batch_size: must be at least 1, not 0 (from /etc/penstock.toml)`."""
@@ -48,11 +58,16 @@ def _complaint(fault: ErrorDetails, path: Sequence[str], settings: type[BaseMode
         return f"no such setting{_suggestion(path[-1], _keys_beside(path, settings))}"
     if fault["type"] == "missing":
         return "missing"
-    text = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    text = _PLAIN.get(fault["type"]) or _plainly(fault["msg"])
     if path[-1:] == ["url"]:
         # It may hold a password; the pattern alone says nothing to most people.
         return "must start with redis://, rediss://, unix://, redis+socket://, sentinel:// or valkey://"
     return text if fault["type"] == "value_error" else f"{text}, not {_short(fault['input'])}"
+
+
+def _plainly(text: str) -> str:
+    text = text.removeprefix("Value error, ").replace("Input should be", "must be")
+    return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 
 def _short(value: Any) -> str:

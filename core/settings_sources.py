@@ -16,7 +16,7 @@ from typing import Any
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "models")
+SECTIONS = ("store", "gateway", "worker", "models", "keys")
 # Short names that deployments already set; the first one present wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
@@ -92,6 +92,8 @@ def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
     if models:
         _put_models(layer, models)
     names = [*declared, *{path[1] for path in layer.values}]
+    if values.get(f"{PREFIX}KEYS"):
+        _put_keys(layer, values[f"{PREFIX}KEYS"])
     _put_store_url(layer, values)
     for name, text in values.items():
         if name.startswith(PREFIX) and text:
@@ -155,6 +157,19 @@ def _put_models(layer: Layer, text: str) -> None:
         layer.put(("models",), models, f"env {variable}")
     else:
         layer.faults.append(f"{variable}: must be a JSON object of models by name, not {type(models).__name__}")
+
+
+def _put_keys(layer: Layer, text: str) -> None:
+    """What `penstock keys new` prints, usually from a file: PENSTOCK_KEYS_FILE. Faults never repeat the text."""
+    variable = f"{PREFIX}KEYS"
+    try:
+        keys = tomllib.loads(text).get("keys")
+    except tomllib.TOMLDecodeError:
+        keys = None
+    if isinstance(keys, list):
+        layer.put(("keys",), keys, f"env {variable}")
+    else:
+        layer.faults.append(f"{variable}: must hold [[keys]] tables in TOML, as `penstock keys new` prints them")
 
 
 def _put_store_url(layer: Layer, values: Mapping[str, str]) -> None:

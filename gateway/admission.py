@@ -134,7 +134,8 @@ def admit(backlog: Backlog, capacity: Capacity, now: float, *, deadline_s: float
     # With an empty queue the prediction is one run; refusing on it would shut the door for good.
     if waiting and expected_s + safety_s > deadline_s:
         raise DeadlineUnlikely(
-            f"about {waiting:.0f} jobs wait: this one would take about {expected_s:.3f} s, its deadline is {deadline_s:g} s",
+            f"with about {max(1.0, waiting):.0f} waiting before it, this job would take some {expected_s:.3g} s; "
+            f"its deadline is {deadline_s:g} s",
             retry_after_s=backlog.drain_s(capacity, now),
             hint="Try again after Retry-After, or allow a longer deadline_s.",
         )
@@ -150,7 +151,7 @@ class DeadlineUnlikely(Overloaded):
 
 def queue_full(depth: int, limit: int, *, drain_s: float) -> QueueFull:
     return QueueFull(
-        f"The model's queue is at its limit: {depth} jobs wait, the limit is {limit}",
+        f"The model's queue is at its limit: {depth} waiting, the limit is {limit}",
         retry_after_s=drain_s,
         hint="Try again after Retry-After, add workers, or raise max_queue_depth.",
     )

@@ -9,22 +9,25 @@ from typing import Any, NamedTuple
 
 import orjson
 import structlog
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from penstock.access import Role
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
-from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
+from penstock.errors import BadRequest, NotFound, PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway import problems, wire
+from penstock.gateway.access import Caller, Holds, allowed, is_public, need
+from penstock.gateway.door import Door
 from penstock.gateway.events import JobEvents
-from penstock.gateway.health import PROBES, Health
+from penstock.gateway.health import PROBES, Health, scrape_router
 from penstock.gateway.jobs import JobReads
 from penstock.gateway.lifetime import Lifetime
-from penstock.gateway.metrics import Metrics
-from penstock.gateway.negotiation import MAX_TARGET_BYTES, Head, read_head
+from penstock.gateway.metrics import Metrics, scrape
+from penstock.gateway.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.predict import PredictEndpoint
@@ -79,18 +82,21 @@ class Gateway:
         self._options = options
         self._store = store
         self._lifetime = lifetime
-        self._metrics = Metrics()
+        self._door = Door(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
+        self.metrics = Metrics()
         self.registry = Registry(store, options.models)
         results = Results(store, blobs)
-        intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self._metrics)
+        intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics)
         self._submit = SubmitEndpoint(intake, store=store, results=results, lifetime=lifetime)
         self._predict = PredictEndpoint(
-            intake, options, store=store, registry=self.registry, results=results, metrics=self._metrics, lifetime=lifetime
+            intake, options, store=store, registry=self.registry, results=results, metrics=self.metrics, lifetime=lifetime
         )
+        holds = Holds()
         self._routers = [
-            JobReads(store, registry=self.registry, results=results, lifetime=lifetime).router(),
-            JobEvents(store, lifetime=lifetime).router(),
-            Health(store, registry=self.registry, metrics=self._metrics, lifetime=lifetime).router(),
+            JobReads(store, registry=self.registry, results=results, lifetime=lifetime, holds=holds).router(),
+            JobEvents(store, lifetime=lifetime, holds=holds).router(),
+            Health(store, registry=self.registry, lifetime=lifetime).router(),
+            *([scrape_router(self.scrape)] if options.metrics else []),
         ]
         self.api = self._build_api()
         self._open = 0
@@ -112,6 +118,9 @@ class Gateway:
             log.warning("store_unavailable_at_start", reason=error.message)
             self._starting = asyncio.create_task(self._keep_starting())
         await self.registry.start()
+
+    async def scrape(self) -> bytes:
+        return await scrape(self.metrics, self._store, self.registry)
 
     async def close(self) -> None:
         if self._starting is not None:
@@ -136,10 +145,11 @@ class Gateway:
         try:
             head = read_head(scope["headers"])
             self._check(scope, head)
+            scope["caller"] = caller = self._admit(scope, head)
             if target is None:
                 route, status = await self._others(scope, receive, send)
             else:
-                status = await self._hot(target, scope, receive, send, head)
+                status = await self._hot(target, scope, receive, send, head, caller)
         except ClientGone:
             status = CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - the last line: every request gets an answer
@@ -147,7 +157,7 @@ class Gateway:
         finally:
             self._open -= 1
         if scope["path"] not in PROBES:
-            self._metrics.answered(route, scope["method"], status, time.perf_counter() - started)
+            self.metrics.answered(route, scope["method"], status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head) -> None:
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
@@ -161,9 +171,22 @@ class Gateway:
         if self._open > self._options.max_requests and scope["path"] not in PROBES:
             raise Busy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
 
-    async def _hot(self, target: Target, scope: Scope, receive: Receive, send: Send, head: Head) -> int:
+    def _admit(self, scope: Scope, head: Head) -> Caller:
+        """Before the body is read and the path looked up: a stranger learns neither which routes nor which models there are."""
+        authorization = head.get(b"authorization")
+        if is_public(scope["path"]):
+            return self._door.glance(authorization)
+        try:
+            return self._door.admit(authorization, (scope.get("client") or ("",))[0])
+        except RateLimited as error:
+            self.metrics.refused("unknown", error)
+            raise
+
+    async def _hot(self, target: Target, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller) -> int:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
+        if Role.SUBMIT not in caller.roles:
+            need(caller, "POST", target.route)
         endpoint = self._predict if target.route.startswith(_PREDICT) else self._submit
         return await endpoint(scope, receive, send, head, target.model, target.version)
 
@@ -217,7 +240,15 @@ class Gateway:
 
     def _build_api(self) -> FastAPI:
         # No pages that load scripts from elsewhere; the document is built from the live registry.
-        api = FastAPI(title="penstock", version="1", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        api = FastAPI(
+            title="penstock",
+            version="1",
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            dependencies=[Depends(allowed)],
+        )
         for router in self._routers:
             api.include_router(router)
         api.add_api_route("/openapi.json", self._document, methods=["GET"], include_in_schema=False, response_class=Response)
@@ -226,7 +257,9 @@ class Gateway:
         return api
 
     async def _document(self) -> Response:
-        return Response(orjson.dumps(document(self.api, self.registry.models)), media_type="application/json")
+        return Response(
+            orjson.dumps(document(self.api, self.registry.models, keyed=self._door.keyed)), media_type="application/json"
+        )
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         given = request.headers.get("x-request-id", "").encode("latin-1")
@@ -234,12 +267,6 @@ class Gateway:
         response = Response(problem.body, status_code=problem.status)
         response.raw_headers = problem.headers
         return response
-
-
-def host_name(host: bytes) -> str:
-    """The name of a Host header without its port."""
-    text = host.decode("latin-1").lower()
-    return text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]
 
 
 def _ours(error: Exception, request: Request, routers: Iterable[APIRouter]) -> Exception:

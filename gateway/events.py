@@ -12,9 +12,10 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.pushes import Waiter
-from penstock.errors import Gone, NotFound, StoreUnavailable
+from penstock.errors import StoreUnavailable
+from penstock.gateway.access import Caller, CallerParam, Holds
 from penstock.gateway.lifetime import Lifetime
-from penstock.gateway.results import next_change
+from penstock.gateway.results import next_change, visible
 from penstock.gateway.views import change_id, job_body
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
@@ -28,7 +29,8 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 
 
 class JobEvents:
-    def __init__(self, store: AsyncStore, *, lifetime: Lifetime) -> None:
+    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, holds: Holds) -> None:
+        self._holds = holds
         self._store = store
         self._lifetime = lifetime
 
@@ -44,17 +46,18 @@ class JobEvents:
         )
         return router
 
-    async def events(self, job_id: str, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
+    async def events(
+        self, job_id: str, caller: CallerParam, last_event_id: Annotated[str | None, Header()] = None
+    ) -> StreamingResponse:
         job = parse_job_id(job_id)
         # Asked before the stream begins: a missing job is a plain 404, not an event.
-        if await self._store.read(job) is None:
-            gone = await self._store.was_collected(job)
-            raise Gone(f"job {job} existed; its retention is over") if gone else NotFound(f"there is no job {job}")
-        return StreamingResponse(self._stream(job, last_event_id), media_type="text/event-stream", headers=_HEADERS)
+        await visible(self._store, job, caller)
+        self._holds.check(caller)
+        return StreamingResponse(self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=_HEADERS)
 
-    async def _stream(self, job: JobId, last_seen: str | None) -> AsyncIterator[bytes]:
+    async def _stream(self, job: JobId, last_seen: str | None, caller: Caller) -> AsyncIterator[bytes]:
         yield RETRY
-        with self._store.waiter(job) as waiter:
+        with self._holds.hold(caller), self._store.waiter(job) as waiter:
             try:
                 async for event in self._follow(job, waiter, last_seen):
                     yield event

@@ -20,9 +20,16 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """`due_at` is when the part of a request now awaited must be here, by the loop's clock."""
+    """`due_at` is when the part of a request now awaited must be here, by the loop's clock.
 
+    `head_s` and `body_s` are the patience with it; `body_s` is also how long a reader may take nothing of an answer.
+    """
+
+    head_s = HEAD_S
+    body_s = BODY_S
     due_at = math.inf
+    _unsent_bytes = 0
+    _unsent_since = 0.0
     _refused = False
     _in_head = False
     _head_bytes = 0
@@ -32,7 +39,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.connections) > MAX_CONNECTIONS:
             self.refuse(503, "gateway_busy", "The gateway has too many open connections")
             return
-        self.due_at = self.loop.time() + HEAD_S
+        self.due_at = self.loop.time() + self.head_s
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -46,11 +53,11 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
-        self.due_at = self.loop.time() + HEAD_S
+        self.due_at = self.loop.time() + self.head_s
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self.due_at = self.loop.time() + BODY_S
+        self.due_at = self.loop.time() + self.body_s
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -68,6 +75,16 @@ class GuardedProtocol(HttpToolsProtocol):
         """Hang up on a client that is too slow; called about once a second."""
         if now > self.due_at and not self._refused:
             self.refuse(408, "too_slow", "The request did not arrive in time")
+        elif self._unread(now):
+            # Nothing more can be said to it: what it does not read is in the way.
+            self.transport.abort()
+
+    def _unread(self, now: float) -> bool:
+        """Whether the client has taken nothing of what waits for it in `body_s`."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent_bytes or not unsent:
+            self._unsent_bytes, self._unsent_since = unsent, now
+        return now - self._unsent_since > self.body_s
 
     def refuse(self, status: int, code: str, detail: str) -> None:
         """Answer and close; only close when the request at hand has been answered already (the rest of a refused upload)."""
@@ -81,6 +98,11 @@ class GuardedProtocol(HttpToolsProtocol):
         # Closing with bytes unread resets the connection, and the client may lose the answer; so read on a little, unheard.
         self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
+
+
+def guarded(*, head_s: float, body_s: float) -> type[GuardedProtocol]:
+    """The protocol with a patience of its own; the server makes one per connection, from the class alone."""
+    return type("Guarded", (GuardedProtocol,), {"head_s": head_s, "body_s": body_s})
 
 
 _PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}

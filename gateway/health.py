@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -12,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.async_store import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
+from penstock.gateway.access import CallerParam
 from penstock.gateway.lifetime import Lifetime
-from penstock.gateway.metrics import Metrics, scrape
 from penstock.gateway.problems import STORE_AWAY, TITLES, NotReady
 from penstock.gateway.registry import ModelEntry, Registry
 
@@ -23,10 +24,9 @@ log = structlog.get_logger(__name__)
 
 
 class Health:
-    def __init__(self, store: AsyncStore, *, registry: Registry, metrics: Metrics, lifetime: Lifetime) -> None:
+    def __init__(self, store: AsyncStore, *, registry: Registry, lifetime: Lifetime) -> None:
         self._store = store
         self._registry = registry
-        self._metrics = metrics
         self._lifetime = lifetime
 
     def router(self) -> APIRouter:
@@ -37,7 +37,6 @@ class Health:
         router.add_api_route("/ping", self.ping, methods=["GET"], summary="Ready, in TorchServe's words")
         router.add_api_route("/v2/health/live", self.oip_live, methods=["GET"], summary="Open Inference Protocol")
         router.add_api_route("/v2/health/ready", self.oip_ready, methods=["GET"], summary="Open Inference Protocol")
-        router.add_api_route("/metrics", self.metrics, methods=["GET"], summary="Prometheus")
         router.add_api_route("/problems/{code}", self.problem, methods=["GET"], summary="What an error code means")
         return router
 
@@ -49,10 +48,15 @@ class Health:
             raise NotReady("the gateway has not reached its store yet", missing=[_lack("store", "not reached yet")])
         return _json({"status": "started"})
 
-    async def ready(self) -> Response:
+    async def ready(self, caller: CallerParam) -> Response:
+        """The details, which name models, are for those with a key."""
         missing = await self._missing()
+        if missing and not caller.roles:
+            raise NotReady("the gateway is not ready; with an API key this page says why", missing=[])
         if missing:
             raise NotReady("; ".join(f"{lack['pointer']}: {lack['detail']}" for lack in missing), missing=missing)
+        if not caller.roles:
+            return _json({"status": "ready"})
         entries = [self._registry.models[name] for name in self._registry.declared_names()]
         return _json({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
 
@@ -67,9 +71,6 @@ class Health:
     async def oip_ready(self) -> Response:
         ready = not await self._missing()
         return _json({"ready": ready}, status=200 if ready else 503)
-
-    async def metrics(self) -> Response:
-        return Response(await scrape(self._metrics, self._store, self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def problem(self, code: str) -> PlainTextResponse:
         if code not in TITLES:
@@ -106,6 +107,17 @@ class Health:
             "devices": sorted({slot.device for slot in ready}),
             "providers": sorted({slot.provider for slot in ready if slot.provider}),
         }
+
+
+def scrape_router(scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
+    """GET /metrics beside the API."""
+    router = APIRouter(default_response_class=Response, tags=["health"])
+
+    async def metrics() -> Response:
+        return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
+
+    router.add_api_route("/metrics", metrics, methods=["GET"], summary="Prometheus")
+    return router
 
 
 def _lack(part: str, why: str) -> dict[str, str]:

@@ -14,13 +14,14 @@ from starlette.responses import Response
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.records import Push
 from penstock.broker.store import CancelStatus
-from penstock.errors import Conflict, Gone, NotFound
+from penstock.errors import Conflict
 from penstock.gateway import wire
+from penstock.gateway.access import Caller, CallerParam, Holds
 from penstock.gateway.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.negotiation import wait_seconds
 from penstock.gateway.registry import ModelEntry, Registry, unknown_model
-from penstock.gateway.results import Results, end_of, next_change, next_end
+from penstock.gateway.results import Results, end_of, missing, next_change, next_end, visible
 from penstock.gateway.views import etag, job_body, job_view, model_view, worker_view
 from penstock.job import PUBLIC_STATES, Job
 from penstock.job_id import JobId, parse_job_id
@@ -29,6 +30,8 @@ JSON = "application/json"
 MAX_PAGE = 1_000
 # A status filter reads past what it drops; this bounds one request, and the cursor goes on from there.
 MAX_SCANNED = 5_000
+# Characters of a serial that may be told of any job: its moment and a quarter of its random part.
+_TOLD = 14
 
 Wait = Annotated[str | None, Query(description="Seconds to hold the answer, at most 30.", examples=["20"])]
 Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
@@ -37,7 +40,8 @@ Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  #
 class JobReads:
     """The read side of one gateway."""
 
-    def __init__(self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime) -> None:
+    def __init__(self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime, holds: Holds) -> None:
+        self._holds = holds
         self._store = store
         self._registry = registry
         self._results = results
@@ -66,45 +70,45 @@ class JobReads:
         add("/v1/workers", self.workers, methods=["GET"], tags=models, summary="Live workers", name="workers")
         return router
 
-    async def status(self, job_id: str, wait: Wait = None, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    async def status(
+        self, job_id: str, caller: CallerParam, wait: Wait = None, if_none_match: Annotated[str | None, Header()] = None
+    ) -> Response:
         job = parse_job_id(job_id)
         wait_s = wait_seconds(wait)
-        found = await self._changed(job, wait_s, if_none_match) if wait_s else await self._store.read(job)
-        if found is None:
-            raise await self._missing(job)
+        found = await self._changed(job, wait_s, if_none_match, caller) if wait_s else await self._store.read(job)
+        if found is None or not caller.sees(found.owner):
+            raise await missing(self._store, job, caller)
         tag = etag(found)
         if if_none_match is not None and _matches(if_none_match, tag):
             return Response(status_code=304, headers={"etag": tag})
         return self._job_response(found, status=200, headers={"etag": tag, "cache-control": "no-cache"})
 
-    async def result(self, job_id: str, wait: Wait = None) -> Response:
+    async def result(self, job_id: str, caller: CallerParam, wait: Wait = None) -> Response:
         job = parse_job_id(job_id)
         wait_s = wait_seconds(wait)
-        end = await self._pushed(job, wait_s) if wait_s else None
+        end = await self._pushed(job, wait_s, caller) if wait_s else None
         if end is None:
             found = await self._store.result(job)
-            if found is None:
-                raise await self._missing(job)
+            if found is None or not caller.sees(found[0].owner):
+                raise await missing(self._store, job, caller)
             end = end_of(*found)
             if end is None:
                 return self._job_response(found[0], status=202, headers={})
         output = await self._results.output(end)
         return Response(output.data, headers={"content-type": wire.header_value(output.content_type).decode("latin-1")})
 
-    async def cancel(self, job_id: str) -> Response:
+    async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)
-        outcome = await self._store.cancel(job)
-        if outcome is CancelStatus.MISSING:
-            raise await self._missing(job)
-        found = await self._store.read(job)
-        if found is None:
-            raise await self._missing(job)
+        found = await visible(self._store, job, caller)
+        outcome = await self._store.cancel(job, owner=found.owner)
+        found = await visible(self._store, job, caller)
         if outcome is CancelStatus.FINAL:
             raise Conflict(f"job {job} has already ended: {found.state.public}", hint="An ended job never changes.")
         return self._job_response(found, status=202, headers={})
 
     async def page(
         self,
+        caller: CallerParam,
         model: str | None = None,
         status: Status | None = None,
         after: Annotated[str | None, Query(description="Id of the last job of the page before.")] = None,
@@ -118,8 +122,8 @@ class JobReads:
             found, more = await self._newest(names, before=before, limit=min(MAX_PAGE, max(limit, 100)))
             scanned += len(found)
             before = found[-1].id.serial if found else before
-            data += [job for job in found if status is None or job.state.public == status.value]
-        return _json(_page(data, limit, more=more, cursor=before))
+            data += [job for job in found if caller.sees(job.owner) and (status is None or job.state.public == status.value)]
+        return _json(_page(data, limit, more=more, cursor=_cursor(before, data)))
 
     async def models(self) -> Response:
         return _json({"data": [model_view(entry) for entry in self._registry.models.values()]})
@@ -132,27 +136,24 @@ class JobReads:
         await self._registry.refresh()
         return _json({"data": [worker_view(worker) for worker in self._registry.workers]})
 
-    async def _changed(self, job: JobId, wait_s: float, seen: str | None) -> Job | None:
-        """The record after its first change, or as it is when the wait is over or `seen` is not its tag."""
-        with self._store.waiter(job) as waiter:
+    async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
+        """The record after its first change, or as it is when the wait is over, `seen` is not its tag or it is another's."""
+        with self._holds.hold(caller), self._store.waiter(job) as waiter:
             found = await self._store.watch(job, every_change=True)
-            if found is None or found.state.final or (seen is not None and not _matches(seen, etag(found))):
+            if found is None or found.state.final or not caller.sees(found.owner):
+                return found
+            if seen is not None and not _matches(seen, etag(found)):
                 return found
             await next_change(waiter, wait_s, stop=self._lifetime.draining)
         return await self._store.read(job)
 
-    async def _pushed(self, job: JobId, wait_s: float) -> Push | None:
+    async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
         """The end of a job that still lives, as soon as it comes; None when it has ended already or the wait is over."""
-        with self._store.waiter(job) as waiter:
+        with self._holds.hold(caller), self._store.waiter(job) as waiter:
             found = await self._store.watch(job)
-            if found is None or found.state.final:
+            if found is None or found.state.final or not caller.sees(found.owner):
                 return None
             return await next_end(waiter, wait_s, stop=self._lifetime.draining)
-
-    async def _missing(self, job: JobId) -> Gone | NotFound:
-        if await self._store.was_collected(job):
-            return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
-        return NotFound(f"there is no job {job}")
 
     def _page_models(self, model: str | None) -> list[str]:
         known = self._registry.models
@@ -196,6 +197,12 @@ def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> dict[str, 
         last = shown[-1].id if len(data) >= limit else JobId(cursor, data[-1].id.model if data else "any")
         view["next_after"] = str(last)
     return view
+
+
+def _cursor(before: str, shown: list[Job]) -> str:
+    """Where the list goes on: just above the last job read, whose own id may be another owner's and is not to be told."""
+    place = before[:_TOLD] + "z" * (len(before) - _TOLD)
+    return min(place, shown[-1].id.serial) if shown else place
 
 
 def _matches(given: str, tag: str) -> bool:

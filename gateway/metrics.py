@@ -19,7 +19,13 @@ from penstock.job import LATE_BAND, PUBLIC_STATES, JobState
 
 HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 BANDS = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
-_REASONS = {"overloaded": "depth", "too_large": "size", "no_worker": "no_worker"}
+_REASONS = {
+    "overloaded": "depth",
+    "too_large": "size",
+    "no_worker": "no_worker",
+    "rate_limited": "quota",
+    "quota_spent": "quota",
+}
 _METHODS = frozenset({"GET", "POST", "DELETE"})
 
 

@@ -21,6 +21,7 @@ MULTIPART = "multipart/form-data"
 OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
 _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
 _SUBMIT_NAMES = ("priority", "deadline_s")
 
@@ -28,8 +29,10 @@ Head = dict[bytes, bytes]
 _WANTED = frozenset(
     {
         b"host",
+        b"authorization",
         b"content-type",
         b"content-length",
+        b"transfer-encoding",
         b"content-encoding",
         b"idempotency-key",
         b"prefer",
@@ -53,6 +56,12 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
             hint="Send fewer or shorter headers; options of a job are query parameters.",
         )
     return head
+
+
+def host_name(host: bytes) -> str:
+    """The name of a Host header without its port; with anything else behind it, no name at all."""
+    found = _HOST.fullmatch(host)
+    return found[1].decode("latin-1").lower() if found else ""
 
 
 @dataclass(frozen=True, slots=True)

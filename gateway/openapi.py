@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from penstock.gateway.access import security_of
 from penstock.gateway.problems import TITLES
 from penstock.gateway.registry import ModelEntry, VersionEntry
 from penstock.job import PUBLIC_STATES
@@ -66,10 +67,21 @@ _PROBLEM_SCHEMA = {
         "errors": {"type": "array", "items": {"type": "object", "properties": {"pointer": _TEXT, "detail": _TEXT}}},
     },
 }
+_JOB_PATH = "/v1/jobs/{job_id}"
+_JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
+# Of the read routes that answer with anything but plain JSON.
+_READ_CONTENT: dict[str, dict[str, Any]] = {
+    _JOB_PATH: _JOB_CONTENT,
+    f"{_JOB_PATH}/cancel": _JOB_CONTENT,
+    f"{_JOB_PATH}/result": {"*/*": {}},
+    f"{_JOB_PATH}/events": {"text/event-stream": {}},
+    "/metrics": {"text/plain": {}},
+    "/problems/{code}": {"text/plain": {}},
+}
 
 
-def document(app: FastAPI, models: Mapping[str, ModelEntry]) -> dict[str, Any]:
-    """Built anew at each call, since models come and go."""
+def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = False) -> dict[str, Any]:
+    """Built anew at each call, since models come and go. `keyed`: with the roles that each route takes."""
     described = copy.deepcopy(app.openapi())
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
@@ -79,16 +91,35 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry]) -> dict[str, Any]:
         for operation in item.values():
             operation["responses"] = _read_responses(path, operation["responses"])
     described["paths"] |= _generic_paths()
+    if keyed:
+        _tell_roles(described)
     for entry in models.values():
-        described["paths"] |= _model_paths(entry, schemas)
+        own = _model_paths(entry, schemas)
+        for operation in (operation for item in own.values() for operation in item.values() if keyed):
+            operation["security"] = security_of("POST", "/v1/models/{model}/jobs")
+        described["paths"] |= own
     return described
+
+
+def _tell_roles(described: dict[str, Any]) -> None:
+    described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "ID.SECRET"}}
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            operation["security"] = security_of(method.upper(), path)
 
 
 def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
     success = next(status for status in declared if status.startswith("2"))
-    content = {"application/json": {"schema": JOB_REF}} if path in ("/v1/jobs/{job_id}", "/v1/jobs/{job_id}/cancel") else None
-    told = {"description": declared[success]["description"], **({"content": content} if content else {})}
-    return {success: told, "default": _problem("Any refusal")}
+    content = _READ_CONTENT.get(path, {"application/json": {}})
+    told = {
+        success: {"description": declared[success]["description"], "content": content},
+        "default": _problem("Any refusal"),
+    }
+    if path == f"{_JOB_PATH}/result":
+        told["202"] = {"description": "The job, which has not ended yet", "content": _JOB_CONTENT}
+    if path == _JOB_PATH and success == "200":
+        told["304"] = {"description": "Unchanged since If-None-Match"}
+    return told
 
 
 def _problem(description: str) -> dict[str, Any]:
@@ -125,7 +156,7 @@ def _model_paths(entry: ModelEntry, schemas: dict[str, Any]) -> dict[str, Any]:
 def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Request and answer media types, the version's schemas put among the components."""
     if version.info is None:
-        return {"application/json": {}}, {"application/json": {}}
+        return {"*/*": {}}, {"*/*": {}}
     told: dict[str, dict[str, Any]] = {}
     for side, schema in (("input", version.info.input_schema), ("output", version.info.output_schema)):
         told[side] = {}
@@ -134,7 +165,8 @@ def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any])
             schemas[name] = rebased(schema, f"#/components/schemas/{name}")
             told[side] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
     body = {media: told["input"] if media == "application/json" else {} for media in version.info.accepts}
-    return body, {"application/json": told["output"]}
+    # Without a schema the output may be bytes, which leave as they are.
+    return body, {"application/json": told["output"]} if told["output"] else {"application/json": {}, "*/*": {}}
 
 
 def rebased(schema: Any, base: str) -> Any:
@@ -156,7 +188,7 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {"description": "The output, when Prefer: wait was met in time", "content": answer},
-            "202": {"description": "Stored", "content": {"application/json": {"schema": JOB_REF}}},
+            "202": {"description": "Stored", "content": _JOB_CONTENT},
             "default": _problem("Any refusal"),
         },
     }

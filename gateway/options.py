@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.access import Key
 from penstock.model_spec import ModelInfo
 
 KIB = 1024
@@ -12,7 +13,11 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Sizes in bytes, durations in seconds. `hosts` are the Host names answered (empty: any); `models` those declared here."""
+    """Sizes in bytes, durations in seconds. `hosts` are the Host names answered (empty: any); `models` those declared here.
+
+    Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
+    scrape is served beside the API.
+    """
 
     models: tuple[ModelInfo, ...] = ()
     hosts: frozenset[str] = frozenset()
@@ -22,3 +27,8 @@ class GatewayOptions:
     inline_input_bytes: int = 16 * KIB
     sync_timeout_s: float = 60.0
     max_requests: int = 512
+    max_upload_bytes: int = 256 * MIB
+    keys: tuple[Key, ...] = ()
+    rate_per_s: float = 0.0
+    burst: int = 200
+    metrics: bool = True

@@ -56,7 +56,7 @@ class PredictEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """The status sent."""
         started = time.perf_counter()
-        asked = await self._intake.ask(receive, head, scope["query_string"], route="predictions", model=model, version=version)
+        asked = await self._intake.ask(scope, receive, head, route="predictions", model=model, version=version)
         if not asked.version.capacity.ready_slots:
             await self._require_worker(asked)
         end = await self._end(asked, receive)
@@ -93,32 +93,32 @@ class PredictEndpoint:
                 asked, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
             )
             if submitted.id == job:
-                return await self._wait(waiter, job, receive, deadline_s)
-        return await self._end_of_first(submitted.id, receive, deadline_s)
+                return await self._wait(waiter, job, receive, deadline_s, owner=asked.caller.owner)
+        return await self._end_of_first(submitted.id, receive, deadline_s, owner=asked.caller.owner)
 
-    async def _end_of_first(self, job: JobId, receive: Receive, deadline_s: float) -> Push:
+    async def _end_of_first(self, job: JobId, receive: Receive, deadline_s: float, *, owner: str) -> Push:
         """The end of the job that the same idempotency key made before."""
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
                 raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
             end = end_of(known, None)
-            return end or await self._wait(waiter, job, receive, deadline_s)
+            return end or await self._wait(waiter, job, receive, deadline_s, owner=owner)
 
-    async def _wait(self, waiter: Waiter, job: JobId, receive: Receive, deadline_s: float) -> Push:
+    async def _wait(self, waiter: Waiter, job: JobId, receive: Receive, deadline_s: float, *, owner: str) -> Push:
         push = await waiter.next(min(EARLY_S, deadline_s))
         if push is None or not push.state.final:
-            push = await self._wait_longer(waiter, job, receive, deadline_s - EARLY_S)
+            push = await self._wait_longer(waiter, job, receive, deadline_s - EARLY_S, owner=owner)
         return push
 
-    async def _wait_longer(self, waiter: Waiter, job: JobId, receive: Receive, timeout_s: float) -> Push:
+    async def _wait_longer(self, waiter: Waiter, job: JobId, receive: Receive, timeout_s: float, *, owner: str) -> Push:
         gone = asyncio.create_task(_hung_up(receive))
         try:
             end = await next_end(
                 waiter, max(0.0, timeout_s) + LAST_PUSH_S, stop=lambda: gone.done() or self._lifetime.last_call()
             )
             if end is None and gone.done():
-                await self._cancel(job)
+                await self._cancel(job, owner)
                 raise ClientGone
         finally:
             gone.cancel()
@@ -126,9 +126,9 @@ class PredictEndpoint:
             raise AnswerTimeout(f"job {job} did not end within the {timeout_s + EARLY_S:g} s allowed for an answer", job=job)
         return end
 
-    async def _cancel(self, job: JobId) -> None:
+    async def _cancel(self, job: JobId, owner: str) -> None:
         try:
-            await self._store.cancel(job)
+            await self._store.cancel(job, owner=owner)
         except StoreUnavailable as error:
             log.warning("cancel_failed", job_id=str(job), reason=error.message)
 

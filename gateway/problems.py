@@ -26,7 +26,9 @@ from penstock.errors import (
     PenstockError,
     StoreUnavailable,
     TooLarge,
+    Unauthorized,
     UnsupportedMedia,
+    WrongRole,
 )
 from penstock.gateway.admission import retry_after
 from penstock.job import JobState
@@ -96,6 +98,8 @@ class JobEnded(PenstockError):
 
 STATUS: dict[type[PenstockError], int] = {
     BadRequest: 400,
+    Unauthorized: 401,
+    WrongRole: 403,
     NotFound: 404,
     MethodNotAllowed: 405,
     Conflict: 409,
@@ -129,6 +133,8 @@ FAILURE_STATUS = {
 TITLES = {
     "bad_request": "The request cannot be read",
     "malformed_id": "Not a job id",
+    "unauthorized": "An API key is needed",
+    "wrong_role": "The API key is not for this",
     "not_found": "No such thing",
     "gone": "Its retention is over",
     "method_not_allowed": "The path does not take this method",
@@ -141,6 +147,8 @@ TITLES = {
     "invalid_input": "The input does not fit the model's schema",
     "idempotency_key_reused": "The idempotency key belongs to another request",
     "overloaded": "The model cannot take more work now",
+    "rate_limited": "Too many requests",
+    "quota_spent": "Too many jobs under way",
     "headers_too_large": "The headers are too large or too many",
     "gateway_busy": "The gateway serves too many requests at once",
     "store_unavailable": "The job store cannot be reached",
@@ -185,9 +193,11 @@ def render(error: PenstockError, *, request_id: str, instance: str) -> Problem:
     status = status_of(error)
     told = _told(error)
     code = told.pop("code")
+    # A model may fail items with codes of its own: their page and title are those of every failure of a model.
+    page = "handler_error" if isinstance(error, JobEnded) and code not in TITLES else code
     content: dict[str, Any] = {
-        "type": f"/problems/{code}",
-        "title": TITLES.get(code, HTTPStatus(status).phrase),
+        "type": f"/problems/{page}",
+        "title": TITLES.get(page, HTTPStatus(status).phrase),
         "status": status,
         "code": code,
         **told,
@@ -241,6 +251,8 @@ def _headers(error: PenstockError, body: bytes, request_id: str) -> Headers:
     ]
     if isinstance(error, CapacityError):
         headers.append((b"retry-after", b"%d" % retry_after(error.retry_after_s, draw=random.random())))
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode("ascii")))
     if isinstance(error, (JobEnded, AnswerTimeout)):

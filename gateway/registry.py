@@ -201,13 +201,17 @@ class Registry:
 
 
 def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
-    """Limits and default from this gateway's own settings, what versions there are and their schemas from the workers."""
+    """Limits and default from this gateway's own settings, the batch policy, the versions and their schemas from the workers.
+
+    A handler's own policy is known only once a worker has loaded it.
+    """
     if declared is None or stored is None:
         found = declared or stored
         assert found is not None
         return found
     spoken = {version: info for version, info in stored.versions.items() if info is not None}
-    return replace(declared, versions={**stored.versions, **declared.versions, **spoken})
+    policy = stored.policy if spoken else declared.policy
+    return replace(declared, policy=policy, versions={**stored.versions, **declared.versions, **spoken})
 
 
 def _no_fetching(uri: str) -> Any:

@@ -10,7 +10,8 @@ from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
 from penstock.broker.pushes import Waiter
 from penstock.broker.records import Push
-from penstock.errors import Gone
+from penstock.errors import Gone, NotFound
+from penstock.gateway.access import Caller
 from penstock.gateway.problems import JobEnded
 from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId
@@ -18,6 +19,22 @@ from penstock.job_id import JobId
 # How soon a wait notices that its client hung up or that the process is to end.
 SLICE_S = 0.25
 _RETRYABLE = frozenset({"attempts_spent", "load_failed"})
+
+
+async def visible(store: AsyncStore, job: JobId, caller: Caller) -> Job:
+    """The record, if it is one of the caller's; else raises as for a job that never existed."""
+    found = await store.read(job)
+    if found is None or not caller.sees(found.owner):
+        raise await missing(store, job, caller)
+    return found
+
+
+async def missing(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
+    """What the caller is told of a job that is not there for them: another owner's was never there, collected or not."""
+    owner = await store.collected_owner(job)
+    if owner is not None and caller.sees(owner):
+        return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
+    return NotFound(f"there is no job {job}")
 
 
 class Results:

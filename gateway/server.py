@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
-import ipaddress
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
 import structlog
-import uvicorn
 
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import LocalBlobs
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
-from penstock.gateway.guard import GuardedProtocol
 from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.listener import GatewayServer, Port, bind, bind_aside
+from penstock.gateway.metrics_port import MetricsPort
 from penstock.gateway.options import GatewayOptions
 from penstock.settings import Settings
+from penstock.settings_keys import is_loopback
 
 log = structlog.get_logger(__name__)
 
-KEEP_ALIVE_S = 15
-BACKLOG = 2_048
 RESTART_S = 1.0
 POLL_S = 0.2
 SHARED = "--shared-port"
@@ -39,6 +36,7 @@ _PR_SET_PDEATHSIG = 1
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. Raises `ConfigError` when it cannot start as told."""
+    settings.access_rule()
     if settings.gateway.processes > 1:
         return SideBySide(settings).run()
     return serve_one(settings, shared=False)
@@ -49,8 +47,13 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     lifetime = Lifetime()
     store, blobs = AsyncStore(store_url(settings)), LocalBlobs(settings.blob_dir)
     gateway = Gateway(gateway_options(settings), store=store, blobs=blobs, lifetime=lifetime)
-    with bind(settings.gateway.host, settings.gateway.port, shared=shared) as listener:
-        server = GatewayServer(_server_config(gateway, settings), lifetime, grace_s=settings.worker.grace_s)
+    table = settings.gateway
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
+        private = bind_aside(table)
+        metrics = MetricsPort(gateway.scrape, hosts=loopback_names(table.metrics_host))
+        aside = Port(sockets.enter_context(private), metrics) if private else None
+        server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside)
         # The server raises the signal again once it has drained; a drained end is a good end.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
@@ -59,15 +62,17 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
 
 
 def gateway_options(settings: Settings) -> GatewayOptions:
+    """Raises `ConfigError` when this gateway would serve the network without keys."""
     table = settings.gateway
-    if not is_loopback(table.host):
-        raise ConfigError(
-            f"gateway.host is {table.host!r}: beyond loopback a gateway needs access keys, which do not exist yet",
-            hint="Set gateway.host to 127.0.0.1 and put an authenticating proxy in front.",
-        )
+    settings.access_rule()
     return GatewayOptions(
         models=tuple(settings.model_infos()),
-        hosts=frozenset({"localhost", "127.0.0.1", "[::1]", table.host.lower()}),
+        # On loopback only: its other names are known to those who set them up, and a page that rebinds has no key.
+        hosts=loopback_names(table.host),
+        keys=tuple(settings.access_keys()),
+        rate_per_s=table.rate_per_s,
+        burst=table.burst,
+        metrics=is_loopback(table.host) and not table.metrics_port,
         max_json_bytes=table.max_json_bytes,
         max_raw_bytes=table.max_raw_bytes,
         max_json_depth=table.max_json_depth,
@@ -76,11 +81,9 @@ def gateway_options(settings: Settings) -> GatewayOptions:
     )
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+def loopback_names(host: str) -> frozenset[str]:
+    """The Host names answered by a gateway bound to `host`; none listed means any."""
+    return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
 
 
 def store_url(settings: Settings) -> str:
@@ -89,49 +92,6 @@ def store_url(settings: Settings) -> str:
             "no job store is named", hint="Set PENSTOCK_REDIS_URL (or store.url), or run `penstock up`, which starts one."
         )
     return settings.store.url
-
-
-def bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="Choose another with gateway.port (PENSTOCK_GATEWAY__PORT).",
-        ) from error
-    return listener
-
-
-class GatewayServer(uvicorn.Server):
-    """The HTTP server, with readiness turned off first on a stop signal and slow clients hung up on once a second."""
-
-    def __init__(self, config: uvicorn.Config, lifetime: Lifetime, *, grace_s: float) -> None:
-        super().__init__(config)
-        self._lifetime = lifetime
-        self._grace_s = grace_s
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        for listener in sockets or ():
-            host, port = listener.getsockname()[:2]
-            log.info("gateway_listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}", pid=os.getpid())
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._lifetime.drain(self._grace_s)
-        super().handle_exit(sig, frame)
-
-    async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:
-            now = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, GuardedProtocol):
-                    connection.enforce(now)
-        return await super().on_tick(counter)
 
 
 class SideBySide:
@@ -146,20 +106,21 @@ class SideBySide:
         table = self._settings.gateway
         # Bound but not listening: it settles port 0 and takes no connection.
         with bind(table.host, table.port, shared=True) as reserved:
-            environment = child_environment(self._settings, port=reserved.getsockname()[1])
+            port = reserved.getsockname()[1]
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._stop)
-            self._children = [_spawn(environment) for _ in range(table.processes)]
-            while self._children:
+            environments = [child_environment(self._settings, port=port, number=number) for number in range(table.processes)]
+            self._children = [_spawn(environment) for environment in environments]
+            while any(self._wanted(child) for child in self._children):
                 time.sleep(POLL_S)
-                self._children = [self._alive(child, environment) for child in self._children if self._wanted(child)]
+                self._children = [self._alive(*pair) for pair in zip(self._children, environments, strict=True)]
         return 0
 
     def _wanted(self, child: subprocess.Popen[bytes]) -> bool:
         return child.poll() is None or not self._stopping
 
     def _alive(self, child: subprocess.Popen[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        if child.poll() is None:
+        if child.poll() is None or self._stopping:
             return child
         log.error("gateway_process_died", pid=child.pid, code=child.returncode, restart_in_s=RESTART_S)
         time.sleep(RESTART_S)
@@ -176,35 +137,21 @@ def _spawn(environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "penstock.gateway.server", SHARED], env=environment)
 
 
-def child_environment(settings: Settings, *, port: int) -> dict[str, str]:
-    """This process's environment with the settings in force written out, so that flags reach the children too."""
+def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict[str, str]:
+    """This process's environment with the settings in force written out, so that flags reach the children too.
+
+    The API is one port for all; each one's own figures are on a port of its own, counted up from `metrics_port`.
+    """
+    metrics_port = settings.gateway.metrics_port
     told: dict[str, Any] = {
         **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
         **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
+        "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
         "PENSTOCK_DIE_WITH_PARENT": 1,
     }
     return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
-
-
-def _server_config(gateway: Gateway, settings: Settings) -> uvicorn.Config:
-    return uvicorn.Config(
-        gateway,
-        # By name and class: without the wheels this must fail, not fall back to a parser that allows smuggling.
-        http=GuardedProtocol,
-        loop="uvloop",
-        ws="none",
-        interface="asgi3",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, int(settings.worker.grace_s)),
-    )
 
 
 def die_with_parent() -> None:
@@ -236,6 +183,8 @@ def configure_logs() -> None:
             foreign_pre_chain=before, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
         )
     )
+    # A line per malformed request would let anybody fill the disk.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
 
 

@@ -30,9 +30,9 @@ from penstock.gateway.wire import Receive, Scope, Send
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId, new_job_id
 
-
-# Blobs written by one thread at once. Many share a commit of the file system's journal; more would only wait for each other.
-_BLOBS_BYTES = 16 * 1024 * 1024
+# Blobs written by one thread, and how many threads: some share a commit of the file system's journal, others go on beside.
+_BLOBS_BYTES = 1024 * 1024
+_BLOBS_CALLS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,10 @@ class Intake:
         self._options = options
         self._store = store
         self._blobs = blobs
-        self._blob_writes = GroupCommit(self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES)
+        self._room = wire.Room(options.max_upload_bytes)
+        self._blob_writes = GroupCommit(
+            self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES, max_calls=_BLOBS_CALLS
+        )
         self._registry = registry
         self._metrics = metrics
 
@@ -87,7 +90,7 @@ class Intake:
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
         limit = self._options.max_json_bytes if media == JSON else self._options.max_raw_bytes
-        body = await wire.read_body(receive, head, limit=limit)
+        body = await wire.read_body(receive, head, limit=limit, room=self._room)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
             media, body = await self._part(body, media, version)
         if media == JSON:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import BadRequest, TooLarge
 from penstock.gateway.negotiation import Head
-from penstock.gateway.problems import Headers, Problem
+from penstock.gateway.problems import Busy, Headers, Problem
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -15,6 +15,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 # A refused upload of up to this much is let run out, so that the client gets to read why; above, the connection is closed.
 DRAIN_BYTES = 64 * 1024 * 1024
+# Refusals that come before the body was read.
+_UNREAD = frozenset({401, 403, 413, 429, 503})
 _HEADER_SAFE = str.maketrans({chr(code): None for code in (*range(32), 127)})
 
 
@@ -22,8 +24,25 @@ class ClientGone(Exception):
     """The client hung up before its request was whole; nobody is left to answer."""
 
 
-async def read_body(receive: Receive, head: Head, *, limit: int) -> bytes:
-    """The whole body; raises `TooLarge` over `limit` bytes.
+class Room:
+    """The memory that bodies still on their way may take in this process, all together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        """Raises `Busy` when there is no room for `size` bytes more."""
+        if self._taken + size > self._limit:
+            raise Busy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
+        self._taken += size
+
+    def give_back(self, size: int) -> None:
+        self._taken -= size
+
+
+async def read_body(receive: Receive, head: Head, *, limit: int, room: Room) -> bytes:
+    """The whole body; raises `TooLarge` over `limit` bytes and `Busy` when uploads fill the room.
 
     No deadline of its own: the connection's guard hangs up on a slow client, and this raises `ClientGone`.
     """
@@ -35,22 +54,29 @@ async def read_body(receive: Receive, head: Head, *, limit: int) -> bytes:
         raise ClientGone
     body: bytes = message["body"]
     if message.get("more_body"):
-        body = await _read_rest(receive, body, limit=limit)
+        body = await _read_rest(receive, body, limit=limit, room=room)
     if len(body) > limit:
         raise too_large(len(body), limit)
     return body
 
 
-async def _read_rest(receive: Receive, first: bytes, *, limit: int) -> bytes:
-    body = bytearray(first)
-    while len(body) <= limit:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientGone
-        body += message["body"]
-        if not message.get("more_body"):
-            break
-    return bytes(body)
+async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: Room) -> bytes:
+    body = bytearray()
+    message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
+    taken = 0
+    try:
+        while len(body) <= limit:
+            room.take(len(message["body"]))
+            taken += len(message["body"])
+            body += message["body"]
+            if not message.get("more_body"):
+                break
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+        return bytes(body)
+    finally:
+        room.give_back(taken)
 
 
 def declared_length(head: Head) -> int | None:
@@ -84,9 +110,11 @@ async def answer_problem(send: Send, problem: Problem, head: Head) -> None:
 
 def must_close(status: int, head: Head) -> bool:
     """Whether what may follow of the body is not worth reading."""
-    if status != 413:
+    if status not in _UNREAD:
         return False
-    given = head.get(b"content-length", b"")
+    given = head.get(b"content-length")
+    if given is None:
+        return status == 413 or b"transfer-encoding" in head
     return not given.isdigit() or int(given) > DRAIN_BYTES
 
 

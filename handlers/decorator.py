@@ -134,4 +134,3 @@ def declared_by(handler: type[Handler]) -> Declared:
         accepts=handler.accepts,
         description=(handler.__dict__.get("__doc__") or "").strip(),
     )
-

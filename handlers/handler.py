@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-from penstock.errors import PenstockError
+from penstock.errors import HandlerContractError, PenstockError
 
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.
 _MESSAGE_LIMIT = 1_000
+_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _OUT_OF_MEMORY_TEXTS = ("out of memory", "failed to allocate memory", "bad allocation", "bad_alloc")
 
 
@@ -28,11 +30,21 @@ class Context:
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An item's place in a list, when that item failed: its job fails with `code` and `message`, its neighbours go on."""
+    """An item's place in a list, when that item failed: its job fails with `code` and `message`, its neighbours go on.
+
+    A long message is cut. Raises `HandlerContractError` for a code that is not a snake_case word.
+    """
 
     message: str
     code: str = "handler_error"
     retryable: bool = False
+
+    def __post_init__(self) -> None:
+        # Model code puts anything here, an exception say; what cannot be written as UTF-8 would end the child on its way out.
+        text = str(self.message)[:_MESSAGE_LIMIT].encode("utf-8", "replace").decode()
+        object.__setattr__(self, "message", text)
+        if not _CODE.fullmatch(str(self.code)):
+            raise HandlerContractError(f"a Failure's code is a snake_case word such as bad_image, not {self.code!r:.80}")
 
 
 class Handler:
@@ -71,9 +83,9 @@ class Handler:
 def failure_of(error: Exception) -> Failure:
     """The verdict on a single item whose stage raised: class and message of the error, never its traceback."""
     if isinstance(error, PenstockError):
-        return Failure(error.message[:_MESSAGE_LIMIT], error.kind, error.retryable)
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Failure(text[:_MESSAGE_LIMIT], "oom" if out_of_memory(error) else "handler_error")
+        return Failure(error.message, error.kind, error.retryable)
+    text, name = _words(error), type(error).__name__
+    return Failure(f"{name}: {text}" if text else name, "oom" if out_of_memory(error) else "handler_error")
 
 
 def out_of_memory(error: Exception) -> bool:
@@ -83,4 +95,12 @@ def out_of_memory(error: Exception) -> bool:
     # ONNX Runtime's exceptions derive from Exception directly, torch's older ones from RuntimeError: only the text tells.
     module = type(error).__module__
     native = isinstance(error, RuntimeError) or module.startswith("onnxruntime")
-    return native and any(text in str(error).lower() for text in _OUT_OF_MEMORY_TEXTS)
+    return native and any(text in _words(error).lower() for text in _OUT_OF_MEMORY_TEXTS)
+
+
+def _words(error: Exception) -> str:
+    """Its message; an exception of the user's may fail at telling even that."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001
+        return f"(its message cannot be read: {type(second).__name__})"

@@ -25,15 +25,17 @@ SWEEP_MISSED = "sweep_missed"
 SWEEP_AMNESTY = "sweep_amnesty"
 
 _AGAIN_S = 0.5
+# A slot whose subscription broke is back within milliseconds; who is still missing after this is gone.
+_LOOK_AGAIN_S = 0.4
 _RECONCILE_S = 30.0
 # The child is ended by its slot at max_run_s; the store takes the job back only if that failed too.
 _OVERRUN_GRACE_S = 10.0
 
 
 class Rounds:
-    """Calls `once` every `every_s` in a thread of its own, sooner after a failure or a `ring`."""
+    """Calls `once` every `every_s` in a thread of its own; sooner if it says so, after a failure, or after a `ring`."""
 
-    def __init__(self, name: str, every_s: float, once: Callable[[float], None], *, on_failure: str) -> None:
+    def __init__(self, name: str, every_s: float, once: Callable[[float], float | None], *, on_failure: str) -> None:
         self._every_s = every_s
         self._once = once
         self._on_failure = on_failure
@@ -56,8 +58,8 @@ class Rounds:
         away = False
         while not self._over:
             try:
-                self._once(time.monotonic())
-                away, pause_s = False, self._every_s
+                pause_s = self._once(time.monotonic()) or self._every_s
+                away = False
             except StoreUnavailable as error:
                 if not away:
                     log.warning(self._on_failure, error=str(error))
@@ -121,8 +123,11 @@ class Sweeper:
         # A fresh process has seen no link break: what it misses is missing, mostly its own predecessor.
         self._linked_at: float | None = float("-inf")
         self._quiet_until = float("-inf")
+        self._doubt = False
 
-    def once(self, now: float) -> None:
+    def once(self, now: float) -> float | None:
+        """Seconds until the next round, if that should come soon."""
+        self._doubt = False
         try:
             if not self._quiet(now):
                 self._round(now)
@@ -130,6 +135,7 @@ class Sweeper:
             self._linked_at = None
             self._missing.clear()
             raise
+        return _LOOK_AGAIN_S if self._doubt else None
 
     def _quiet(self, now: float) -> bool:
         """Whether to leave everything alone: after a blind time of ours, others may only look dead to us.
@@ -156,6 +162,7 @@ class Sweeper:
         """Lease holders missing in two rounds. A mended link proves nothing: after a restart of Redis all are missing."""
         missing = frozenset(self._store.absent(model))
         before, self._missing[model] = self._missing.get(model, frozenset()), missing
+        self._doubt = self._doubt or not missing <= before
         settled = self._linked_at is not None and now - self._linked_at > self._lease_s * 2 / 3
         return sorted(missing & before) if settled else []
 

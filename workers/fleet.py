@@ -93,7 +93,7 @@ class Fleet:
         """Raises `ConfigError` for a device that is not there."""
         pins.check_devices(self._specs)
         plan = pins.plan(self._specs, pins.usable_cores())
-        self._metrics.serve(self._settings.worker.metrics_port)
+        self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()
         for spec, row in zip(self._specs, plan, strict=True):
             for pin in row:

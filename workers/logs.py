@@ -1,8 +1,9 @@
-"""One JSON object per line on standard error: ours through structlog, the libraries' through `logging`."""
+"""One JSON object per line on standard error, prose on a terminal: ours through structlog, the libraries' through `logging`."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import structlog
@@ -16,11 +17,10 @@ def configure(level: int | None) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
     ]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(sys.stderr.isatty())],
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
@@ -31,3 +31,9 @@ def configure(level: int | None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def _renderers(terminal: bool) -> list[Processor]:
+    if terminal:
+        return [structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from penstock.broker.records import Settled
+from penstock.errors import ConfigError
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
 from penstock.workers.exchange import Finish
@@ -43,11 +44,18 @@ class Metrics:
         )
         self._serving = False
 
-    def serve(self, port: int) -> None:
-        """Open `/metrics` on `port`; 0 opens nothing and counts nothing."""
-        if port:
-            start_http_server(port, registry=self.registry)
-            self._serving = True
+    def serve(self, host: str, port: int) -> None:
+        """Open `/metrics` there; port 0 opens nothing and counts nothing. Raises `ConfigError` if the address cannot be had."""
+        if not port:
+            return
+        try:
+            start_http_server(port, addr=host, registry=self.registry)
+        except OSError as fault:
+            raise ConfigError(
+                f"the worker's metrics cannot be served on {host} port {port}: {fault.strerror}",
+                hint="Choose another worker.metrics_port; each worker of a machine needs its own.",
+            ) from fault
+        self._serving = True
 
     def claimed(self, spec: ModelSpec, held: Held) -> None:
         if self._serving:

@@ -20,6 +20,8 @@ _ALLOWED = frozenset(
     {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 )
 _ALLOWED_PREFIXES = ("PYTHON", "LC_", "CUDA_", "NVIDIA_", "XDG_")
+# ONNX Runtime's wheels report to their maker every few seconds unless told not to before the import; so may others.
+_QUIET = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 _OUT_OF_MEMORY_CODES = (137, -signal.SIGKILL)
 _LOG_BYTES = 1 << 16
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -28,7 +30,7 @@ _BUFFER_BYTES = 1 << 20
 
 def child_environment(environment: Mapping[str, str], pin: Pin) -> dict[str, str]:
     kept = {name: value for name, value in environment.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)}
-    return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **pin.environment()}
+    return {**kept, **_QUIET, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **pin.environment()}
 
 
 class Restarts:

@@ -8,7 +8,7 @@ local function finish(keys, args)
   local held, reply, gone = p .. 'held:' .. args[1], {}, {}
   for i = 3, #args, FINISH_STRIDE do
     local serial, token, state = args[i], args[i + 1], args[i + 2]
-    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code'})
+    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner'})
     local answer = fence(job, token)
     if answer == 'ok' then
       gone[#gone + 1] = serial

@@ -11,8 +11,9 @@
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered, ...
---   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  the job existed and was collected
+--   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           hash    stock Celery message -> handed out at
+--   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
 --   want              string  queue length at which an idle worker asked to be woken
 -- The ticket lists `penstock.{model}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
 
@@ -69,12 +70,21 @@ local function count(todo, what, n)
   todo.tally[what] = (todo.tally[what] or 0) + n
 end
 
+local function count_open(todo, owner, n)
+  if not owner or owner == '' then return end
+  todo.open = todo.open or {}
+  todo.open[owner] = (todo.open[owner] or 0) + n
+end
+
 local function flush(p, todo)
   for what, n in pairs(todo.tally or {}) do
     if n ~= 0 then redis.call('HINCRBY', p .. 'counters', what, n) end
   end
+  for owner, n in pairs(todo.open or {}) do
+    if n ~= 0 then redis.call('HINCRBY', p .. 'open', owner, n) end
+  end
   for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
-  todo.tally, todo.pushes = nil, nil
+  todo.tally, todo.open, todo.pushes = nil, nil, nil
   for id, list in pairs(todo) do
     redis.call(unpack(list))
     todo[id] = nil
@@ -184,7 +194,7 @@ local function celery_meta(p, serial, celery, state, media, output, code, messag
   redis.call('PUBLISH', key, meta)
 end
 
--- The one way into a final state. `job` holds at least ttl, watch and celery; the caller has left ready, solo, delayed or held.
+-- The one way into a final state. `job` holds at least ttl, watch, celery and owner; the caller has left ready, solo, delayed or held.
 -- `last` = {media, output, blob, code, message, stamp, worker, token}; absent ones are empty.
 local function end_job(p, serial, job, state, now, todo, last)
   local media, blob = last.media or '', last.blob or ''
@@ -204,6 +214,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   if state == 'succeeded' or state == 'cancelled' then drop(todo, p .. 'in:' .. serial) end
   later(todo, 'ZADD', p .. 'outbox', now, serial)
   later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
+  count_open(todo, job.owner, -1)
   push_change(todo, p, job.watch, true, {serial, state, media, last.output or '', blob, code, message, last.stamp or ''})
   if job.celery and job.celery ~= '' then
     celery_meta(p, serial, job.celery, state, media, last.output, code, message)
@@ -219,7 +230,7 @@ local function load_job(p, serial, fields)
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'max_attempts', 'max_crashes', 'band', 'created', 'blob'}
+  'max_attempts', 'max_crashes', 'band', 'created', 'blob', 'owner'}
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})

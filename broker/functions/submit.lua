@@ -1,9 +1,10 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, idempotency ttl ms, then per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
---       blob, idempotency digest, fingerprint, max_attempts, max_crashes, watch, celery id, foreign message
--- REPLY: depth, then per job: created | existing | key_reused | full, serial
+--       blob, idempotency digest, fingerprint, max_attempts, max_crashes, watch, celery id, foreign message,
+--       most open jobs of the owner (0 = no limit)
+-- REPLY: depth, then per job: created | existing | key_reused | full | quota, serial
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
-local SUBMIT_STRIDE = 16
+local SUBMIT_STRIDE = 17
 local SUBMIT_MAX = 1000 -- Lua passes at most some 8,000 values to one command; a call cut short there would be half done
 
 local function known(p, digest, fingerprint)
@@ -44,6 +45,14 @@ local function create(p, todo, now, at, args)
   later(todo, 'SADD', p .. 'versions', version)
   later(todo, 'LPUSH', tickets(p, tonumber(band)), TICKET)
   count(todo, 'accepted', 1)
+  count_open(todo, args[at + 5], 1)
+end
+
+-- `open` holds what this call has added by itself; the rest is in the store.
+local function spent(p, todo, owner, most)
+  if owner == '' or most == 0 then return false end
+  local added = todo.open and todo.open[owner] or 0
+  return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
 local function submit(keys, args)
@@ -57,6 +66,7 @@ local function submit(keys, args)
       first = serial
       if before[serial] then status = 'existing'
       elseif waiting >= tonumber(args[1]) then status = 'full'
+      elseif spent(p, todo, args[i + 5], tonumber(args[i + 16])) then status = 'quota'
       else
         create(p, todo, now, i, args)
         before[serial], waiting, status = true, waiting + 1, 'created'

@@ -40,7 +40,10 @@ class GatewayClient(httpx2.Client):
 
 @contextmanager
 def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[GatewayClient]:
-    """A client of a fresh gateway; `settings` are those of the `gateway` table, and `models` its declared models."""
+    """A client of a fresh gateway; `settings` are those of the `gateway` table, and `models` its declared models.
+
+    `env` are more variables, `log` the file that takes what it prints.
+    """
     port = settings.pop("port", None) or free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {
@@ -50,8 +53,10 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[G
         "PENSTOCK_DIE_WITH_PARENT": "1",
         "PENSTOCK_MODELS": json.dumps(settings.pop("models", {})),
     }
+    env |= settings.pop("env", {})
+    log = settings.pop("log", sys.stderr)
     env |= {f"PENSTOCK_GATEWAY__{name.upper()}": str(value) for name, value in settings.items()}
-    process = subprocess.Popen([sys.executable, "-m", "penstock.gateway.server"], env=env, stdout=sys.stderr)
+    process = subprocess.Popen([sys.executable, "-m", "penstock.gateway.server"], env=env, stdout=log)
     try:
         with GatewayClient(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
             client.process = process

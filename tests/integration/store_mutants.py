@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.broker.library import body
 from tests.contract import test_store_claim as claiming
+from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_submit as submitting
@@ -77,6 +78,14 @@ KEYS_AND_OWNERS = [
         "(job.owner or '') ~= args[2]",
         "false",
         reading.test_the_job_of_another_owner_does_not_exist,
+    ),
+    Mutant("no quota", "guard:quota", "  return false", owning.test_an_owner_at_its_quota_is_refused_and_others_are_not),
+    Mutant("a quota is never freed", "  count_open(todo, job.owner, -1)", "", owning.test_every_way_to_an_end_frees_a_place),
+    Mutant(
+        "the collected have no owner",
+        "refs[3] or '', 'PX', TOMB_TTL_MS",
+        "'', 'PX', TOMB_TTL_MS",
+        owning.test_a_collected_job_is_remembered_with_its_owner,
     ),
 ]
 

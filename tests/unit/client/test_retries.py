@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.protocol import Answer, Body, Call, predict_call, submit_call
+from penstock.client.protocol import LONGEST_POLL_S, Answer, Body, Call, predict_call, result_call, submit_call
 from penstock.client.retries import RetryBudget, RetryPolicy, TransportFault
+from penstock.client.views import job_view
+from tests.unit.client.scripted_gateway import job
 
 SUBMIT = submit_call("square", Body("application/json", b"1"))
 PREDICT = predict_call("square", Body("application/json", b"1"))
@@ -39,6 +41,23 @@ def test_the_gateways_own_word_on_retrying_wins() -> None:
 def test_a_wait_longer_than_our_patience_is_the_callers_to_decide() -> None:
     assert worth_it(SUBMIT, 429, retry_after="30")
     assert not worth_it(SUBMIT, 429, retry_after="31")
+
+
+def test_nothing_is_sent_again_that_could_only_come_too_late() -> None:
+    # `predict(deadline_s=0.2)` on a busy model came back after 21 s: each refusal was followed by the wait it asked for.
+    body = Body("application/json", b"1")
+    full = Answer(429, {"retry-after": "3"}, b"")
+    assert not POLICY.worth_it(predict_call("square", body, deadline_s=3.0), full, attempt=1)
+    patient = submit_call("square", body, deadline_s=10.0)
+    assert POLICY.worth_it(patient, full, attempt=1, elapsed_s=6.0)
+    assert not POLICY.worth_it(patient, full, attempt=2, elapsed_s=7.0)
+
+
+def test_a_wait_with_a_timeout_of_its_own_is_not_outlasted_by_retries() -> None:
+    away = Answer(503, {"retry-after": "5"}, b"")
+    view = job_view(job())
+    assert not POLICY.worth_it(result_call(view, wait_s=2.0), away, attempt=1)
+    assert POLICY.worth_it(result_call(view, wait_s=LONGEST_POLL_S), away, attempt=1)
 
 
 def test_attempts_are_bounded() -> None:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.problems import GatewayUnreachable, JobFailed
+from penstock.client.problems import AnswerTimeout, GatewayUnreachable, JobFailed
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
-from penstock.errors import Conflict, NotFound, Overloaded
+from penstock.errors import BadRequest, Conflict, NotFound, Overloaded
 from tests.unit.client.scripted_gateway import JOB_ID, Line, job, playing, problem
 
 NOW = {"retry-after": "0"}
@@ -46,6 +46,19 @@ def test_a_prediction_that_may_have_run_is_not_sent_again() -> None:
     with playing(Line(hang_up=True)) as gateway, Client(gateway.url) as client, pytest.raises(GatewayUnreachable):
         client.predict("square", 4)
     assert len(gateway.seen) == 1
+
+
+def test_a_prediction_that_came_too_late_is_a_timeout() -> None:
+    late = problem(504, "sync_timeout", job=JOB_ID)
+    with playing(late) as gateway, Client(gateway.url) as client, pytest.raises(TimeoutError) as caught:
+        client.predict("square", 4, deadline_s=0.1)
+    assert isinstance(caught.value, AnswerTimeout)
+    assert vars(caught.value)["problem"].job == JOB_ID
+
+
+def test_a_window_of_no_jobs_is_refused() -> None:
+    with Client() as client, pytest.raises(BadRequest, match="at least 1"):
+        list(client.map("square", [1], in_flight=0))
 
 
 def test_a_gateway_that_is_not_there_is_named_with_the_next_command() -> None:

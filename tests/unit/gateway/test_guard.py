@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from penstock.gateway.guard import BODY_BYTES_PER_S, BODY_S, HEAD_S, LINGER_S, MAX_HEAD_BYTES, GuardedProtocol
+from penstock.gateway.guard import BODY_BYTES_PER_S, BODY_S, HEAD_S, LINGER_S, MAX_HEAD_BYTES, GuardedProtocol, guarded
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n"
 
@@ -20,6 +20,8 @@ class Wire:
         self.now = 100.0
         self.sent = b""
         self.closed = False
+        self.aborted = False
+        self.unsent = 0
         self.later: list[tuple[float, Any]] = []
         self.task: Any = None
 
@@ -44,6 +46,12 @@ class Wire:
 
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closed
@@ -120,3 +128,28 @@ async def test_the_rest_of_a_refused_upload_that_never_ends_is_closed_without_a_
     protocol.cycle.response_started = protocol.cycle.response_complete = True
     protocol.enforce(wire.now + BODY_S + 1)
     assert (wire.sent, wire.closed) == (b"", True)
+
+
+async def test_a_reader_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_is_not(
+    connection: tuple[GuardedProtocol, Wire],
+) -> None:
+    protocol, wire = connection
+    protocol.due_at = math.inf
+    for unsent in (5_000, 4_999, 4_998):
+        wire.unsent = unsent
+        wire.now += BODY_S
+        protocol.enforce(wire.now)
+    assert not wire.aborted
+    protocol.enforce(wire.now + BODY_S + 1)
+    assert wire.aborted
+
+
+async def test_a_gateway_may_be_told_to_be_less_patient() -> None:
+    wire = Wire()
+    config = uvicorn.Config(app, http=guarded(head_s=0.5, body_s=1.0), ws="none", lifespan="off", log_config=None)
+    config.load()
+    protocol = config.http_protocol_class(config, ServerState(), {}, _loop=cast("asyncio.AbstractEventLoop", wire))  # type: ignore[call-arg]
+    protocol.connection_made(cast("asyncio.Transport", wire))
+    assert isinstance(protocol, GuardedProtocol)
+    protocol.enforce(wire.now + 0.6)
+    assert wire.sent.startswith(b"HTTP/1.1 408 ")

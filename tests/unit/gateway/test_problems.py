@@ -72,6 +72,14 @@ def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str,
     assert (b"x-should-retry", b"false") in problem.headers
 
 
+def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() -> None:
+    # Its type named a page that does not exist, its title was "Internal Server Error".
+    ended = JobEnded("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
+    problem = told(render(ended, request_id="r1", instance="/x"))
+    assert (problem["code"], problem["type"]) == ("bad_image", "/problems/handler_error")
+    assert problem["title"] == TITLES["handler_error"]
+
+
 def test_capacity_problems_say_when_to_come_back() -> None:
     headers = dict(render(errors.Overloaded("x", retry_after_s=10.0), request_id="r1", instance="/x").headers)
     assert 8 <= int(headers[b"retry-after"]) <= 12

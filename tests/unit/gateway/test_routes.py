@@ -6,8 +6,9 @@ import pytest
 
 from penstock.broker.records import Push
 from penstock.errors import NotFound
-from penstock.gateway.app import Target, host_name, submit_target
+from penstock.gateway.app import Target, submit_target
 from penstock.gateway.events import event, lost_history
+from penstock.gateway.negotiation import host_name
 from penstock.gateway.openapi import rebased
 from penstock.gateway.predict import server_timing
 from penstock.gateway.registry import compile_schema, merged, unknown_model

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import HandlerContractError, InvalidInput
@@ -21,6 +23,23 @@ def test_errors_of_penstock_keep_their_own_code_and_words() -> None:
 
 def test_a_dumped_tensor_does_not_become_the_message() -> None:
     assert len(failure_of(ValueError("x" * 100_000)).message) == 1_000
+
+
+def test_a_message_that_cannot_be_written_does_not_take_the_child_down() -> None:
+    # A lone surrogate in it ended the process while it sent the outcome: the job was given up as poison, without its message.
+    failure = failure_of(ValueError("\ud800 in row 7"))
+    assert failure.message == "ValueError: ? in row 7"
+    assert Failure(ValueError("as it is")).message == "as it is"  # type: ignore[arg-type]
+
+
+def test_an_error_that_cannot_tell_its_message_is_told_all_the_same() -> None:
+    assert failure_of(Unspeakable()).message == "Unspeakable: (its message cannot be read: ZeroDivisionError)"
+
+
+@pytest.mark.parametrize("code", ["", "Bad Image", "../x", "\n", "x" * 65, None, 7])
+def test_a_code_that_clients_could_not_match_on_is_refused(code: Any) -> None:
+    with pytest.raises(HandlerContractError, match="snake_case"):
+        Failure("no image", code)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +64,8 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(error: Exception) -> No
 
 class KeyboardError(Exception):
     pass
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        return str(1 / 0)

@@ -196,7 +196,7 @@ def test_a_penstock_error_of_the_model_passes_unchanged(tmp_path: Path) -> None:
 
 
 def test_importing_the_records_of_a_model_leaves_the_decorator_in_place() -> None:
-    """The records once lived in a module `penstock.model`; importing it replaced the decorator of the same name in user files."""
+    """The records once lived in a module `penstock.model`: importing it replaced the decorator of that name in user files."""
     import penstock
     from penstock.model_spec import ModelSpec
 

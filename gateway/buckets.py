@@ -1,0 +1,43 @@
+"""Token buckets: how many requests may pass, and when the next one may. Pure; moments are monotonic seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Holds at most `burst` tokens, starts full, gains `rate_per_s`."""
+
+    rate_per_s: float
+    burst: float
+    level: float = -1.0
+    seen_at: float = 0.0
+
+    def take(self, now: float) -> float:
+        """Takes a token and returns 0, or takes none and returns the seconds until there is one."""
+        level = self.burst if self.level < 0.0 else min(self.burst, self.level + (now - self.seen_at) * self.rate_per_s)
+        self.seen_at = now
+        if level >= 1.0:
+            self.level = level - 1.0
+            return 0.0
+        self.level = level
+        return (1.0 - level) / self.rate_per_s
+
+
+class AddressBuckets:
+    """A bucket per client address, for the last `most` addresses that needed one."""
+
+    def __init__(self, *, rate_per_s: float, burst: float, most: int) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._most = most
+        self._buckets: dict[str, Bucket] = {}
+
+    def take(self, address: str, now: float) -> float:
+        bucket = self._buckets.pop(address, None) or Bucket(self._rate_per_s, self._burst)
+        # Last in: the address forgotten when there are too many is the one that was heard of longest ago.
+        self._buckets[address] = bucket
+        if len(self._buckets) > self._most:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket.take(now)

@@ -1,0 +1,98 @@
+"""One bad item among eight, as a caller sees it over HTTP: seven answers, and one error that says what was wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.acceptance.test_cli import ROOT, started, stopped
+
+# Eight that the model reads as they are labelled.
+IMAGES = [path for path in sorted((ROOT / "examples" / "digits" / "images").glob("*.png")) if path.name != "0421_5.png"][:8]
+SETTINGS = f"""
+[models.digits]
+source = "{ROOT}/examples/digits/handler.py"
+
+[models.faulty]
+source = "{ROOT}/tests/handlers/faulty.py:Faulty"
+max_batch_size = 8
+max_run_s = 2.0
+memory_limit_bytes = 1_000_000_000
+"""
+BAD = 3
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "penstock.toml").write_text(SETTINGS)
+    up = started(folder)
+    with httpx2.Client(base_url=up.ready["url"], timeout=35.0) as client:
+        yield client
+    assert stopped(up) == 0, (folder / "up.log").read_text()
+
+
+def result(client: httpx2.Client, job: dict[str, Any]) -> httpx2.Response:
+    """Its end, however long that takes."""
+    while (answer := client.get(job["links"]["result"], params={"wait": "30"})).status_code == 202:
+        pass
+    return answer
+
+
+def eight_orders(client: httpx2.Client, deed: str) -> list[httpx2.Response]:
+    """The ends of eight jobs, the fourth of which does `deed`. They meet in a batch: the slot is busy when they come."""
+    client.post("/v1/models/faulty/jobs", json={"do": "sleep", "seconds": 0.4})
+    orders = [{"do": deed if n == BAD else "echo", "tag": n} for n in range(8)]
+    jobs = [client.post("/v1/models/faulty/jobs", json=order).json() for order in orders]
+    return [result(client, job) for job in jobs]
+
+
+def check(answers: list[httpx2.Response], status: int, code: str) -> str:
+    """The bad one's `detail`, its seven neighbours having succeeded."""
+    assert [answer.json() for n, answer in enumerate(answers) if n != BAD] == [n for n in range(8) if n != BAD]
+    bad = answers[BAD]
+    assert (bad.status_code, bad.json()["code"]) == (status, code), bad.text
+    assert bad.headers["x-should-retry"] == "false"
+    detail: str = bad.json()["detail"]
+    assert "Traceback" not in detail
+    return detail
+
+
+def test_one_file_that_is_no_image_fails_alone_among_seven_images(client: httpx2.Client) -> None:
+    bodies = [path.read_bytes() for path in IMAGES]
+    bodies[BAD] = b"not a picture"
+    with ThreadPoolExecutor(8) as threads:
+        headers = {"content-type": "image/png"}
+        answers = list(threads.map(lambda body: client.post("/v1/models/digits/jobs", content=body, headers=headers), bodies))
+    ends = [result(client, answer.json()) for answer in answers]
+    assert [end.status_code for end in ends] == [422 if n == BAD else 200 for n in range(8)]
+    labels = {n: end.json()["label"] for n, end in enumerate(ends) if n != BAD}
+    assert labels == {n: int(path.stem[-1]) for n, path in enumerate(IMAGES) if n != BAD}
+    assert "image" in ends[BAD].json()["detail"]
+
+
+def test_an_item_that_raises(client: httpx2.Client) -> None:
+    assert check(eight_orders(client, "raise"), 500, "handler_error") == f"ValueError: bad item {BAD}"
+
+
+def test_an_item_that_the_handler_refuses_with_a_code_of_its_own(client: httpx2.Client) -> None:
+    answers = eight_orders(client, "fail")
+    assert check(answers, 500, "refused") == f"refused {BAD}"
+    assert client.get(answers[BAD].json()["type"]).status_code == 200
+
+
+def test_an_item_that_hangs(client: httpx2.Client) -> None:
+    assert "max_run_s" in check(eight_orders(client, "hang"), 504, "timeout")
+
+
+def test_an_item_that_segfaults(client: httpx2.Client) -> None:
+    assert "died" in check(eight_orders(client, "segfault"), 500, "poison")
+
+
+def test_an_item_that_exhausts_memory(client: httpx2.Client) -> None:
+    check(eight_orders(client, "exhaust"), 507, "oom")

@@ -1,0 +1,62 @@
+"""The README's first command, less the installation: the demo starts everything, classifies the sample images, ends cleanly."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.test_cli import clean_environment
+
+DEMO = Path(__file__).parents[2] / "examples" / "digits" / "demo.py"
+IMAGES = sorted(path.name for path in (DEMO.parent / "images").glob("*.png"))
+# File, class, probability, ms queued, batch, ms of preprocess, inference, postprocess, total.
+ROW = re.compile(r"(\d{4}_\d\.png) \D+(\d) \D+([01]\.\d{3}) \D+[\d.]+ \D+\d+ \(\w+\) \D+[\d.]+ \D+[\d.]+ \D+[\d.]+ \D+[\d.]+")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], float, Path]:
+    """The finished demo, the seconds it took, and the folder it had for its temporary files."""
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("demo")
+    started_at = time.monotonic()
+    run = subprocess.run(
+        [sys.executable, str(DEMO)],
+        env=clean_environment() | {"TMPDIR": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return run, time.monotonic() - started_at, folder
+
+
+def test_every_sample_image_gets_its_class_its_probability_and_the_time_of_each_stage(
+    demo: tuple[subprocess.CompletedProcess[str], float, Path],
+) -> None:
+    run, _, _ = demo
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = [found for line in run.stdout.splitlines() if (found := ROW.search(line))]
+    assert [row[1] for row in rows] == IMAGES, run.stdout
+    right = sum(row[1][5] == row[2] for row in rows)
+    assert right >= len(IMAGES) - 2
+    assert f"{right} of {len(IMAGES)} images read as labelled" in run.stdout
+
+
+def test_it_is_ready_and_done_within_seconds(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:
+    _, seconds, _ = demo
+    assert seconds < 12.0, "6 s to be ready, the images, the drain; 2.3 s on two idle cores"
+
+
+def test_it_leaves_neither_files_nor_processes(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:
+    _, _, folder = demo
+    assert list(folder.rglob("*")) == []
+    assert [
+        process for process in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(process.info["cmdline"] or [])
+    ] == []

@@ -1,0 +1,110 @@
+"""`penstock up` and all it started killed with -9 in the middle of 500 jobs, then started again: all finish, each once."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from tests.acceptance.test_cli import Up, started, stopped
+from tests.eventually import eventually
+
+JOBS = 500
+ENDED_BEFORE = 100
+# Writes down every run, and answers with what no second run would answer.
+HANDLER = """
+import os, time
+from pathlib import Path
+from penstock import Handler
+
+RUNS = Path(__file__).with_name("runs")
+
+class Stamp(Handler):
+    max_batch_size = 8
+
+    def inference(self, batch: list[int], /) -> list[dict]:
+        time.sleep(0.08)
+        with RUNS.open("a") as runs:
+            runs.writelines(f"{n}\\n" for n in batch)
+        return [{"n": n, "stamp": os.urandom(8).hex()} for n in batch]
+"""
+# The lease is short so that the test is.
+SETTINGS = """
+[worker]
+lease_s = 3.0
+beat_s = 1.0
+
+[models.stamp]
+source = "stamp.py"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "stamp.py").write_text(HANDLER)
+    (tmp_path / "penstock.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def submitted(up: Up) -> dict[str, int]:
+    """The number each job was given."""
+    with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client, ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda n: client.post("/v1/models/stamp/jobs", json=n), range(JOBS)))
+    assert {answer.status_code for answer in answers} == {202}
+    return {answer.json()["id"]: n for n, answer in enumerate(answers)}
+
+
+def ended(up: Up) -> list[str]:
+    """Every job that has ended, over all pages."""
+    jobs: list[dict[str, Any]] = []
+    with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client:
+        page = client.get("/v1/jobs", params={"limit": 200}).json()
+        jobs += page["data"]
+        while page["has_more"]:
+            page = client.get("/v1/jobs", params={"limit": 200, "after": page["next_after"]}).json()
+            jobs += page["data"]
+    return [job["id"] for job in jobs if job["status"] not in ("queued", "running")]
+
+
+def outputs(up: Up, jobs: list[str]) -> dict[str, Any]:
+    with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client:
+        answers = {job: client.get(f"/v1/jobs/{job}/result") for job in jobs}
+    assert {answer.status_code for answer in answers.values()} == {200}
+    return {job: json.loads(answer.content) for job, answer in answers.items()}
+
+
+def kill_all(up: Up) -> None:
+    """Nobody gets to say goodbye: not the store, not the gateway, not the worker or its children."""
+    family = [up.process, *psutil.Process(up.process.pid).children(recursive=True)]
+    assert len(family) >= 5
+    for process in family:
+        process.kill()
+    up.process.communicate()
+    eventually(lambda: not any(process.is_running() for process in family[1:]), timeout_s=10)
+
+
+def test_killed_amid_500_jobs_and_started_again_all_finish_and_each_has_one_result(folder: Path) -> None:
+    first = started(folder)
+    numbers = submitted(first)
+    eventually(lambda: len(ended(first)) >= ENDED_BEFORE, timeout_s=30)
+    seen = outputs(first, ended(first))
+    assert len(seen) < JOBS, "nothing would be left to recover"
+    kill_all(first)
+
+    second = started(folder)
+    try:
+        eventually(lambda: len(ended(second)) == JOBS, timeout_s=60)
+        results = outputs(second, list(numbers))
+        assert {job: result["n"] for job, result in results.items()} == numbers
+        assert {job: results[job] for job in seen} == seen, "a result that was shown has changed"
+        with httpx2.Client(base_url=second.ready["url"]) as client:
+            assert f'penstock_jobs_total{{model="stamp",status="succeeded"}} {JOBS}.0' in client.get("/metrics").text
+        runs = (folder / "runs").read_text().split()
+        assert len(runs) - JOBS <= 2 * 8, "only what the killed child held may run twice"
+    finally:
+        assert stopped(second) == 0

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import httpx2
+import pytest
+from redis import Redis
+
+from tests.acceptance.gateway_process import GatewayClient
+from tests.security.keyed import keyed_gateway
+
+
+@pytest.fixture(scope="session")
+def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the session's gateway prints."""
+    return tmp_path_factory.mktemp("log") / "gateway.log"
+
+
+@pytest.fixture(scope="session")
+def gateway(redis_url: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    """One gateway with keys for all tests of this folder."""
+    with gateway_log.open("wb") as log, keyed_gateway(redis_url, tmp_path_factory.mktemp("keyed"), log=log) as client:
+        yield client
+
+
+_ADDRESSES = count(1)
+
+
+@pytest.fixture
+def stranger(gateway: GatewayClient) -> Iterator[httpx2.Client]:
+    """A client of that gateway at an address of its own, so that the guesses of one test are not charged to the next."""
+    number = next(_ADDRESSES)
+    transport = httpx2.HTTPTransport(local_address=f"127.0.{1 + number // 250}.{1 + number % 250}", verify=False)
+    with httpx2.Client(base_url=gateway.base_url, transport=transport, timeout=10.0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swept(redis_url: str) -> Iterator[None]:
+    """Jobs that nobody runs would show in the figures of whoever uses the server next."""
+    yield
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()

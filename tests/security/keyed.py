@@ -1,0 +1,120 @@
+"""A gateway that takes keys, and one key of every kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from penstock.access import digest_of, new_secret
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.blobs import LocalBlobs
+from penstock.gateway.app import Gateway
+from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.openapi import document
+from penstock.gateway.options import GatewayOptions
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+
+MODELS = {"square": {"source": "square.py:Square"}}
+UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
+REQUEST_ID = "the-callers-own"
+
+
+@dataclass(frozen=True)
+class TestKey:
+    """`header` is what its holder sends."""
+
+    __test__ = False
+
+    id: str
+    roles: tuple[str, ...]
+    owner: str = ""
+    more: str = ""
+    secret: str = ""
+
+    @property
+    def header(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.id}.{self.secret}"}
+
+    @property
+    def toml(self) -> str:
+        head = f'[[keys]]\nid = "{self.id}"\nsha256 = "{digest_of(self.secret.encode())}"\nroles = {list(self.roles)}\n'
+        return head + (f'owner = "{self.owner}"\n' if self.owner else "") + self.more + "\n"
+
+
+def make(id: str, *roles: str, owner: str = "", more: str = "rate_per_s = 100000\nburst = 100000") -> TestKey:
+    return TestKey(id, roles, owner or id, more, new_secret())
+
+
+_PAST = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
+
+ALICE = make("alice", "submit", "read", owner="team-a")
+SENDER = make("sender", "submit", owner="team-a")
+READER = make("reader", "read", owner="team-a")
+BOB = make("bob", "submit", "read", owner="team-b")
+BOSS = make("boss", "manage", owner="team-boss")
+EXPIRED = make("expired", "submit", "read", "manage", owner="team-a", more=f"expires_at = {_PAST}")
+LIMITED = make("limited", "submit", "read", more="rate_per_s = 0.5\nburst = 3")
+SMALL = make("small", "submit", "read", more="max_open_jobs = 2")
+KEYS = (ALICE, SENDER, READER, BOB, BOSS, EXPIRED, LIMITED, SMALL)
+
+
+@contextmanager
+def keyed_gateway(
+    redis_url: str, folder: Path, *, keys: tuple[TestKey, ...] = KEYS, **settings: Any
+) -> Iterator[GatewayClient]:
+    """A gateway process whose keys came from a file, as a container platform mounts secrets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "keys.toml"
+    file.write_text("".join(key.toml for key in keys))
+    env = {"PENSTOCK_KEYS_FILE": str(file), **settings.pop("env", {})}
+    with gateway_process(redis_url, folder, models=MODELS, env=env, **settings) as client:
+        yield client
+
+
+def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:
+    """The paths of the OpenAPI document: a new route is attacked from the day it appears in it."""
+    nowhere = AsyncStore("redis://127.0.0.1:1")
+    gateway = Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    paths: dict[str, dict[str, Any]] = document(gateway.api, {}, keyed=keyed)["paths"]
+    return paths
+
+
+ROUTES = routes()
+OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
+WITH_ID = [(method, path) for method, path in OPERATIONS if "{job_id}" in path]
+SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {})]
+
+
+def filled(path: str, **values: str) -> str:
+    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", **values}
+    return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
+
+
+def roles_told(method: str, path: str) -> set[str]:
+    """The roles that the document says a route takes; empty for a public one."""
+    return {role for line in ROUTES[path][method.lower()]["security"] for role in line["key"]}
+
+
+def send(
+    client: httpx2.Client,
+    method: str,
+    path: str,
+    *,
+    key: TestKey | None = None,
+    headers: dict[str, str] | None = None,
+    **more: Any,
+) -> httpx2.Response:
+    """One request with the id that makes its refusals comparable."""
+    given = {"x-request-id": REQUEST_ID, **(key.header if key else {}), **(headers or {})}
+    body = {"json": {"x": 4}} if "requestBody" in ROUTES.get(path, {}).get(method.lower(), {}) else {}
+    # Where a worker happens to be announced, a prediction would wait for it.
+    params = {"params": {"deadline_s": "0.2"}} if path.startswith("/predictions") and method == "POST" else {}
+    encoded = {name: value.encode("latin-1") for name, value in given.items()}
+    return client.request(method, filled(path), headers=encoded, **{**body, **params, **more})  # type: ignore[arg-type]

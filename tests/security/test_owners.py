@@ -1,0 +1,152 @@
+"""Owners: another's job does not exist, whatever is asked of it and whatever has become of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.broker.records import NewJob
+from penstock.gateway.access import MOST_HELD
+from penstock.job import Payload
+from penstock.job_id import new_job_id
+from tests.acceptance.gateway_process import Hand
+from tests.eventually import eventually
+from tests.security.keyed import ALICE, BOB, BOSS, READER, SENDER, SMALL, UNKNOWN_ID, WITH_ID, TestKey, filled, send
+
+STATES = ("queued", "running", "succeeded", "collected")
+
+
+def submitted(gateway: httpx2.Client, key: TestKey, *, model: str = "square", **headers: str) -> dict[str, Any]:
+    answer = gateway.post(f"/v1/models/{model}/jobs", json={"x": 4}, headers={**key.header, **headers})
+    assert answer.status_code == 202, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def listed(gateway: httpx2.Client, key: TestKey, **params: str) -> list[str]:
+    return [job["id"] for job in gateway.get("/v1/jobs", params=params, headers=key.header).json()["data"]]
+
+
+@pytest.fixture(scope="module")
+def hand(redis_url: str) -> Iterator[Hand]:
+    hand = Hand(redis_url)
+    yield hand
+    hand.store.withdraw_worker(hand.name)
+    hand.store.close()
+
+
+@pytest.fixture(scope="module")
+def jobs(gateway: httpx2.Client, hand: Hand) -> dict[str, str]:
+    """A job of team-a in every state that an outsider might tell apart."""
+    hand.store.submit(
+        [gone := NewJob(new_job_id("square"), "1", Payload("application/json", b"4"), owner="team-a", result_ttl_s=0.0)]
+    )
+    done = submitted(gateway, ALICE)["id"]
+    for job in hand.claim().jobs:
+        hand.finish(job)
+    hand.store.sweep("square")
+    running = submitted(gateway, ALICE)["id"]
+    hand.claim()
+    return {"queued": submitted(gateway, ALICE)["id"], "running": running, "succeeded": done, "collected": str(gone.id)}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("method", "path"), WITH_ID)
+def test_another_owners_job_is_answered_byte_for_byte_as_one_that_never_was(
+    gateway: httpx2.Client, jobs: dict[str, str], method: str, path: str, state: str
+) -> None:
+    theirs, absent = (send(gateway, method, filled(path, job_id=id), key=BOB) for id in (jobs[state], UNKNOWN_ID))
+    assert theirs.status_code == 404
+    assert theirs.content.replace(jobs[state].encode(), UNKNOWN_ID.encode()) == absent.content
+    assert [item for item in theirs.headers.items() if item[0] != "date"] == [
+        item for item in absent.headers.items() if item[0] != "date"
+    ]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/{job_id}", "/v1/jobs/{job_id}/result"])
+def test_waiting_for_another_owners_job_is_not_held_either(gateway: httpx2.Client, jobs: dict[str, str], path: str) -> None:
+    answer = gateway.get(filled(path, job_id=jobs["running"]), params={"wait": "20"}, headers=BOB.header, timeout=2.0)
+    assert answer.status_code == 404
+
+
+def test_its_own_owner_sees_each_of_them_as_it_is(gateway: httpx2.Client, jobs: dict[str, str]) -> None:
+    statuses = {state: gateway.get(f"/v1/jobs/{id}", headers=READER.header) for state, id in jobs.items()}
+    assert statuses.pop("collected").status_code == 410
+    assert {state: answer.json()["status"] for state, answer in statuses.items()} == {state: state for state in statuses}
+
+
+def test_a_list_shows_ones_own_jobs_and_to_the_manager_all(gateway: httpx2.Client, jobs: dict[str, str]) -> None:
+    bobs = submitted(gateway, BOB)["id"]
+    assert bobs in listed(gateway, BOB)
+    assert set(listed(gateway, BOB)).isdisjoint(jobs.values())
+    assert bobs not in listed(gateway, READER)
+    assert {bobs, jobs["queued"]} <= set(listed(gateway, BOSS))
+
+
+def test_turning_the_pages_shows_each_own_job_once_and_no_id_of_others(gateway: httpx2.Client) -> None:
+    mine = {submitted(gateway, key)["id"] for _ in range(12) for key in (ALICE, BOB) if key is BOB} | set(listed(gateway, BOB))
+    for _ in range(30):
+        submitted(gateway, ALICE)
+    others = set(listed(gateway, READER))
+    seen: list[str] = []
+    after: str | None = None
+    told = ""
+    while True:
+        answer = gateway.get("/v1/jobs", params={"limit": "3", **({"after": after} if after else {})}, headers=BOB.header)
+        told += answer.text
+        seen += [job["id"] for job in answer.json()["data"]]
+        after = answer.json().get("next_after")
+        if not after:
+            break
+    assert (sorted(seen), len(seen)) == (sorted(mine), len(set(seen)))
+    assert not any(id.partition("-")[0] in told for id in others)
+
+
+def test_a_job_can_be_cancelled_by_its_owner_and_by_the_manager_alone(gateway: httpx2.Client) -> None:
+    for key, status in ((BOB, 404), (READER, 403), (SENDER, 202)):
+        id = submitted(gateway, ALICE)["id"]
+        assert gateway.delete(f"/v1/jobs/{id}", headers=key.header).status_code == status
+    assert gateway.delete(f"/v1/jobs/{submitted(gateway, ALICE)['id']}", headers=BOSS.header).status_code == 202
+
+
+def test_one_idempotency_key_of_two_owners_makes_two_jobs(gateway: httpx2.Client) -> None:
+    first, again = (submitted(gateway, key, **{"idempotency-key": "k"})["id"] for key in (ALICE, SENDER))
+    other = submitted(gateway, BOB, **{"idempotency-key": "k"})["id"]
+    assert (again == first, other == first) == (True, False)
+
+
+def test_an_owner_at_its_quota_is_told_when_to_come_back_and_others_are_served(gateway: httpx2.Client) -> None:
+    answers = [gateway.post("/v1/models/square/jobs", json={"x": 4}, headers=SMALL.header) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [202, 202, 429]
+    refusal = answers[-1]
+    assert refusal.json()["code"] == "quota_spent"
+    assert int(refusal.headers["retry-after"]) >= 1
+    submitted(gateway, BOB)
+    for answer in answers[:2]:
+        gateway.delete(f"/v1/jobs/{answer.json()['id']}", headers=SMALL.header)
+    submitted(gateway, SMALL)
+
+
+def test_a_prediction_whose_client_hangs_up_is_cancelled_although_it_has_an_owner(gateway: httpx2.Client, hand: Hand) -> None:
+    hand.announce()
+    while hand.claim().jobs:
+        pass
+    before = hand.store.stats("square").ended.get("cancelled", 0)
+    with pytest.raises(httpx2.ReadTimeout):
+        gateway.post("/predictions/square", json={"x": 4}, headers=ALICE.header, timeout=0.5)
+    eventually(lambda: hand.store.stats("square").ended.get("cancelled", 0) == before + 1)
+
+
+async def test_a_key_that_holds_too_many_answers_gets_no_more_and_others_do(gateway: httpx2.Client) -> None:
+    job = submitted(gateway, ALICE)["id"]
+    async with httpx2.AsyncClient(base_url=gateway.base_url, limits=httpx2.Limits(max_connections=100)) as client:
+
+        async def poll(key: TestKey, wait: str) -> int:
+            return (await client.get(f"/v1/jobs/{job}", params={"wait": wait}, headers=key.header, timeout=20.0)).status_code
+
+        answers = await asyncio.gather(*(poll(ALICE, "1") for _ in range(MOST_HELD + 6)), poll(READER, "0.1"))
+    assert sorted(answers) == [200] * (MOST_HELD + 1) + [429] * 6

@@ -1,0 +1,156 @@
+"""A34, A13, A37: secrets stay where they are, nothing loads code from data, and an image is measured before it is decoded."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from penstock.broker.embedded import EmbeddedServer
+from penstock.settings import Settings
+from tests.acceptance.gateway_process import gateway_process
+from tests.acceptance.test_cli import clean_environment
+from tests.eventually import eventually
+from tests.security.keyed import ALICE, BOB, KEYS, MODELS, OPERATIONS, SUBMITS, filled, keyed_gateway, send
+
+ROOT = Path(__file__).parents[2]
+CANARY = "canary-7f3a91"
+
+
+def test_no_secret_reaches_the_log_a_traceback_or_an_answer(tmp_path: Path) -> None:
+    log, answers = tmp_path / "gateway.log", []
+    wrong = {"authorization": f"Bearer alice.{CANARY}-guess"}
+    with EmbeddedServer(tmp_path / "state", fsync="everysec", users=True) as server:
+        passwords = json.loads((server.socket_path.parent / "passwords.json").read_text())
+        with log.open("wb") as output, keyed_gateway(server.gateway_url, tmp_path, log=output) as client:
+            answers += attack(client, wrong)
+            server.stop()
+            answers += attack(client, wrong)
+            eventually(lambda: "store_unavailable" in log.read_text())
+    told = log.read_text() + "".join(answers)
+    secrets = [CANARY, server.gateway_url, *passwords.values(), *(key.secret for key in KEYS)]
+    assert [secret for secret in secrets if secret in told] == []
+    assert not re.search(r"Traceback|File \"/", "".join(answers))
+
+
+def attack(client: httpx2.Client, wrong: dict[str, str]) -> list[str]:
+    """Every route with secrets in every place that a caller can fill, right keys and wrong ones."""
+    answers = [client.get("/v1/models", headers=wrong).text for _ in range(25)]
+    for method, path in OPERATIONS:
+        for headers in (ALICE.header, {**ALICE.header, "idempotency-key": CANARY, "x-request-id": "x y"}):
+            answers.append(send(client, method, path, key=BOB, headers={"x-api-key": CANARY, **headers}).text)
+    for path in SUBMITS:
+        headers = {**ALICE.header, "content-type": "application/json"}
+        content = json.dumps({"x": CANARY * 9}).encode()
+        answers.append(client.post(filled(path), headers=headers, content=content, params={"deadline_s": "0.2"}).text)
+    client.get("/v1/jobs", params={"limit": "1", "api_key": CANARY}, headers=ALICE.header)
+    return answers
+
+
+def test_settings_do_not_show_secrets_when_they_are_printed(tmp_path: Path) -> None:
+    env = {"PENSTOCK_REDIS_URL": f"redis://user:{CANARY}@127.0.0.1:1", "PENSTOCK_KEYS": ALICE.toml}
+    settings = Settings.load(None, env)
+    assert CANARY not in repr(settings)
+    assert settings.keys[0].sha256 not in repr(settings)
+    command = [sys.executable, "-m", "penstock.cli.main", "config", "show"]
+    shown = subprocess.run(
+        command, env={**clean_environment(), **env}, capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert "alice" in shown.stdout
+    assert not any(secret in shown.stdout for secret in (CANARY, ALICE.secret, settings.keys[0].sha256))
+
+
+def test_no_secret_is_on_a_command_line(redis_url: str, tmp_path: Path) -> None:
+    with gateway_process(redis_url, tmp_path, models=MODELS, processes=2, env={"PENSTOCK_KEYS": ALICE.toml}) as client:
+        family = [psutil.Process(client.process.pid), *psutil.Process(client.process.pid).children(recursive=True)]
+        words = " ".join(" ".join(process.cmdline()) for process in family)
+        assert len(family) == 3
+        assert "sha256" not in words
+        assert "redis" not in words
+        assert "unix://" not in words
+
+
+PLANTED = [
+    "import pickle\npickle.load(open('x', 'rb'))\n",
+    "from pickle import loads\n",
+    "import cloudpickle\n",
+    "import marshal\nmarshal.loads(b'')\n",
+    "import yaml\nyaml.load('')\n",
+]
+OPTIONS = [
+    "torch.load(path, weights_only=False)",
+    "np.load(path, allow_pickle=True)",
+    "yaml.unsafe_load(text)",
+    "pickle.loads(data)",
+]
+
+
+@pytest.mark.parametrize("source", PLANTED, ids=lambda source: source.splitlines()[0])
+def test_make_check_finds_a_planted_reader_of_code(source: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--no-cache",
+        "--stdin-filename",
+        str(ROOT / "broker" / "planted.py"),
+        "-",
+    ]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert re.search(r"S301|S302|S506|TID251", done.stdout)
+
+
+@pytest.mark.parametrize("line", OPTIONS)
+def test_make_check_finds_the_options_that_switch_such_readers_on(line: str, tmp_path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    found = re.search(r"^UNSAFE := (.*)$", makefile, re.MULTILINE)
+    assert found is not None
+    assert "grep -rnE '$(UNSAFE)'" in makefile
+    (tmp_path / "planted.py").write_text(line + "\n")
+    assert subprocess.run(["grep", "-rnE", found[1], str(tmp_path)], capture_output=True, check=False).returncode == 0
+    (tmp_path / "planted.py").write_text("json.loads(data)\n")
+    assert subprocess.run(["grep", "-rnE", found[1], str(tmp_path)], capture_output=True, check=False).returncode == 1
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of `side` x `side` black pixels in a few KB."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    header = side.to_bytes(4, "big") * 2 + bytes([1, 0, 0, 0, 0])
+    packer, rows = zlib.compressobj(9), io.BytesIO()
+    for _ in range(side):
+        rows.write(packer.compress(bytes(1 + (side + 7) // 8)))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows.getvalue() + packer.flush()) + chunk(b"IEND", b"")
+    )
+
+
+def test_an_image_bomb_is_refused_from_its_header() -> None:
+    pytest.importorskip("PIL")
+    program = (
+        "import resource, sys\n"
+        "sys.path.insert(0, 'examples/digits')\n"
+        "import handler\n"
+        "from penstock import Failure\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "found = handler._pixels(sys.stdin.buffer.read())\n"
+        "assert isinstance(found, Failure), found\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    data = bomb(20_000)
+    assert len(data) < 100_000
+    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) < 16 * 1024, "KiB: decoded, it would be 381 MiB"

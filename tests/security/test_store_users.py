@@ -1,0 +1,189 @@
+"""A28: what a stolen Redis password is good for. The embedded server gives gateway and worker a user each."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock.broker.embedded import EmbeddedServer
+from penstock.broker.library import library
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.users import CALLED_BY_FUNCTIONS, GATEWAY, RULES, WORKER, setuser_lines
+from penstock.errors import StoreUnavailable
+from tests.acceptance.gateway_process import gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+
+SQUARE = {"square": {"source": str(Path(__file__).parents[2] / "examples" / "square.py")}}
+REFUSED = [
+    ("EVAL", "return 1", 0),
+    ("EVAL_RO", "return 1", 0),
+    ("EVALSHA", "0" * 40, 0),
+    ("SCRIPT", "LOAD", "return 1"),
+    ("SCRIPT", "FLUSH"),
+    ("FUNCTION", "LOAD", "#!lua name=evil\nredis.register_function('evil', function() return 1 end)"),
+    ("FUNCTION", "FLUSH"),
+    ("FUNCTION", "LIST"),
+    ("FUNCTION", "DUMP"),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "dir", "/tmp"),
+    ("KEYS", "*"),
+    ("SCAN", "0"),
+    ("RANDOMKEY",),
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("REPLICAOF", "192.0.2.1", "6379"),
+    ("SLAVEOF", "192.0.2.1", "6379"),
+    ("MIGRATE", "192.0.2.1", "6379", "ps:models", "0", "10"),
+    ("DEBUG", "SLEEP", "0"),
+    ("MODULE", "LOAD", "/tmp/x.so"),
+    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "evil", "on", "nopass", "+@all"),
+    ("MONITOR",),
+    ("CLIENT", "LIST"),
+    ("CLIENT", "KILL", "TYPE", "normal"),
+    ("SHUTDOWN", "NOSAVE"),
+    ("SAVE",),
+    ("BGREWRITEAOF",),
+    ("INFO",),
+    ("DUMP", "ps:models"),
+    ("RESTORE", "ps:x", 0, "x"),
+    ("RENAME", "ps:models", "ps:x"),
+    ("OBJECT", "ENCODING", "ps:models"),
+    ("SORT", "ps:models"),
+    ("XADD", "ps:x", "*", "a", "b"),
+]
+FOREIGN_KEYS = [
+    ("GET", "another-program"),
+    ("SET", "another-program", "x"),
+    ("DEL", "another-program"),
+    ("HGETALL", "session:1"),
+    ("LPUSH", "queue", "x"),
+    ("SMEMBERS", "_kombu.other"),
+    ("PUBLISH", "another-channel", "x"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("users"), fsync="everysec", users=True) as server:
+        yield server
+
+
+@pytest.fixture(params=[GATEWAY, WORKER])
+def thief(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[redis.Redis]:
+    url = server.gateway_url if request.param == GATEWAY else server.worker_url
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("command", [*REFUSED, *FOREIGN_KEYS], ids=lambda command: " ".join(map(str, command[:2]))[:30])
+def test_a_stolen_password_does_not_run_that(thief: redis.Redis, command: tuple[str | int, ...]) -> None:
+    with pytest.raises(redis.ResponseError, match=r"(?i)no permissions|not allowed"):
+        thief.execute_command(*command)
+
+
+def test_a_function_called_with_a_foreign_key_is_refused(thief: redis.Redis) -> None:
+    suffix, _ = library()
+    with pytest.raises(redis.ResponseError):
+        thief.execute_command("FCALL", f"penstock_read_{suffix}", 1, "another:", "x", "0")
+
+
+@pytest.mark.parametrize("command", ["SUBSCRIBE", "PSUBSCRIBE"])
+@pytest.mark.parametrize("channel", ["another-channel", "*", "__keyspace@0__:*"])
+def test_foreign_channels_cannot_be_listened_to(thief: redis.Redis, command: str, channel: str) -> None:
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        thief.execute_command(command, channel)
+
+
+def test_without_a_password_nobody_gets_in(server: EmbeddedServer) -> None:
+    bare = f"unix://{server.socket_path}"
+    for url in (bare, f"unix://default:x@{server.socket_path}", f"unix://{WORKER}:wrong@{server.socket_path}"):
+        with redis.Redis.from_url(url) as client, pytest.raises(redis.AuthenticationError):
+            client.ping()
+
+
+def test_the_passwords_are_their_owners_alone_and_the_servers_file_has_only_hashes(server: EmbeddedServer) -> None:
+    folder = server.socket_path.parent
+    for name in ("passwords.json", "users.acl"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    passwords = json.loads((folder / "passwords.json").read_text()).values()
+    assert len(set(passwords)) == 3
+    assert all(len(password) >= 32 for password in passwords)
+    elsewhere = (folder / "users.acl").read_text() + server.log_path.read_text()
+    assert not any(password in elsewhere for password in passwords)
+    command = " ".join(server._command(Path("valkey-server")))
+    assert not any(password in command for password in passwords), "they would show in the list of processes"
+
+
+def test_the_functions_call_nothing_that_the_users_may_not(server: EmbeddedServer) -> None:
+    source = "\n".join(
+        file.read_text() for file in (files("penstock.broker") / "functions").iterdir() if file.name.endswith(".lua")
+    )
+    called = {name.lower() for name in re.findall(r"(?:redis\.p?call\(|later\(todo, |\{)'([A-Z]{2,})'", source)}
+    assert called - {"pubsub"} <= set(CALLED_BY_FUNCTIONS.split())
+    assert {name.partition("|")[0] for name in CALLED_BY_FUNCTIONS.split()} - called == set(), "a right that nothing needs"
+
+
+def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: EmbeddedServer, tmp_path: Path) -> None:
+    with redis.Redis.from_url(server.url) as admin:
+        admin.acl_log_reset()
+        with (
+            gateway_process(server.gateway_url, tmp_path / "g", models=SQUARE) as client,
+            WorkerProcess(server.worker_url, tmp_path / "w", SQUARE, beat_s=0.5, lease_s=2, sweep_s=0.2) as worker,
+        ):
+            worker.await_ready()
+            eventually(lambda: client.get("/readyz").status_code == 200)
+            assert client.post("/predictions/square", json={"x": 4}).json() == {"y": 16}
+            job = client.post("/v1/models/square/jobs", json={"x": 5}).json()["id"]
+            assert client.get(f"/v1/jobs/{job}/result", params={"wait": "10"}).json() == {"y": 25}
+            assert client.post(f"/v1/jobs/{job}/cancel").status_code == 409
+            assert client.get("/v1/jobs").status_code == 200
+            assert "penstock_queue_depth" in client.get("/metrics").text
+            assert "pong" in celery(server.worker_url, "inspect", "ping")
+            assert "task events enabled" in celery(server.worker_url, "control", "enable_events")
+        assert [entry for entry in admin.acl_log() if entry["username"] in (GATEWAY, WORKER)] == []
+
+
+def celery(url: str, *command: str) -> str:
+    """Celery's own command line, with the worker's rights."""
+    env = {**os.environ, "PENSTOCK_REDIS_URL": url, "PENSTOCK_MODELS": json.dumps(SQUARE)}
+    argv = [sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", *command]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False).stdout
+
+
+def test_functions_that_are_missing_are_asked_of_the_administrator(server: EmbeddedServer) -> None:
+    newer = "-- a version that nobody has loaded\n" + library()[1].partition("\n")[2].partition("\n")[2]
+    with (
+        closing(RedisStore(server.worker_url, source=newer)) as store,
+        pytest.raises(StoreUnavailable, match="may not load them") as caught,
+    ):
+        store.stats("square")
+    assert "penstock store load" in str(caught.value.hint)
+    with closing(RedisStore(server.url, source=newer)) as administrator:
+        administrator.load_functions()
+        assert administrator.stats("square").depth == 0
+
+
+def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, fsync="everysec") as server, redis.Redis.from_url(server.url) as admin:
+        for line in setuser_lines({GATEWAY: "g" * 32, WORKER: "w" * 32}):
+            assert admin.execute_command(*line.split()) == b"OK"
+        rights = admin.acl_getuser(WORKER)
+        assert rights is not None
+        assert "+fcall" in rights["commands"]
+        assert set(RULES) == {"penstock-admin", GATEWAY, WORKER}
+        url = f"unix://{WORKER}:{'w' * 32}@{server.socket_path}"
+        with redis.Redis.from_url(url) as worker, pytest.raises(redis.exceptions.NoPermissionError):
+            worker.flushall()

@@ -1,0 +1,228 @@
+"""What comes over real sockets: slow, endless, doubled, enormous. The gateway answers once and closes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from penstock.errors import CapacityError
+from penstock.gateway.wire import Room
+from tests.acceptance.gateway_process import GatewayClient, Hand
+from tests.security.keyed import ALICE, OPERATIONS, SUBMITS, filled, keyed_gateway, send
+
+MIB = 1024 * 1024
+KEY = f"Authorization: {ALICE.header['authorization']}\r\n".encode()
+POST = b"POST /predictions/square HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + KEY
+SLOW = 50
+
+
+@pytest.fixture(scope="module")
+def impatient(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    """The same gateway with deadlines that a test can wait for."""
+    patience: dict[str, Any] = {"head_timeout_s": 0.5, "body_timeout_s": 0.5, "idle_timeout_s": 0.5}
+    with keyed_gateway(redis_url, tmp_path_factory.mktemp("impatient"), **patience) as client:
+        yield client
+
+
+def address(client: httpx2.Client) -> tuple[str, int]:
+    return client.base_url.host, client.base_url.port or 80
+
+
+def exchange(client: httpx2.Client, data: bytes, *, timeout_s: float = 5.0) -> bytes:
+    """All that comes back until the gateway closes."""
+    with socket.create_connection(address(client), timeout=timeout_s) as connection:
+        connection.sendall(data)
+        answer = b""
+        while chunk := connection.recv(65_536):
+            answer += chunk
+    return answer
+
+
+SMUGGLED = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+AMBIGUOUS = {
+    "length-and-chunked": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked-and-length": b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+    "two-lengths": b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+    "a-list-of-lengths": b"Content-Length: 1, 1\r\n\r\nx",
+    "signed-length": b"Content-Length: +1\r\n\r\nx",
+    "negative-length": b"Content-Length: -1\r\n\r\nx",
+    "hexadecimal-length": b"Content-Length: 0x1\r\n\r\nx",
+    "enormous-length": b"Content-Length: 99999999999999999999999\r\n\r\nx",
+    "unknown-coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked-not-last": b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "space-before-colon": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "null-in-value": b"X-A: a\x00b\r\nContent-Length: 0\r\n\r\n",
+    "line-feed-in-extension": b"Transfer-Encoding: chunked\r\n\r\n5;a\nb\r\nhello\r\n0\r\n\r\n",
+    "bad-chunk-size": b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "enormous-chunk-size": b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+    "folded-header": b"X-A: a\r\n b: c\r\nTransfer-Encoding:\r\n chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("rest", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_a_request_that_two_readers_would_cut_differently_gets_one_answer_and_the_end(
+    impatient: GatewayClient, rest: bytes
+) -> None:
+    answer = exchange(impatient, POST + rest + SMUGGLED)
+    assert answer.count(b"HTTP/1.1 ") == 1, answer
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 408 ", b"HTTP/1.1 413 ")), answer
+    assert b'"live"' not in answer
+
+
+def test_two_good_requests_on_one_connection_are_two(impatient: GatewayClient) -> None:
+    """Or the test above would pass with a server that reads one request per connection."""
+    assert exchange(impatient, SMUGGLED * 2).count(b"HTTP/1.1 200 ") == 2
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+@pytest.mark.parametrize(
+    "headers", [{f"h{number}": "a" for number in range(5_000)}, {"h": "a" * 40_000}], ids=["5000", "large"]
+)
+def test_a_header_bomb_is_refused_whatever_the_route(
+    gateway: httpx2.Client, method: str, path: str, headers: dict[str, str]
+) -> None:
+    assert send(gateway, method, path, key=ALICE, headers=headers).status_code == 431
+
+
+def test_a_head_without_end_is_cut_off_at_64_kib(impatient: GatewayClient) -> None:
+    for endless in (b"GET /livez HTTP/1.1\r\nx: " + b"a" * 300_000, b"GET /" + b"a" * 300_000):
+        answer = exchange(impatient, endless)
+        assert answer.startswith(b"HTTP/1.1 431 "), answer[:80]
+
+
+BEGINNINGS = {
+    "silent": b"",
+    "half-a-line": b"GET /li",
+    "half-a-head": b"GET /livez HTTP/1.1\r\nHost: loc",
+    "half-a-body": POST + b"Content-Length: 100\r\n\r\n{",
+    "half-a-chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nfff\r\nhe",
+    "idle-after-an-answer": SMUGGLED,
+}
+
+
+async def trickle(client: GatewayClient, beginning: bytes) -> tuple[float, bytes]:
+    """Says no more than a byte in 50 ms; how long that was suffered, and what came back."""
+    reader, writer = await asyncio.open_connection(*address(client))
+    writer.write(beginning)
+    started, answer = time.monotonic(), b""
+    drip = asyncio.create_task(_drip(writer)) if beginning and beginning is not SMUGGLED else None
+    try:
+        async with asyncio.timeout(10.0):
+            while chunk := await reader.read(65_536):
+                answer += chunk
+    except ConnectionError:
+        pass
+    finally:
+        if drip:
+            drip.cancel()
+        writer.close()
+    return time.monotonic() - started, answer
+
+
+async def _drip(writer: asyncio.StreamWriter) -> None:
+    while True:
+        await asyncio.sleep(0.05)
+        writer.write(b"a")
+
+
+async def _slow_crowd(client: GatewayClient) -> tuple[list[tuple[float, bytes]], list[float]]:
+    crowd = [asyncio.create_task(trickle(client, start)) for start in BEGINNINGS.values() for _ in range(SLOW)]
+    waits: list[float] = []
+    async with httpx2.AsyncClient(base_url=client.base_url) as other:
+        while not all(task.done() for task in crowd) and len(waits) < 200:
+            before = time.monotonic()
+            assert (await other.get("/livez")).status_code == 200
+            waits.append(time.monotonic() - before)
+            await asyncio.sleep(0.01)
+    return [await task for task in crowd], sorted(waits)
+
+
+async def test_three_hundred_slow_clients_are_hung_up_on_and_others_do_not_feel_them(impatient: GatewayClient) -> None:
+    ends, waits = await _slow_crowd(impatient)
+    assert max(lasted for lasted, _ in ends) < 4.0
+    assert all(answer.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 200 ")) for _, answer in ends)
+    assert waits[len(waits) // 2] < 0.2
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off(impatient: GatewayClient, redis_url: str) -> None:
+    hand = Hand(redis_url)
+    job = impatient.post("/v1/models/square/jobs", json={"x": 4}, headers=ALICE.header).json()["id"]
+    for claimed in hand.claim().jobs:
+        hand.finish(claimed, b'"' + b"a" * 16 * MIB + b'"')
+    hand.store.close()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.settimeout(10.0)
+        connection.connect(address(impatient))
+        connection.sendall(f"GET /v1/jobs/{job}/result HTTP/1.1\r\nHost: localhost\r\n".encode() + KEY + b"\r\n")
+        time.sleep(3.0)  # the client's own slowness, not a wait for the gateway
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while chunk := connection.recv(1 << 20):
+                received += len(chunk)
+    assert received < 16 * MIB
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
+@pytest.mark.parametrize("media", ["application/json", "image/png"])
+def test_a_body_of_100_mib_is_refused_without_being_kept(gateway: GatewayClient, media: str, declared: bool) -> None:
+    limit = 4 * MIB if media == "application/json" else 32 * MIB
+    watched = psutil.Process(gateway.process.pid)
+    before = watched.memory_info().rss
+    chunks = (b" " * MIB for _ in range(100))
+    headers = {**ALICE.header, "content-type": media, **({"content-length": str(100 * MIB)} if declared else {})}
+    # The connection is closed on what is not worth reading, and the answer may be lost with it.
+    with contextlib.suppress(httpx2.TransportError):
+        assert gateway.post("/v1/models/square/jobs", content=chunks, headers=headers).status_code == 413
+    grown = watched.memory_info().rss - before
+    assert grown < 16 * MIB + (0 if declared else limit), f"{grown / MIB:.0f} MiB"
+
+
+def test_all_uploads_together_have_a_limit_too() -> None:
+    room = Room(100)
+    room.take(60)
+    with pytest.raises(CapacityError):
+        room.take(50)
+    room.give_back(60)
+    room.take(100)
+
+
+@pytest.mark.parametrize("path", SUBMITS)
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-gzip", "identity, gzip"])
+def test_no_body_is_inflated(gateway: httpx2.Client, path: str, coding: str) -> None:
+    answer = gateway.post(filled(path), content=b"\x1f\x8b" + b"x" * 99, headers={**ALICE.header, "content-encoding": coding})
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("path", SUBMITS)
+def test_a_flood_of_form_fields_or_part_headers_is_refused_at_once(gateway: httpx2.Client, path: str) -> None:
+    flood = b"&".join(b"a%d=1" % number for number in range(100_000))
+    parts = b"--b\r\n" + b"".join(b"h%d: a\r\n" % number for number in range(100_000)) + b"\r\nx\r\n--b--\r\n"
+    many = b"".join(b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n' for _ in range(5_000)) + b"--b--\r\n"
+    before = time.monotonic()
+    for body, media, status in (
+        (flood, "application/x-www-form-urlencoded", 415),
+        (parts, "multipart/form-data; boundary=b", 400),
+        (many, "multipart/form-data; boundary=b", 400),
+    ):
+        answer = gateway.post(filled(path), content=body, headers={**ALICE.header, "content-type": media})
+        assert answer.status_code == status, answer.text
+    assert time.monotonic() - before < 2.0
+
+
+def test_ranges_are_not_served(gateway: httpx2.Client) -> None:
+    ranges = "bytes=" + ",".join(f"{n}-" for n in range(2_000))
+    assert gateway.get("/v1/models", headers={**ALICE.header, "range": ranges}).status_code == 200
+
+
+def test_the_log_of_all_this_is_small(gateway_log: Path) -> None:
+    assert gateway_log.stat().st_size < MIB

@@ -1,0 +1,52 @@
+"""What the OpenAPI document promises. A fuzzer that read it (schemathesis) found each of these answers undocumented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.blobs import LocalBlobs
+from penstock.gateway.admission import Capacity
+from penstock.gateway.app import Gateway
+from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.openapi import document
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.registry import ModelEntry, VersionEntry
+from penstock.model_spec import ModelInfo, VersionInfo
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Gateway:
+    nowhere = AsyncStore("redis://127.0.0.1:1")
+    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+
+
+def answers(gateway: Gateway, path: str, method: str = "get", info: VersionInfo | None = None) -> dict[str, Any]:
+    version = VersionEntry("1", info, None, Capacity())
+    entry = ModelEntry(ModelInfo("m", versions={"1": info}), version, {"1": version})
+    found: dict[str, Any] = document(gateway.api, {"m": entry})["paths"][path][method]["responses"]
+    return {status: sorted(told.get("content", {})) for status, told in found.items()}
+
+
+def test_a_result_may_be_of_any_type_or_not_there_yet(gateway: Gateway) -> None:
+    told = answers(gateway, "/v1/jobs/{job_id}/result")
+    assert told == {"200": ["*/*"], "202": ["application/json"], "default": ["application/problem+json"]}
+
+
+def test_a_job_may_be_unchanged(gateway: Gateway) -> None:
+    assert answers(gateway, "/v1/jobs/{job_id}")["304"] == []
+    assert "304" not in answers(gateway, "/v1/jobs/{job_id}", "delete")
+
+
+def test_events_and_metrics_are_no_json(gateway: Gateway) -> None:
+    assert answers(gateway, "/v1/jobs/{job_id}/events")["200"] == ["text/event-stream"]
+    assert answers(gateway, "/metrics")["200"] == ["text/plain"]
+
+
+def test_a_model_without_an_output_schema_may_answer_with_bytes(gateway: Gateway) -> None:
+    assert "*/*" in answers(gateway, "/predictions/m", "post", VersionInfo())["200"]
+    typed = VersionInfo(output_schema={"type": "integer"})
+    assert answers(gateway, "/predictions/m", "post", typed)["200"] == ["application/json"]
