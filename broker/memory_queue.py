@@ -10,7 +10,8 @@ from penstock.broker.records import BatchStamp, ClaimedJob, NewJob
 from penstock.job import BANDS, BatchRecord, Job, JobError, JobState, Payload
 from penstock.job_id import JobId
 
-TOMBSTONE_S = 86_400.0
+# As long again as the result was kept, within these: a day for each answer-now request would be gigabytes.
+TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
 IDEMPOTENCY_S = 172_800.0
 FOREIGN_AGAIN_S = 15.0
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
@@ -191,7 +192,8 @@ class MemoryQueue:
     def collect(self, record: Record, *, now: float) -> None:
         del self.records[record.serial]
         self.outbox.pop(record.serial, None)
-        self.tombstones[record.serial] = (now + TOMBSTONE_S, record.new.owner)
+        stay_s = min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s))
+        self.tombstones[record.serial] = (now + stay_s, record.new.owner)
 
     def homeless(self) -> list[Record]:
         """Live jobs that stand in none of the places; there must never be one."""

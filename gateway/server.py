@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -57,8 +58,18 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         # The server raises the signal again once it has drained; a drained end is a good end.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
+        _settle_memory()
         server.run(sockets=[listener])
     return 0
+
+
+def _settle_memory() -> None:
+    """What is loaded stays until the end: no collection need look at it. Requests leave few cycles, so look for them seldom;
+    at Python's default of every 700 objects it took 8 % of a busy gateway's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def gateway_options(settings: Settings) -> GatewayOptions:

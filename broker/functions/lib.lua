@@ -22,7 +22,7 @@ local BANDS = {0, 6, 9}
 local LATE = 6
 local TICKET = 't'
 local META_TTL_MS = 86400000
-local TOMB_TTL_MS = 86400000
+local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'max_attempts', 'max_crashes',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
   'out_media', 'out_blob', 'watch', 'celery'}
