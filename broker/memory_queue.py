@@ -177,12 +177,13 @@ class MemoryQueue:
     def cancel(self, record: Record, *, now: float, token: str = "") -> None:
         self.end(record, JobState.CANCELLED, now=now, error=CANCELLED, token=token)
 
-    def crash(self, record: Record, *, now: float, token: str = "") -> bool:
+    def crash(self, record: Record, *, now: float, token: str = "", detail: str = "") -> bool:
         """Charge a crash; True when that was one too many and the job is dead."""
         record.crashes += 1
         spent = record.crashes >= record.new.max_crashes or record.attempts >= record.new.max_attempts
         if spent:
-            error = JobError("poison", f"the process running it died {record.crashes} times")
+            last = f"; the last time: {detail}" if detail else ""
+            error = JobError("poison", f"the process running it died {record.crashes} times{last}")
             self.end(record, JobState.DEAD, now=now, error=error, token=token)
         else:
             self.enqueue(record)

@@ -92,12 +92,12 @@ class MemoryStore:
 
         return [self._settle(item, delay) for item in items]
 
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]:
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
         now = self._clock()
 
         def requeue(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
             if reason is ReleaseReason.CRASHED:
-                return Settled.DEAD if queue.crash(record, now=now, token=item.token) else Settled.OK
+                return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
             record.attempts -= 1
             queue.enqueue(record)
             return Settled.OK

@@ -98,7 +98,7 @@ class Claim:
     `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone); empty when `jobs` is.
     `depth`: jobs still waiting. `retry_in_s`: none taken but some waiting, when to ask again (None: wait for a wake-up).
     `now`: Redis' clock. `foreign`: stock Celery messages found in the queue, to be submitted as jobs by the caller.
-    `stepped_over`: jobs this call moved to the late band. `expired`: blobs of inputs that ended unrun, to be deleted.
+    `stepped_over`: jobs this call moved to the late band. `expired`: jobs this call ended unrun, past their deadline.
     """
 
     jobs: tuple[ClaimedJob, ...] = ()

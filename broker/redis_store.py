@@ -142,8 +142,8 @@ class RedisStore:
         [reply] = self._run(("retry", items[0].id.model, args))
         return _settled(reply)
 
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]:
-        [reply] = self._run(("release", items[0].id.model, [worker, reason.value, *enc.pairs(items)]))
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
+        [reply] = self._run(("release", items[0].id.model, [worker, reason.value, detail, *enc.pairs(items)]))
         return _settled(reply)
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
@@ -207,11 +207,26 @@ class RedisStore:
     def withdraw_worker(self, name: str) -> None:
         self._plain(lambda r: r.hdel(WORKERS_KEY, name))
 
+    def known(self, serials: Sequence[str]) -> set[str]:
+        """Those of `serials` that have a record in any model of the registry."""
+        prefixes = [enc.prefix(model.name) for model in self.models()]
+        asked = [(serial, f"{prefix}job:{serial}") for serial in serials for prefix in prefixes]
+        found = self._plain(lambda r: _exist(r, [key for _, key in asked]))
+        return {serial for (serial, _), there in zip(asked, found, strict=True) if there}
+
     def _plain(self, command: Callable[[redis.Redis], Any]) -> Any:
         try:
             return command(self._redis)
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
+
+
+def _exist(client: redis.Redis, keys: Sequence[str]) -> list[int]:
+    # One command per key: a thousand keys in one EXISTS would hold up everybody else's call.
+    pipe = client.pipeline(transaction=False)
+    for key in keys:
+        pipe.exists(key)
+    return list(pipe.execute())
 
 
 def _settled(reply: Sequence[bytes]) -> list[Settled]:

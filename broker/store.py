@@ -65,7 +65,9 @@ class JobStore(Protocol):
         """DELAYED for `delay_s`; at the limit of attempts FAILED with `code` and `message`."""
         ...
 
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]: ...
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
+        """Back into the queue. `detail`: how the process of a `CRASHED` run died; it stands in the error of a job given up."""
+        ...
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         """Take back the jobs of workers whose lease passed or that are `gone`; promote, expire and collect what is due."""

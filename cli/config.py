@@ -33,8 +33,8 @@ def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOp
 
 @app.command()
 def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check the settings and tell every fault at once."""
-    settings = _settings(file or config)
+    """Check the settings and that the model files are there; tell every fault at once."""
+    settings = _settings(file or config, need_files=True)
     names = list(settings.models)
     if as_json:
         return print_json({"ok": True, "models": names})
@@ -47,8 +47,8 @@ def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
         yield name, _shown(name, value), settings.origin(name)
 
 
-def _settings(config: Path | None) -> Settings:
-    return plan.planned([], config=config, flags={}).settings
+def _settings(config: Path | None, *, need_files: bool = False) -> Settings:
+    return plan.planned([], config=config, flags={}, need_files=need_files).settings
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

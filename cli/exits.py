@@ -28,6 +28,7 @@ HELP = (
 
 # By kind and by the names of base classes, so that telling an error loads nothing that raised it.
 _CODES = {
+    "UsageError": USAGE,
     "JobEnded": FAILED,
     "GatewayUnreachable": UNREACHABLE,
     "UnexpectedAnswer": UNREACHABLE,
@@ -80,9 +81,16 @@ def report(error: BaseException, *, as_json: bool) -> int:
 
 def record_of(error: BaseException) -> dict[str, Any]:
     """The error as programs read it; a problem body of the gateway as it came."""
+    if code_of(error) == USAGE:
+        return {"code": "usage", "detail": _usage(error), "hint": "penstock COMMAND --help tells every option"}
     if not isinstance(error, PenstockError):
         return {"code": "bug", "detail": f"{type(error).__name__}: {error}"}
     problem = getattr(error, "problem", None)
     body = dict(problem.body) if problem is not None else {}
     own = {"code": error.kind, "detail": error.message, "hint": error.hint, "retryable": error.retryable}
     return {**{name: value for name, value in own.items() if value is not None}, **body}
+
+
+def _usage(error: BaseException) -> str:
+    """Typer's sentence on wrong usage, which names the option or argument."""
+    return str(getattr(error, "format_message", error.__str__)())

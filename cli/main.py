@@ -62,10 +62,13 @@ def root(
 
 def main() -> None:
     """Entry point. Leaves the process with one of the codes in `exits`."""
+    as_json = "--json" in sys.argv[1:]
     try:
-        app(prog_name="penstock")
+        # Standing alone, typer prints wrong usage itself, as prose; else it raises it, and returns the code of an early exit.
+        code = app(prog_name="penstock", standalone_mode=not as_json)
     except Exception as error:  # noqa: BLE001 - the last handler: every error is told in the same way
-        sys.exit(exits.report(error, as_json="--json" in sys.argv[1:]))
+        code = exits.report(error, as_json=as_json)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

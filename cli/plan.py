@@ -34,16 +34,17 @@ def planned(
     config: Path | None,
     flags: Mapping[str, Any],
     workers: int | None = None,
+    need_files: bool = False,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Plan:
-    """The plan for a command line. Raises `ConfigError` with every fault of the settings."""
+    """The plan for a command line. Raises `ConfigError` with every fault of the settings; `need_files`: missing files too."""
     environ = dict(os.environ if environ is None else environ)
     folder = folder or Path.cwd()
     inherited = environ.get("PENSTOCK_CONFIG")
     named = declared(arguments, config=config or (Path(inherited) if inherited and not arguments else None), folder=folder)
     env = _environment(environ, named, flags)
-    settings = Settings.load(named.config, env)
+    settings = Settings.load(named.config, env, need_files=need_files)
     if workers is not None:
         env[MODELS_VARIABLE] = json.dumps(_with_workers(env, settings, workers))
         settings = Settings.load(named.config, env)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.job_id import MODEL_NAME
+from penstock.settings_sources import why_absent
 
 CONFIG_NAME = "penstock.toml"
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(.+)")
@@ -93,7 +93,4 @@ def _located(source: str, folder: Path) -> tuple[str, str]:
 def _missing(path: Path) -> str:
     if path.is_dir():
         return f"is a folder without a {CONFIG_NAME}; name a file in it"
-    if not path.parent.is_dir():
-        return f"no such folder {path.parent}"
-    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
-    return f"no such file; did you mean {near[0]}?" if near else "no such file"
+    return why_absent(path)

@@ -9,6 +9,8 @@ import typer
 
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.users import GATEWAY, WORKER, setuser_lines
+from penstock.cli.connect import JsonOption
+from penstock.cli.display import print_json
 from penstock.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare a Redis of your own.")
@@ -22,15 +24,18 @@ AdminOption = Annotated[
 
 
 @app.command()
-def users() -> None:
+def users(as_json: JsonOption = False) -> None:
     """Print the commands that make a user for gateways and one for workers, with fresh passwords."""
     passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER)}
     for line in setuser_lines(passwords):
-        typer.echo(line)
+        if as_json:
+            print_json(line)
+        else:
+            typer.echo(line)
 
 
 @app.command()
-def load(redis_url: AdminOption = None) -> None:
+def load(redis_url: AdminOption = None, as_json: JsonOption = False) -> None:
     """Load this version's functions, which those users may call and not load. Repeat it after every upgrade of penstock."""
     if not redis_url:
         raise ConfigError(
@@ -41,4 +46,6 @@ def load(redis_url: AdminOption = None) -> None:
         store.load_functions()
     finally:
         store.close()
-    typer.echo("ok: the functions of this version are loaded")
+    if as_json:
+        return print_json({"ok": True})
+    return typer.echo("ok: the functions of this version are loaded")

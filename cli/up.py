@@ -57,7 +57,7 @@ def up(
         "store.state_dir": state_dir.absolute() if state_dir else None,
         "store.fsync": fsync,
     }
-    chosen = plan.planned(models or [], config=config, flags=flags, workers=workers)
+    chosen = plan.planned(models or [], config=config, flags=flags, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
     # Before anything is started: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()

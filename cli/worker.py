@@ -24,7 +24,7 @@ def worker(
     redis_url: RedisOption = None,
 ) -> None:
     """Start a worker alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
-    chosen = plan.planned(models or [], config=config, flags={"store.url": redis_url}, workers=workers)
+    chosen = plan.planned(models or [], config=config, flags={"store.url": redis_url}, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
     plan.need_store(chosen.settings)
     # In place of this process: signals and exit codes are then the worker's own.

@@ -20,7 +20,7 @@ from penstock.job_id import MODEL_NAME
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.settings_faults import explain
 from penstock.settings_keys import Keys, Table, access_rule
-from penstock.settings_sources import Layer, env_layer, file_layer, flag_layer, merge
+from penstock.settings_sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -59,6 +59,7 @@ class GatewaySettings(Table):
     max_raw_bytes: Count = 32 * MIB
     max_json_depth: Count = 64
     sync_timeout_s: Seconds = 60.0
+    heartbeat_s: Seconds = 15.0
     head_timeout_s: Seconds = 10.0
     body_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 15.0
@@ -149,11 +150,17 @@ class Settings(Table):
 
     @classmethod
     def load(
-        cls, config: Path | None = None, env: Mapping[str, str] | None = None, *, flags: Mapping[str, Any] | None = None
+        cls,
+        config: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        flags: Mapping[str, Any] | None = None,
+        need_files: bool = False,
     ) -> Settings:
         """The settings in force; raises `ConfigError` with every fault found.
 
         `config` falls back to PENSTOCK_CONFIG, `env` to the process's own. `flags` are dotted paths, None meaning not given.
+        `need_files`: a missing model file is a fault too; not so for a gateway, which may run where they are not.
         """
         env = os.environ if env is None else env
         config = config or (Path(env["PENSTOCK_CONFIG"]) if env.get("PENSTOCK_CONFIG") else None)
@@ -164,7 +171,8 @@ class Settings(Table):
         default = Layer(config.parent if config else Path.cwd())
         default.put(("store", "state_dir"), ".penstock", "default")
         tree, origins = merge(default, from_file, from_env, flag_layer(flags or {}))
-        return cls._checked(tree, origins, faults=from_file.faults + from_env.faults, config=config)
+        faults = from_file.faults + from_env.faults + (absent_files(tree, origins) if need_files else [])
+        return cls._checked(tree, origins, faults=faults, config=config)
 
     @classmethod
     def _checked(cls, tree: dict[str, Any], origins: dict[str, str], *, faults: list[str], config: Path | None) -> Settings:

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,51 @@ class Layer:
             return value
         if path in (("store", "state_dir"), ("store", "blob_dir")):
             return str(self.folder / Path(value).expanduser())
-        is_source = path[0] == "models" and len(path) in (3, 5) and path[-1] == "source"
-        return located_source(value, self.folder) if is_source else value
+        return located_source(value, self.folder) if _is_source(path) else value
 
 
 def located_source(source: str, folder: Path) -> str:
     """`source` with its file made absolute; unchanged if it names a module (`package.module:Name`)."""
+    location, name_part = _split(source)
+    return f"{folder / Path(location).expanduser()}{name_part}" if _is_file(location) else source
+
+
+def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
+    """One sentence per model file of a merged tree that is not there. Modules are not looked for: only a worker imports them."""
+    models = tree.get("models")
+    leaves = _leaves(("models",), models) if isinstance(models, dict) else ()
+    return [
+        f"{'.'.join(path)}: {location}: {why_absent(Path(location))} (from {origins.get('.'.join(path), 'default')})"
+        for path, value in leaves
+        if _is_source(path) and isinstance(value, str)
+        for location in [_split(value)[0]]
+        if _is_file(location) and not Path(location).is_file()
+    ]
+
+
+def why_absent(path: Path) -> str:
+    """What there is in place of a missing file: nothing, a folder, or a file of almost that name."""
+    if path.is_dir():
+        return "is a folder; name a file in it"
+    if not path.parent.is_dir():
+        return f"no such folder {path.parent}"
+    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    return f"no such file; did you mean {near[0]}?" if near else "no such file"
+
+
+def _is_source(path: tuple[str, ...]) -> bool:
+    own = len(path) == 3 or (len(path) == 5 and path[2] == "versions")
+    return own and path[0] == "models" and path[-1] == "source"
+
+
+def _split(source: str) -> tuple[str, str]:
+    """File or module, and `:Name` ("" for none)."""
     name = _OBJECT_NAME.search(source)
-    location, name_part = (source[: name.start()], name.group()) if name else (source, "")
-    if "/" not in location and not location.lower().endswith(_MODEL_FILES):
-        return source
-    return f"{folder / Path(location).expanduser()}{name_part}"
+    return (source[: name.start()], name.group()) if name else (source, "")
+
+
+def _is_file(location: str) -> bool:
+    return "/" in location or location.lower().endswith(_MODEL_FILES)
 
 
 def file_layer(config: Path | None) -> Layer:

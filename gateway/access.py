@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 
 from penstock.access import Role
 from penstock.errors import RateLimited, WrongRole
+from penstock.gateway.negotiation import refuse_unknown
 
 MOST_HELD = 64
 ANY = tuple(Role)
@@ -107,9 +108,13 @@ def need(caller: Caller, method: str, route: str) -> None:
 
 
 async def allowed(request: Request) -> Caller:
-    """The caller of a request whose key is for its route; every route depends on this."""
+    """The caller of a request whose key is for its route, and whose query the route knows; every route depends on this."""
     caller: Caller = request.scope["caller"]
-    need(caller, request.method, request.scope["route"].path)
+    route = request.scope["route"]
+    need(caller, request.method, route.path)
+    if route.path.startswith("/v1/"):
+        # A misspelt filter or wait must not pass for none. Probes take anything: some of their callers add what they like.
+        refuse_unknown(request.query_params, [field.alias for field in route.dependant.query_params])
     return caller
 
 

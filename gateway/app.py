@@ -94,7 +94,7 @@ class Gateway:
         holds = Holds()
         self._routers = [
             JobReads(store, registry=self.registry, results=results, lifetime=lifetime, holds=holds).router(),
-            JobEvents(store, lifetime=lifetime, holds=holds).router(),
+            JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
             Health(store, registry=self.registry, lifetime=lifetime).router(),
             *([scrape_router(self.scrape)] if options.metrics else []),
         ]
@@ -192,6 +192,9 @@ class Gateway:
 
     async def _others(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         seen = [CLIENT_GONE]
+        if scope["method"] == "HEAD" and scope["path"] in PROBES:
+            # As a GET; the server, which has the request as it came, sends no body.
+            scope = {**scope, "method": "GET"}
 
         async def sending(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -290,4 +293,4 @@ def allowed_methods(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
     for route in (route for router in routers for route in router.routes):
         if route.matches(scope)[0] is not Match.NONE:
             found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+    return sorted(found | ({"HEAD"} if scope["path"] in PROBES else set()))

@@ -20,7 +20,6 @@ from penstock.gateway.views import change_id, job_body
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
 
-HEARTBEAT_S = 15.0
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 _CHANGE_ID = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d)c?")
@@ -29,7 +28,10 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 
 
 class JobEvents:
-    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, holds: Holds) -> None:
+    """`heartbeat_s`: how long a stream may be silent, so that no proxy takes it for dead."""
+
+    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, holds: Holds, heartbeat_s: float) -> None:
+        self._heartbeat_s = heartbeat_s
         self._holds = holds
         self._store = store
         self._lifetime = lifetime
@@ -78,8 +80,8 @@ class JobEvents:
                 last_seen = change_id(record)
                 yield event("status", last_seen, job_body(record))
             started = time.monotonic()
-            if await next_change(waiter, HEARTBEAT_S, stop=self._lifetime.draining) is None:
-                if time.monotonic() - started >= HEARTBEAT_S:
+            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.draining) is None:
+                if time.monotonic() - started >= self._heartbeat_s:
                     yield HEARTBEAT
                 continue
             record = await self._store.read(job)

@@ -16,7 +16,7 @@ from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.access import CallerParam
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.problems import STORE_AWAY, TITLES, NotReady
-from penstock.gateway.registry import ModelEntry, Registry
+from penstock.gateway.registry import ModelEntry, Registry, why_unserved
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 Missing = list[dict[str, str]]
@@ -90,14 +90,8 @@ class Health:
             return [_lack("store", STORE_AWAY)]
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
-        return [_lack(entry.name, self._why(entry)) for entry in models if not entry.default.capacity.ready_slots]
-
-    def _why(self, entry: ModelEntry) -> str:
-        slots = [slot for worker in self._registry.workers for slot in worker.slots if slot.model == entry.name]
-        failed = [slot.error for slot in slots if slot.state == "failed" and slot.error]
-        if failed:
-            return f"could not be loaded: {failed[0][:200]}"
-        return "still loading" if slots else "no live worker serves it"
+        lacking = [entry for entry in models if not entry.default.capacity.ready_slots]
+        return [_lack(entry.name, why_unserved(self._registry.workers, entry.name, entry.default.name)) for entry in lacking]
 
     def _served(self, entry: ModelEntry) -> dict[str, Any]:
         slots = [slot for worker in self._registry.workers for slot in worker.slots if slot.model == entry.name]

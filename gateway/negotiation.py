@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -80,14 +80,18 @@ def submit_options(query: bytes) -> SubmitOptions:
     if not query:
         return _DEFAULT_OPTIONS
     given = parse_query(query)
-    unknown = [name for name in given if name not in _SUBMIT_NAMES]
-    if unknown:
-        raise BadRequest(f"unknown query parameter {unknown[0][:80]!r}; a submit takes {', '.join(_SUBMIT_NAMES)}")
+    refuse_unknown(given, _SUBMIT_NAMES)
     deadline = given.get("deadline_s")
     return SubmitOptions(
         priority=_priority(given.get("priority", Priority.INTERACTIVE.value)),
         deadline_s=None if deadline is None else seconds(deadline, name="deadline_s"),
     )
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise BadRequest(f"unknown query parameter {unknown[:80]!r}; this path takes {', '.join(known) or 'none'}")
 
 
 def parse_query(query: bytes) -> dict[str, str]:

@@ -26,6 +26,7 @@ class GatewayOptions:
     max_json_depth: int = 64
     inline_input_bytes: int = 16 * KIB
     sync_timeout_s: float = 60.0
+    heartbeat_s: float = 15.0
     max_requests: int = 512
     max_upload_bytes: int = 256 * MIB
     keys: tuple[Key, ...] = ()

@@ -17,7 +17,7 @@ from penstock.gateway.metrics import Metrics
 from penstock.gateway.negotiation import JSON, Head
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.problems import AnswerTimeout
-from penstock.gateway.registry import Registry
+from penstock.gateway.registry import Registry, why_unserved
 from penstock.gateway.results import Results, end_of, next_end
 from penstock.gateway.submit import Asked, Intake
 from penstock.gateway.wire import ClientGone, Receive, Scope, Send
@@ -75,10 +75,11 @@ class PredictEndpoint:
         entry, version = await self._registry.find(asked.model.name, asked.version.name)
         if version.capacity.ready_slots:
             return
+        why = why_unserved(self._registry.workers, entry.name, version.name)
         error = NoWorker(
-            f"no live worker serves model {entry.name!r} version {version.name!r}",
+            f"model {entry.name!r} version {version.name!r} has no ready worker: {why}",
             retry_after_s=5.0,
-            hint=f"Start one with `penstock worker`, or queue the work: POST /v1/models/{entry.name}/jobs",
+            hint=f"`penstock workers` lists those alive. Or queue the work: POST /v1/models/{entry.name}/jobs",
         )
         self._metrics.refused(entry.name, error)
         raise error

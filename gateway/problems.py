@@ -152,7 +152,7 @@ TITLES = {
     "headers_too_large": "The headers are too large or too many",
     "gateway_busy": "The gateway serves too many requests at once",
     "store_unavailable": "The job store cannot be reached",
-    "no_worker": "No live worker serves the model",
+    "no_worker": "No worker is ready to serve the model",
     "not_ready": "Not ready",
     "sync_timeout": "No answer within the time limit",
     "timeout": "The model ran past its time limit",

@@ -228,6 +228,15 @@ def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Valid
         return None
 
 
+def why_unserved(workers: Iterable[WorkerInfo], model: str, version: str) -> str:
+    """Why a version without a ready slot has none: its load error, else that it loads, else that nobody has it."""
+    slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
+    failed = [slot.error for slot in slots if slot.state == "failed"]
+    if failed:
+        return f"could not be loaded: {failed[0][:200] or 'the log of its worker says why'}"
+    return "still loading" if slots else "no live worker serves it"
+
+
 def unknown_model(name: str, known: Iterable[str]) -> NotFound:
     names = list(known)
     near = difflib.get_close_matches(name[:64], names, n=3, cutoff=0.5)

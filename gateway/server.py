@@ -89,6 +89,7 @@ def gateway_options(settings: Settings) -> GatewayOptions:
         max_json_depth=table.max_json_depth,
         inline_input_bytes=settings.store.inline_input_bytes,
         sync_timeout_s=table.sync_timeout_s,
+        heartbeat_s=table.heartbeat_s,
     )
 
 
@@ -177,7 +178,7 @@ def die_with_parent() -> None:
 
 def configure_logs() -> None:
     """One JSON object per line on stdout, pretty on a terminal; no payloads, no local variables."""
-    renderer: Any = structlog.dev.ConsoleRenderer() if sys.stdout.isatty() else structlog.processors.JSONRenderer()
+    renderer = log_renderer(terminal=sys.stdout.isatty())
     before: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -197,6 +198,12 @@ def configure_logs() -> None:
     # A line per malformed request would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+def log_renderer(*, terminal: bool) -> Any:
+    if terminal:
+        return structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+    return structlog.processors.JSONRenderer()
 
 
 def main(arguments: list[str]) -> int:

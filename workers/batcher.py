@@ -36,7 +36,10 @@ SOLO = "solo"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The batch record: jobs leased to one slot, on their way through its child. `fresh`: the device was idle then."""
+    """The batch record: jobs leased to one slot, on their way through its child. `fresh`: the device was idle then.
+
+    Moments are monotonic, but for `leased_at`: that of the claim once more, as Unix time by Redis' clock.
+    """
 
     jobs: tuple[ClaimedJob, ...]
     reason: str
@@ -45,6 +48,7 @@ class Held:
     claimed_at: float
     given_at: float = 0.0
     fresh: bool = False
+    leased_at: float = 0.0
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ from penstock.broker.blobs import BlobStore
 from penstock.broker.redis_store import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
+from penstock.workers.orphans import Orphans
 from penstock.workers.slot import Slot
 
 log = structlog.get_logger(__name__)
@@ -105,17 +106,18 @@ class Beat:
 
 
 class Sweeper:
-    """One round: every model's due jobs promoted, expired or collected, and the jobs of dead workers taken back."""
+    """One round: every model's due jobs promoted, expired or collected, and the jobs of dead workers taken back.
 
-    def __init__(
-        self, store: RedisStore, blobs: BlobStore, models: Sequence[str], *, lease_s: float, beat_s: float, sweep_s: float
-    ) -> None:
+    Last and seldom, blobs that no record names are collected.
+    """
+
+    def __init__(self, store: RedisStore, blobs: BlobStore, models: Sequence[str], *, lease_s: float, beat_s: float) -> None:
         self._store = store
         self._blobs = blobs
         self._models = models
         self._lease_s = lease_s
         self._beat_s = beat_s
-        self._sweep_s = sweep_s
+        self._orphans = Orphans(store, blobs)
         self._missing: dict[str, frozenset[str]] = {}
         self._cursors: dict[str, str] = {}
         self._reconcile_at = 0.0
@@ -157,6 +159,7 @@ class Sweeper:
         if now >= self._reconcile_at:
             self._reconcile()
             self._reconcile_at = now + _RECONCILE_S
+        self._orphans.once(now)
 
     def _gone(self, model: str, now: float) -> list[str]:
         """Lease holders missing in two rounds. A mended link proves nothing: after a restart of Redis all are missing."""

@@ -32,6 +32,7 @@ SUCCESSES_PER_S = 500
 _MESSAGE_EVENTS = 512
 _BACKLOG = 20_000
 _RETRY_S = 2.0
+_GATHER_S = 0.2
 
 _Event = tuple[str, dict[str, Any]]
 
@@ -65,7 +66,7 @@ class EventFeed:
         self._sampler = Sampler()
         self._count_lock = threading.Lock()
         self._bell = threading.Event()
-        self._over = False
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
     def follow(self, listened: Callable[[], bool]) -> None:
@@ -76,7 +77,7 @@ class EventFeed:
         self._thread.start()
 
     def stop(self) -> None:
-        self._over = True
+        self._over.set()
         self._bell.set()
         self._thread.join(timeout=2.0)
 
@@ -130,7 +131,7 @@ class EventFeed:
     # Sent by the thread.
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._over.is_set():
             self._bell.wait()
             self._bell.clear()
             try:
@@ -148,7 +149,9 @@ class EventFeed:
             dispatcher = self._app.events.Dispatcher(
                 connection, hostname=self._hostname, buffer_group=frozenset({"task"}), buffer_limit=_MESSAGE_EVENTS
             )
-            while not self._over:
+            while not self._over.is_set():
+                # kombu's publish takes longer than a small batch does; one message for many keeps it off the slots' backs.
+                self._over.wait(_GATHER_S)
                 self._send(dispatcher)
                 if not self._bell.wait(timeout=30.0):
                     return

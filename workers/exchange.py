@@ -17,7 +17,7 @@ from penstock.job import JobState, Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.foreign import Rejected, job_from
-from penstock.workers.settle import Retry, blob_name, too_large
+from penstock.workers.settle import Accepted, Retry, blob_name, too_large
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
@@ -40,7 +40,7 @@ class SlotStore(Protocol):
 
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]: ...
 
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]: ...
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = ...) -> list[Settled]: ...
 
     def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None: ...
 
@@ -49,12 +49,16 @@ class SlotStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """`inputs`: per ending the blob of its input, or an empty name; left out where none is to be deleted."""
+    """`inputs`: per ending the blob of its input, or an empty name; left out where none is to be deleted.
+
+    `accepted`: per ending when its job came in; left out where nobody counts.
+    """
 
     endings: tuple[Ending, ...]
     worker: str
     stamp: BatchStamp
     inputs: tuple[str, ...] = ()
+    accepted: tuple[Accepted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,12 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """`detail`: how the process died, for those that crashed."""
+
     items: tuple[GiveBack, ...]
     worker: str
     reason: ReleaseReason
+    detail: str = ""
 
 
 Debt = Finish | TryAgain | Release
@@ -122,7 +129,7 @@ class Exchange:
                 self._store.retry([retry.item], worker=worker, delay_s=retry.delay_s, code=retry.code, message=retry.message)
             case Release():
                 failpoint("in_release")
-                self._store.release(debt.items, worker=debt.worker, reason=debt.reason)
+                self._store.release(debt.items, worker=debt.worker, reason=debt.reason, detail=debt.detail)
 
     def _stored(self, debt: Finish) -> Finish:
         """The same with large outputs in the blob store.

@@ -71,14 +71,7 @@ class Fleet:
         self._sweep_store = RedisStore(self._url, name=f"penstock-sweep-{os.getpid()}")
         worker = settings.worker
         beat = Beat(self._beat_store, self._living, lease_s=worker.lease_s, announce=self._announce)
-        sweeper = Sweeper(
-            self._sweep_store,
-            self._blobs,
-            list(settings.models),
-            lease_s=worker.lease_s,
-            beat_s=worker.beat_s,
-            sweep_s=worker.sweep_s,
-        )
+        sweeper = Sweeper(self._sweep_store, self._blobs, list(settings.models), lease_s=worker.lease_s, beat_s=worker.beat_s)
         self._beat = Rounds("beat", worker.beat_s, beat.once, on_failure=BEAT_MISSED)
         self._sweeper = Rounds("sweeper", worker.sweep_s, sweeper.once, on_failure=SWEEP_MISSED)
 

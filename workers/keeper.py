@@ -26,6 +26,7 @@ CHILD_RECYCLED = "child_recycled"
 HANDLER_SAID = "handler_said"
 
 STOP_WITHIN_S = 2.0
+_LEAVES_WITHIN_S = 0.2
 _LINE_CHARS = 256
 _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8
@@ -79,6 +80,8 @@ class Keeper:
         self._head_since = 0.0
         self._start_at = float("-inf")
         self._hung = False
+        # Why this child is ended by us; its exit alone would look like a kill for want of memory.
+        self._why = ""
         self._recycled = False
         self._measure_at = float("-inf")
         self.restarts = Restarts()
@@ -95,7 +98,7 @@ class Keeper:
             if now >= self._start_at:
                 self._start(now)
         elif not self._hung and now > self._limit_at():
-            self._hung = True
+            self._hung, self._why = True, self._late()
             log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
             self._child.kill()
         elif self._worn(self._child, now) and not self._batches and self.state == "ready":
@@ -115,6 +118,12 @@ class Keeper:
                 log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid)
         return self._recycled
 
+    def _late(self) -> str:
+        limits = self._spec.limits
+        if self.state == "ready":
+            return f"killed: ran longer than {limits.max_run_s:g} s"
+        return f"killed: loaded for longer than {limits.load_timeout_s:g} s"
+
     def due_at(self) -> float:
         """When `tend` has something to do."""
         return self._start_at if self._child is None else self._limit_at()
@@ -132,6 +141,7 @@ class Keeper:
     def _start(self, now: float) -> None:
         self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
         self._hung = self._recycled = False
+        self._why = ""
         if self.state != "failed":
             # A model that could not be loaded stays failed for readers until it is: a retry is no news.
             self.state = "loading"
@@ -171,11 +181,14 @@ class Keeper:
         except ChildGone:
             # It may have closed the wire and live on; its exit is what counts.
             self._mute(child.wire.fileno())
+            if not (self._why or self._recycled or child.ended(within_s=_LEAVES_WITHIN_S)):
+                self._why = "killed: it closed its connection and lived on"
             child.kill()
             return []
         except (msgspec.DecodeError, InternalError) as error:
             log.error(CHILD_KILLED, model=self._spec.name, pid=child.pid, reason=f"unreadable answer: {error}")
             self._mute(child.wire.fileno())
+            self._why = "killed: its answer could not be read"
             child.kill()
             return []
         return [event for frame in frames if (event := self._event(frame, now)) is not None]
@@ -187,7 +200,7 @@ class Keeper:
             case Ready():
                 return self._up(frame)
             case LoadFailed(message):
-                self.state, self.error = "failed", message
+                self.state, self.error, self._why = "failed", message, "stopped after the failed load"
                 log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
                 return Unloadable(message)
 
@@ -268,7 +281,7 @@ class Keeper:
 
     def _bury(self, child: ChildProcess, now: float) -> list[Event]:
         child.ended(within_s=1.0)
-        how = f"killed: ran longer than {self._spec.limits.max_run_s:g} s" if self._hung else child.how()
+        how = self._why or child.how()
         self._log(child)
         events: list[Event] = [Lost(held, cause, how) for held, cause in self._blame(child)]
         if self._recycled:
@@ -276,7 +289,8 @@ class Keeper:
             self._forget(child)
             return events
         if self.state == "loading":
-            self.state, self.error = "failed", f"the process {how} while it loaded the model"
+            told = f"was {self._why}" if self._why else f"{how} while it loaded the model"
+            self.state, self.error = "failed", f"the process {told}"
             events.append(Unloadable(self.error))
         elif self.state == "ready":
             self.state = "loading"

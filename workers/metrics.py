@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from penstock.broker.records import Settled
 from penstock.errors import ConfigError
+from penstock.job import Priority
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
 from penstock.workers.exchange import Finish
@@ -29,6 +30,22 @@ class Metrics:
         self._batch_wait = Histogram(
             "penstock_batch_wait_seconds", "Claimed to handler start.", ["model"], buckets=_WAIT_BUCKETS_S, registry=registry
         )
+        self._queue_wait = Histogram(
+            "penstock_queue_wait_seconds",
+            "Accepted to first claimed.",
+            ["model", "priority"],
+            buckets=_WAIT_BUCKETS_S,
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "penstock_job_duration_seconds",
+            "Accepted to settled.",
+            ["model", "priority"],
+            buckets=_WAIT_BUCKETS_S,
+            registry=registry,
+        )
+        # Looking a child up by its labels costs as much as the observation itself, and these two are observed per job.
+        self._per_job: dict[tuple[str, Priority], tuple[Histogram, Histogram]] = {}
         self._handler = Histogram(
             "penstock_handler_seconds", "Per stage of a batch.", ["model", "stage"], buckets=_RUN_BUCKETS_S, registry=registry
         )
@@ -58,8 +75,13 @@ class Metrics:
         self._serving = True
 
     def claimed(self, spec: ModelSpec, held: Held) -> None:
-        if self._serving:
-            self._consumed.labels(spec.name, self._worker).set(time.time())
+        if not self._serving:
+            return
+        self._consumed.labels(spec.name, self._worker).set(time.time())
+        for job in held.jobs:
+            # A later run waited for the earlier one too, and a job has one wait only.
+            if job.attempts == 1:
+                self._of(spec.name, job.priority)[0].observe(max(0.0, held.leased_at - job.created_at))
 
     def ran(self, spec: ModelSpec, held: Held, done: Done) -> None:
         if not self._serving:
@@ -71,7 +93,21 @@ class Metrics:
         for stage, seconds in stages.items():
             self._handler.labels(spec.name, stage).observe(seconds)
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None: ...
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None:
+        if not self._serving:
+            return
+        now = time.monotonic()
+        for job, answer in zip(finish.accepted, answers, strict=True):
+            if answer is not Settled.STALE:
+                self._of(spec.name, job.priority)[1].observe(max(0.0, now - job.at))
+
+    def _of(self, model: str, priority: Priority) -> tuple[Histogram, Histogram]:
+        """Queue wait and duration of such jobs."""
+        found = self._per_job.get((model, priority))
+        if found is None:
+            found = self._queue_wait.labels(model, priority.value), self._duration.labels(model, priority.value)
+            self._per_job[model, priority] = found
+        return found
 
     def lost(self, spec: ModelSpec, cause: Cause) -> None:
         self._restarts.labels(spec.name, cause.value).inc()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack
 from penstock.errors import InternalError
-from penstock.job import JobState, Payload
+from penstock.job import JobState, Payload, Priority
 from penstock.workers.batcher import Held
 from penstock.workers.frames import Done, Failed, Outcome, Output
 
@@ -27,16 +28,24 @@ class Retry:
     message: str
 
 
+class Accepted(NamedTuple):
+    """When a job was accepted, on this machine's monotonic clock, and with which priority."""
+
+    priority: Priority
+    at: float
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a batch that ran. `stamp` is what each of its jobs records of it; `inputs` the blob that each ending's
-    job had as its input, or an empty name.
+    """What becomes of a batch that ran. `stamp` is what each of its jobs records of it; per ending, `inputs` holds the blob
+    that its job had as its input, or an empty name, and `accepted` when that job came in.
     """
 
     endings: tuple[Ending, ...]
     retries: tuple[Retry, ...]
     stamp: BatchStamp
     inputs: tuple[str, ...] = ()
+    accepted: tuple[Accepted, ...] = ()
 
 
 def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.random) -> Verdict:
@@ -44,15 +53,22 @@ def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.rando
     if len(done.outcomes) != held.size:
         raise InternalError(f"batch {done.batch} had {held.size} items and came back with {len(done.outcomes)} outcomes")
     endings: list[Ending] = []
-    inputs: list[str] = []
+    ended: list[ClaimedJob] = []
     retries: list[Retry] = []
     for job, outcome in zip(held.jobs, done.outcomes, strict=True):
         if isinstance(outcome, Failed) and outcome.retryable:
             retries.append(_retry(job, outcome, jitter()))
         else:
             endings.append(_ending(job, outcome))
-            inputs.append(job.input.blob)
-    return Verdict(tuple(endings), tuple(retries), stamp_of(held, done), tuple(inputs))
+            ended.append(job)
+    inputs = tuple(job.input.blob for job in ended)
+    return Verdict(tuple(endings), tuple(retries), stamp_of(held, done), inputs, accepted(held, ended))
+
+
+def accepted(held: Held, jobs: Iterable[ClaimedJob]) -> tuple[Accepted, ...]:
+    # The claim is known on both clocks, so that a machine whose wall clock is wrong still measures right.
+    shift = held.claimed_at - held.leased_at
+    return tuple(Accepted(job.priority, job.created_at + shift) for job in jobs)
 
 
 def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:

@@ -27,7 +27,7 @@ from penstock.workers.keeper import Cause, Event, Keeper, Lost, Ran, Unloadable,
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
 from penstock.workers.pins import Pin
-from penstock.workers.settle import decide, failure, give_back
+from penstock.workers.settle import accepted, decide, failure, give_back
 from penstock.workers.surroundings import Surroundings
 
 log = structlog.get_logger(__name__)
@@ -37,6 +37,7 @@ LEASE_LOST = "lease_lost"
 LEASE_LAPSED = "lease_lapsed"
 BATCH_LOST = "batch_lost"
 SLOT_FAULT = "slot_fault"
+MISCOUNTED = "answered with a wrong number of outcomes"
 
 _RETRY_STORE_S = (0.1, 2.0)
 _SETTLE_LATE_S = 5.0
@@ -196,10 +197,10 @@ class Slot:
             verdict = decide(held, done)
         except InternalError:
             log.exception(SLOT_FAULT, model=self.spec.name)
-            self._give_back(held.jobs, held.worker, ReleaseReason.CRASHED)
+            self._give_back(held.jobs, held.worker, ReleaseReason.CRASHED, MISCOUNTED)
             return
         if verdict.endings:
-            self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp, verdict.inputs))
+            self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp, verdict.inputs, verdict.accepted))
         for retry in verdict.retries:
             self._exchange.owe(TryAgain(retry, held.worker))
         for observer in self._around.observers:
@@ -212,7 +213,7 @@ class Slot:
             message = f"ran longer than the model's max_run_s of {self.spec.limits.max_run_s:g} s and was stopped"
             self._fail(held, held.jobs, "timeout", message)
         else:
-            self._give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value))
+            self._give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value), lost.how)
         for observer in self._around.observers:
             observer.lost(self.spec, lost.cause)
 
@@ -268,8 +269,8 @@ class Slot:
             self._give_back(held.jobs, held.worker, reason)
         self._waiting.clear()
 
-    def _give_back(self, jobs: Sequence[ClaimedJob], worker: str, reason: ReleaseReason) -> None:
-        self._exchange.owe(Release(tuple(give_back(jobs)), worker, reason))
+    def _give_back(self, jobs: Sequence[ClaimedJob], worker: str, reason: ReleaseReason, detail: str = "") -> None:
+        self._exchange.owe(Release(tuple(give_back(jobs)), worker, reason, detail))
 
     def _abandon(self) -> None:
         """Drop all that is held, as nobody's, and go on under a new name."""
@@ -359,7 +360,7 @@ class Slot:
         if claim.jobs:
             failpoint("after_claim")
             self.lease.confirmed(asked_at)
-            held = Held(claim.jobs, claim.reason, request.worker, request.nonce, claimed_at=now)
+            held = Held(claim.jobs, claim.reason, request.worker, request.nonce, claimed_at=now, leased_at=claim.now)
             self._waiting.append(held)
             for observer in self._around.observers:
                 observer.claimed(self.spec, held)
@@ -380,7 +381,8 @@ class Slot:
 
     def _fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str) -> None:
         endings = tuple(failure(job, code, message) for job in jobs)
-        self._exchange.owe(Finish(endings, held.worker, BatchStamp(id=held.nonce, size=held.size, reason=held.reason)))
+        stamp = BatchStamp(id=held.nonce, size=held.size, reason=held.reason)
+        self._exchange.owe(Finish(endings, held.worker, stamp, accepted=accepted(held, jobs)))
 
     def _close(self) -> None:
         self._deafen()

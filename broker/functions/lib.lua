@@ -256,12 +256,13 @@ local function fence(job, token)
   return 'ok'
 end
 
--- A leased job whose run ended without a verdict and by a crash: alone next time, or given up.
-local function crash_job(p, serial, job, now, todo, token)
+-- A leased job whose run ended without a verdict and by a crash: alone next time, or given up. `detail` may be absent or empty.
+local function crash_job(p, serial, job, now, todo, token, detail)
   local crashes = job.crashes + 1
   redis.call('HSET', p .. 'job:' .. serial, 'crashes', crashes)
   if crashes >= tonumber(job.max_crashes) or job.attempts >= tonumber(job.max_attempts) then -- guard:crashes
-    kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times', token)
+    local last = detail and detail ~= '' and '; the last time: ' .. detail or ''
+    kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times' .. last, token)
     return 'dead'
   end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')

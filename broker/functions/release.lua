@@ -1,8 +1,8 @@
 -- release: give leased jobs back without a verdict. Only reason 'crashed' is charged: the attempt stays, crash + 1, alone next time.
--- ARGS: worker, reason, then per job: serial, token
+-- ARGS: worker, reason, how the process died (may be empty), then per job: serial, token
 -- REPLY: per job ok | dead (crashes or attempts spent) | cancelled | already | stale
 
-local function release_one(p, serial, token, reason, now, todo)
+local function release_one(p, serial, token, reason, detail, now, todo)
   local job = load_job(p, serial, ENDING)
   local answer = fence(job, token)
   if answer == 'stale' then count(todo, 'stale', 1) end
@@ -11,7 +11,7 @@ local function release_one(p, serial, token, reason, now, todo)
     cancel_job(p, serial, job, now, todo, token)
     return 'cancelled', true
   end
-  if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token), true end
+  if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token, detail), true end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '', 'attempts', job.attempts - 1)
   requeue(p, serial, job)
   return 'ok', true
@@ -19,8 +19,8 @@ end
 
 local function release(keys, args)
   local p, now, todo, reply = keys[1], now_ms(), {}, {}
-  for i = 3, #args, 2 do
-    local answer, left = release_one(p, args[i], args[i + 1], args[2], now, todo)
+  for i = 4, #args, 2 do
+    local answer, left = release_one(p, args[i], args[i + 1], args[2], args[3], now, todo)
     if left then redis.call('HDEL', p .. 'held:' .. args[1], args[i]) end
     reply[#reply + 1] = answer
   end

@@ -39,15 +39,21 @@ class NotReady(Exception):
     """The server ended, or did not answer in time."""
 
 
+class NotEnded(Exception):
+    """The server answered everything, and then did not end as it should."""
+
+
 def main() -> int:
-    """0 when every image got its answer; else the end of the server's log, and 1."""
+    """0 when every image got its answer and the server ended by itself; else the end of the server's log, and 1."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         log = Path(folder) / "server.log"
         try:
+            started_at = time.monotonic()
             with running_server(Path(folder), log) as url:
+                console.print(f"ready in {time.monotonic() - started_at:.1f} s")
                 show(console, url)
-        except (NotReady, PenstockError) as error:
+        except (NotReady, NotEnded, PenstockError) as error:
             console.print(f"[red]{type(error).__name__}: {error}[/red]", *log_tail(log), sep="\n")
             return 1
     return 0
@@ -55,17 +61,23 @@ def main() -> int:
 
 @contextlib.contextmanager
 def running_server(folder: Path, log: Path) -> Iterator[str]:
-    """The URL of a ready server, which is ended with SIGTERM on leaving."""
+    """The URL of a ready server, which is ended with SIGTERM on leaving. Raises `NotEnded` when that is not enough."""
     port = free_port()
-    command = [sys.executable, "-m", "penstock.cli.main", "up", str(HERE / "penstock.toml"), "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env=environment(os.environ, folder))
+        server = subprocess.Popen(command(port), stdout=output, stderr=output, cwd=folder, env=environment(os.environ, folder))
         try:
             wait_until_ready(server, url, time.monotonic() + READY_TIMEOUT_S)
             yield url
         finally:
-            stop(server)
+            fault = stop(server)
+    # Only here: what failed before is the better reason.
+    if fault:
+        raise NotEnded(f"the server {fault}; the end of its log follows")
+
+
+def command(port: int) -> list[str]:
+    return [sys.executable, "-m", "penstock.cli.main", "up", str(HERE / "penstock.toml"), "--port", str(port)]
 
 
 def environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -94,8 +106,8 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, give_up_at: floa
     raise NotReady(f"the server was not ready after {READY_TIMEOUT_S:.0f} s; the end of its log follows")
 
 
-def stop(server: subprocess.Popen[bytes]) -> None:
-    """SIGTERM drains; only a server that does not end by then is killed."""
+def stop(server: subprocess.Popen[bytes]) -> str:
+    """How the server ended unlike it should, "" if it did well. SIGTERM drains; what does not end by then is killed."""
     if server.poll() is None:
         server.send_signal(signal.SIGTERM)
     try:
@@ -103,6 +115,8 @@ def stop(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
+        return f"did not end within {STOP_TIMEOUT_S:g} s of SIGTERM and had to be killed"
+    return f"ended with exit code {server.returncode}" if server.returncode else ""
 
 
 def show(console: Console, url: str) -> None:

@@ -54,7 +54,7 @@ class ShakyStore:
         self._take("retry", items)
         return [self.answer for _ in items]
 
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason) -> list[Settled]:
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
         self._take("release", items)
         return [self.answer for _ in items]
 

@@ -1,0 +1,98 @@
+"""`python -m tests.faults`: inject faults into real processes and print the score sheet."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults import sheet
+from tests.faults.catalogue import CELERY, PENSTOCK, Fault, Setting
+from tests.faults.checker import Verdict
+from tests.faults.scenarios import every_fault
+from tests.faults.shims import NoCompiler
+
+RESULTS = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "results" / "faults.json"
+_TOLD_TO_STOP = 143
+
+
+def main(argv: Sequence[str]) -> int:
+    options = _parser().parse_args(argv)
+    if options.markdown:
+        print(sheet.markdown(options.json))
+        return 0
+    chosen = _chosen(options.faults, options.system)
+    if not chosen:
+        print(f"no such fault; there are: {', '.join(sorted({fault.name for fault in every_fault()}))}", file=sys.stderr)
+        return 2
+    # What runs is ended and removed also when this is told to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TOLD_TO_STOP))
+    folder = Path(tempfile.mkdtemp(prefix="penstock-faults-", dir=options.folder))
+    verdicts = [found for fault in chosen for seed in range(options.seeds) if (found := _run(fault, folder, options, seed + 1))]
+    sheet.show(verdicts, missing=not options.faults)
+    if options.json:
+        sheet.save(_worst_of(verdicts), options.json)
+    if all(verdict.passed for verdict in verdicts):
+        shutil.rmtree(folder)
+    else:
+        print(f"ledgers, execution logs and the logs of all processes: {folder}", file=sys.stderr)
+    return 0 if all(verdict.passed for verdict in verdicts if verdict.system == PENSTOCK) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="F2, F18-everysec, ...; all when none is named")
+    parser.add_argument("--system", choices=(PENSTOCK, CELERY), help="only this one; else both, where both have the fault")
+    parser.add_argument("--small", action="store_true", help="the counts of the test suite instead of the full ones")
+    parser.add_argument("--seeds", type=int, default=1, help="how often each fault is injected, with another seed each time")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, help=f"where the lines go; default {RESULTS.name} of the benchmarks"
+    )
+    parser.add_argument("--markdown", action="store_true", help="inject nothing; print the saved lines as a table")
+    parser.add_argument("--folder", type=Path, help="where to work: a real disk, or the figures of `always` flatter")
+    return parser
+
+
+def _chosen(names: Sequence[str], system: str | None) -> list[Fault]:
+    wanted = set(names)
+    return [
+        fault
+        for fault in every_fault()
+        if (not wanted or fault.name in wanted or f"F{fault.number}" in wanted) and system in (None, fault.system)
+    ]
+
+
+def _run(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> Verdict | None:
+    """The verdict, also of a scenario that broke down; None where this machine cannot inject the fault."""
+    place = folder / f"{fault.name}-{fault.system}-{seed}"
+    place.mkdir()
+    print(f"{fault.name} ({fault.system}): {fault.title} ...", file=sys.stderr, flush=True)
+    try:
+        return fault.run(Setting(place, full=not options.small, seed=seed))
+    except NoCompiler as reason:
+        print(f"{fault.name}: skipped: {reason}", file=sys.stderr)
+        return None
+    except (AssertionError, OSError, RuntimeError) as broken:
+        traceback.print_exc()
+        return Verdict(
+            fault.name, fault.system, 0, 0, 0, 0, 0, None, 0, passed=False, complaints=(f"broke down: {broken!r:.300}",)
+        )
+
+
+def _worst_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """One line per fault and system: of several seeds, the one that fell short, or else took longest."""
+    lines: dict[tuple[str, str], Verdict] = {}
+    for verdict in verdicts:
+        before = lines.get((verdict.fault, verdict.system))
+        if before is None or (before.passed, -(before.recover_s or 0)) > (verdict.passed, -(verdict.recover_s or 0)):
+            lines[verdict.fault, verdict.system] = verdict
+    return list(lines.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

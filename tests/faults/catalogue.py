@@ -1,0 +1,69 @@
+"""The list of faults: each is a function from a setting to a verdict, or a sentence that says why there is none yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.faults.checker import Verdict
+
+PENSTOCK = "penstock"
+CELERY = "celery"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`full`: the counts of the score sheet; else those of the test suite. `seed` decides all that is random."""
+
+    folder: Path
+    full: bool = False
+    seed: int = 1
+
+    def count(self, suite: int, full: int) -> int:
+        return full if self.full else suite
+
+    @property
+    def random(self) -> Random:
+        return Random(self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`number` is that of docs/guarantees.md; several scenarios may show one fault from several sides."""
+
+    name: str
+    system: str
+    title: str
+    run: Callable[[Setting], Verdict]
+
+    @property
+    def number(self) -> int:
+        return int(self.name.partition("-")[0][1:])
+
+
+FAULTS: dict[tuple[str, str], Fault] = {}
+
+ABSENT = {
+    "F11": "A runtime that fails until its process is replaced needs a device; CPU handlers have no error that says so.",
+    "F28": "Measured by `python -m penstock.benchmarks.deep_queue`: a million queued jobs take too long beside other faults.",
+    "F30": "Counting store operations under 500 reconnecting clients needs more than the two cores this runs on.",
+    "F32": "There are no webhooks yet.",
+    "F33": "There are no bulk runs yet; a body over the limit is refused while it streams (gateway tests).",
+    "F37": "A model cannot be reloaded or removed while it is served yet.",
+    "F38": "There is one version of penstock so far, so nothing to roll between; functions are already named by their hash.",
+    "F39": "There are no bulk runs yet.",
+}
+
+
+def fault(
+    name: str, title: str, *, system: str = PENSTOCK
+) -> Callable[[Callable[[Setting], Verdict]], Callable[[Setting], Verdict]]:
+    """Puts a scenario into the catalogue."""
+
+    def add(run: Callable[[Setting], Verdict]) -> Callable[[Setting], Verdict]:
+        FAULTS[name, system] = Fault(name, system, title, run)
+        return run
+
+    return add

@@ -1,0 +1,115 @@
+"""The verdict on one fault: what was accepted, what came of it, what was shown, and whether the store is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tests.contract.dumps import Dump
+from tests.contract.invariants import check_invariants
+from tests.faults.executions import Executions
+from tests.faults.ledger import Entry, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One line of the score sheet.
+
+    `lost`: accepted and never ended, or with a wrong digest. `views`: jobs that showed two different ends, or took one back.
+    `extra`: executions beyond one per job. `recover_s`: from the fault (or its healing) to the first end of a job that it hit.
+    `unexpected`: answers other than 2xx, 429, 503 with Retry-After. `gave_up`: ended, but not as its input deserved.
+    `notes`: what else was measured; `complaints`: why it did not pass.
+    """
+
+    fault: str
+    system: str
+    accepted: int
+    terminal: int
+    lost: int
+    views: int
+    extra: int
+    recover_s: float | None
+    unexpected: int
+    gave_up: int = 0
+    passed: bool = True
+    notes: str = ""
+    complaints: tuple[str, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def is_lost(entry: Entry) -> bool:
+    last = entry.last
+    if last is None or not last.final:
+        return True
+    return last.status == "succeeded" and last.digest != entry.digest
+
+
+def gave_up(entry: Entry) -> bool:
+    return not is_lost(entry) and entry.last is not None and entry.last.status != entry.hopes
+
+
+def recovery_s(entries: Iterable[Entry], hit: set[str], since: float) -> float | None:
+    """Seconds from `since` (Unix) to the first end of a job in `hit` (nonces); None when it hit nothing that ended after."""
+    ends = [entry.last.finished_at for entry in entries if entry.key in hit and entry.last is not None and entry.last.final]
+    later = [end - since for end in ends if end > since]
+    return round(min(later), 3) if later else None
+
+
+def judge(
+    fault: str,
+    system: str,
+    ledger: Ledger,
+    executions: Executions,
+    *,
+    dump: Dump | None = None,
+    recover_s: float | None = None,
+    most_extra: int | None = None,
+    most_recover_s: float | None = None,
+    notes: str = "",
+    complaints: Iterable[str] = (),
+) -> Verdict:
+    """Passed: nothing lost, taken back or unexpected, a sound dump, and the limits of the fault itself."""
+    entries = ledger.accepted()
+    lost = [entry for entry in entries if is_lost(entry)]
+    views = [entry for entry in entries if entry.retracted()]
+    sad = [entry for entry in entries if gave_up(entry)]
+    extra = executions.extra(set(ledger.entries))
+    found = [*complaints, *_named("lost", lost), *_named("two ends", views), *_named("gave up", sad), *ledger.unexpected[:5]]
+    found += _unsound(dump) if dump is not None else []
+    if most_extra is not None and extra > most_extra:
+        found.append(f"{extra} extra executions, at most {most_extra} allowed")
+    if most_recover_s is not None and recover_s is not None and recover_s > most_recover_s:
+        found.append(f"recovered after {recover_s:g} s, {most_recover_s:g} s allowed")
+    return Verdict(
+        fault=fault,
+        system=system,
+        accepted=len(entries),
+        terminal=sum(entry.ended for entry in entries),
+        lost=len(lost),
+        views=len(views),
+        extra=extra,
+        recover_s=recover_s,
+        unexpected=len(ledger.unexpected),
+        gave_up=len(sad),
+        passed=not found,
+        notes=notes,
+        complaints=tuple(found),
+    )
+
+
+def _named(what: str, entries: list[Entry]) -> list[str]:
+    if not entries:
+        return []
+    shown = [f"{entry.job} {sorted(entry.ends()) or entry.last}" for entry in entries[:3]]
+    return [f"{what}: {len(entries)}, e.g. {'; '.join(shown)}"]
+
+
+def _unsound(dump: Dump) -> list[str]:
+    try:
+        check_invariants(dump)
+    except AssertionError as fault:
+        return [f"invariants: {str(fault)[:500]}"]
+    return []

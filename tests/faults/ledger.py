@@ -1,0 +1,106 @@
+"""What the driver was told, kept outside the system: every submit, every answer, in the order it came, never changed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader was shown of a job. `digest` is that of the output, `finished_at` Unix seconds, both only at the end."""
+
+    status: str
+    final: bool
+    digest: str = ""
+    error: str = ""
+    finished_at: float = 0.0
+
+    @property
+    def end(self) -> tuple[str, str, str] | None:
+        return (self.status, self.digest, self.error) if self.final else None
+
+
+@dataclass(slots=True)
+class Entry:
+    """One unit of work as the driver knows it. `job` is empty until it was accepted; `hopes` is how it should end."""
+
+    key: str
+    digest: str
+    hopes: str = "succeeded"
+    job: str = ""
+    accepted_at: float = 0.0
+    answers: list[tuple[float, int]] = field(default_factory=list)
+    views: list[tuple[float, View]] = field(default_factory=list)
+
+    @property
+    def last(self) -> View | None:
+        return self.views[-1][1] if self.views else None
+
+    @property
+    def ended(self) -> bool:
+        return self.last is not None and self.last.final
+
+    def ends(self) -> set[tuple[str, str, str]]:
+        """Every different final view that was ever shown."""
+        return {view.end for _, view in self.views if view.end is not None}
+
+    def retracted(self) -> bool:
+        """A final view was followed by another one."""
+        finals = [view.final for _, view in self.views]
+        return len(self.ends()) > 1 or (True in finals and not all(finals[finals.index(True) :]))
+
+
+class Ledger:
+    """Used from many threads. The file is the proof; the entries are for the checker."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._lock = threading.Lock()
+        self.entries: dict[str, Entry] = {}
+        self.unexpected: list[str] = []
+
+    def close(self) -> None:
+        self._file.close()
+
+    def open_entry(self, key: str, digest: str, hopes: str) -> Entry:
+        with self._lock:
+            return self.entries.setdefault(key, Entry(key, digest, hopes))
+
+    def answered(self, entry: Entry, status: int, job: str) -> None:
+        """A submit was answered (`status` 0: the connection broke first)."""
+        now = time.time()
+        with self._lock:
+            entry.answers.append((now, status))
+            if job and not entry.job:
+                entry.job, entry.accepted_at = job, now
+            elif job and job != entry.job:
+                self.unexpected.append(f"key {entry.key} was answered with {entry.job}, then with {job}")
+            self._write(op="submit", key=entry.key, digest=entry.digest, status=status, job=job, at=now)
+
+    def saw(self, entry: Entry, view: View) -> None:
+        now = time.time()
+        with self._lock:
+            entry.views.append((now, view))
+            self._write(op="view", key=entry.key, status=view.status, digest=view.digest, error=view.error, at=now)
+
+    def complain(self, what: str) -> None:
+        """An answer that no client should get."""
+        with self._lock:
+            self.unexpected.append(what)
+            self._write(op="unexpected", what=what, at=time.time())
+
+    def accepted(self) -> list[Entry]:
+        with self._lock:
+            return [entry for entry in self.entries.values() if entry.job]
+
+    def waiting(self) -> list[Entry]:
+        """Accepted, and not yet seen at its end."""
+        return [entry for entry in self.accepted() if not entry.ended]
+
+    def _write(self, **fields: Any) -> None:
+        self._file.write(json.dumps(fields) + "\n")

@@ -1,0 +1,143 @@
+"""A TCP link that can be broken in every way a network can: refused, reset, silent, half open, slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from tests.faults.server import free_port
+
+T = TypeVar("T")
+_CHUNK = 1 << 16
+
+
+class Proxy:
+    """Runs in a thread of its own. Each method returns once its effect stands."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self.target = target
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._listener: asyncio.Server | None = None
+        self._links: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = {}
+        self._kept: list[asyncio.StreamWriter] = []
+        self._open = asyncio.Event()
+        self._delay_s = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        self._open.set()
+        self._thread.start()
+        self._do(self._listen())
+
+    def stop(self) -> None:
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)
+        self._loop.close()
+
+    def heal(self) -> None:
+        """Everything passes again; what stood in a silent link arrives now, as after a routing fault."""
+        self._delay_s = 0.0
+        self._loop.call_soon_threadsafe(self._open.set)
+        self._do(self._listen())
+
+    def reset(self) -> None:
+        """Every open link is reset at both ends; new ones pass."""
+        self._do(self._cut(server_too=True))
+
+    def refuse(self) -> None:
+        """Links are reset and new ones refused until `heal`."""
+        self._do(self._unlisten())
+        self._do(self._cut(server_too=True))
+
+    def half_open(self) -> None:
+        """The clients' ends are reset, the server is never told; new links pass."""
+        self._do(self._cut(server_too=False))
+
+    def blackhole(self) -> None:
+        """Nothing passes and nobody is told, until `heal`."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def delay(self, seconds: float) -> None:
+        """Each piece of data, in each direction, is this late until `heal`."""
+        self._delay_s = seconds
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def _unlisten(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _end(self) -> None:
+        self._open.set()
+        await self._unlisten()
+        await self._cut(server_too=True)
+        for writer in self._kept:
+            writer.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._open.wait()
+        try:
+            there, to_there = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            _reset(writer)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._links[task] = (writer, to_there)
+        pumps = [asyncio.ensure_future(self._pump(reader, to_there)), asyncio.ensure_future(self._pump(there, writer))]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            if self._links.pop(task, None) is not None:
+                writer.close()
+                to_there.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+
+    async def _cut(self, *, server_too: bool) -> None:
+        links, self._links = self._links, {}
+        for client, server in links.values():
+            _reset(client)
+            if server_too:
+                _reset(server)
+            else:
+                self._kept.append(server)
+        # Their tasks notice by themselves, but for those that a black hole holds until it is healed.
+        if links and self._open.is_set():
+            await asyncio.wait(links, timeout=1.0)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close with RST: the peer's next call fails, as after a crash of the machine between."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,24 @@
+"""What is done to the system, one module per side of it. Importing this package fills the catalogue."""
+
+from __future__ import annotations
+
+from tests.faults.catalogue import FAULTS, Fault
+from tests.faults.scenarios import (
+    celery_peer,
+    children,
+    gateway_loss,
+    kill_storm,
+    links,
+    load,
+    meaning,
+    space,
+    store_loss,
+    worker_loss,
+)
+
+MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, links, load, meaning, celery_peer)
+
+
+def every_fault() -> list[Fault]:
+    """All of them, in the order of their numbers, penstock before its peer."""
+    return sorted(FAULTS.values(), key=lambda fault: (fault.number, fault.system != "penstock", fault.name))

@@ -1,0 +1,44 @@
+"""F2: kill -9 of whole worker groups, again and again, while a queue drains."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tests.faults.catalogue import Setting, fault
+from tests.faults.checker import Verdict
+from tests.faults.driver import order
+from tests.faults.stack import Plan, whole_stack
+from tests.faults.steps import Hit, await_running, conclude, echoes, hit_now, owner, with_recovery
+from tests.faults.storm import Storm, in_words
+
+GROUPS = 3
+BATCH = 4
+ITEM_S = 0.12
+# For half of the kills. Every group is killed as soon as it works, so whoever takes the jobs next has just been started.
+MOST_RECOVER_S = 10.0
+
+
+@fault("F2", "kill -9 of whole worker groups while a queue drains")
+def kill_storm(setting: Setting) -> Verdict:
+    jobs, kills = setting.count(60, 1_500), setting.count(12, 400)
+    with whole_stack(Plan(workers=GROUPS, model={"max_batch_size": BATCH}), setting.folder) as stack:
+        storm = Storm(stack.workers, stack.executions, setting.random)
+        with stack.driver.watching(per_second=200.0):
+            stack.driver.submit_all([order("sleep", seconds=ITEM_S) for _ in range(jobs)])
+            storm.run(kills, waiting=lambda: len(stack.driver.ledger.waiting()), within_s=setting.count(60, 1_500))
+        done = len(storm.kills)
+        verdict = conclude(stack, "F2", within_s=120.0, most_extra=done * BATCH)
+        recoveries = storm.recoveries()
+        return with_recovery(verdict, median(recoveries or [0.0]), most_s=MOST_RECOVER_S, notes=in_words(done, recoveries))
+
+
+@fault("F2-one", "kill -9 of one worker group of two")
+def one_killed(setting: Setting) -> Verdict:
+    """The other one misses the dead one's subscription and takes its jobs back."""
+    with whole_stack(Plan(workers=2, model={"max_batch_size": BATCH}), setting.folder) as stack:
+        stack.driver.submit_all(echoes(20, seconds=0.1))
+        worker = owner(stack, await_running(stack))
+        hit = hit_now(stack)
+        mine = {line.nonce for line in stack.executions.all if line.supervisor == worker.pid and line.nonce in hit.nonces}
+        worker.kill()
+        return conclude(stack, "F2-one", Hit(hit.at, mine), most_extra=2 * BATCH, most_recover_s=3.0 + BATCH * 0.1)

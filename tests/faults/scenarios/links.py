@@ -1,0 +1,86 @@
+"""The links to the store break: reset, refused, silent, half open; the wake-ups go: F25 and F40."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.faults.catalogue import Setting, fault
+from tests.faults.checker import Verdict
+from tests.faults.driver import order
+from tests.faults.executions import Executions
+from tests.faults.flow import Flow
+from tests.faults.proxy import Proxy
+from tests.faults.scenarios.store_loss import still_there
+from tests.faults.stack import Plan, whole_stack
+from tests.faults.steps import Hit, conclude, healed_now, with_recovery
+
+RUN_S = 0.02
+Break = Callable[[Proxy], None]
+
+
+def breaks(*, full: bool) -> dict[str, tuple[Break, int, float]]:
+    """By name: what to do to a link, how often, and how long in all."""
+    return {
+        "reset": (Proxy.reset, 1, 0.0),
+        "resets": (Proxy.reset, 5, 2.5),
+        "refuse": (Proxy.refuse, 1, 5.0 if full else 2.0),
+        "blackhole": (Proxy.blackhole, 1, 20.0 if full else 7.0),
+        "half_open": (Proxy.half_open, 1, 0.0),
+    }
+
+
+def break_links(links: list[Proxy], act: Break, times: int, lasting_s: float) -> None:
+    for _ in range(times):
+        for link in links:
+            act(link)
+        time.sleep(lasting_s / times)
+    for link in links:
+        link.heal()
+
+
+def progress_s(executions: Executions, hit: Hit) -> float:
+    """Seconds from the healing to the first execution that began after it."""
+    later = [line.at - hit.at for line in executions.of("begin") if line.at > hit.at]
+    return min(later, default=float("inf"))
+
+
+@fault("F25", "the links of gateway and worker to the store: reset, 5 resets, refused, silent, half open")
+def links_broken(setting: Setting) -> Verdict:
+    recovered: dict[str, float] = {}
+    with whole_stack(Plan(model={"max_batch_size": 4}), setting.folder) as stack:
+        flow = Flow(stack.driver, make=lambda: order("sleep", seconds=RUN_S))
+        with stack.driver.watching(), flow.running():
+            for name, (act, times, lasting_s) in breaks(full=setting.full).items():
+                time.sleep(1.0)
+                break_links(stack.links, act, times, lasting_s)
+                hit = healed_now(stack)
+                time.sleep(4.0)
+                recovered[name] = progress_s(stack.executions, hit)
+        notes = ", ".join(f"{name} {took:.2f} s" for name, took in recovered.items())
+        verdict = conclude(stack, "F25", notes=f"progress after {notes}", complaints=still_there(stack))
+        return with_recovery(verdict, max(recovered.values()), most_s=3.0)
+
+
+@fault("F40", "wake-ups lost: subscribers cut off again and again, Celery's own keys deleted")
+def wakeups_lost(setting: Setting) -> Verdict:
+    slow: list[float] = []
+    with whole_stack(Plan(), setting.folder) as stack:
+        for _ in range(setting.count(3, 20)):
+            with stack.server.client() as client:
+                _silence(client)
+            entry = stack.driver.submit(order())
+            at = time.time()
+            stack.driver.await_ends([entry], within_s=20.0)
+            assert entry.last is not None
+            slow.append(entry.last.finished_at - at)
+        verdict = conclude(stack, "F40", most_extra=0, complaints=still_there(stack))
+        return with_recovery(verdict, max(0.0, *slow), most_s=2.0)
+
+
+def _silence(client: Any) -> None:
+    client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    for key in client.scan_iter("_kombu*"):
+        client.delete(key)
+    client.delete("ps:{echo}:want")

@@ -1,0 +1,88 @@
+"""What a word of the interface means under stress: one key one job, one winner of a race, gone after its time: F34 to F36."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.eventually import eventually
+from tests.faults.catalogue import Setting, fault
+from tests.faults.checker import Verdict, judge
+from tests.faults.driver import order
+from tests.faults.echo import digest
+from tests.faults.ledger import Entry
+from tests.faults.stack import Plan, Stack, bare_stack, whole_stack
+from tests.faults.steps import await_running, conclude, echoes
+
+_LARGE = 100_000
+
+
+@fault("F34", "50 submits at once under one key; then the key with another body")
+def one_key(setting: Setting) -> Verdict:
+    with whole_stack(Plan(), setting.folder) as stack, ThreadPoolExecutor(50) as pool:
+        complaints = []
+        for _ in range(setting.count(3, 30)):
+            before = stack.dump().accepted
+            work = order()
+            entry = stack.driver.ledger.open_entry(work["nonce"], digest(work), "succeeded")
+            list(pool.map(lambda _: stack.driver.submit_once(entry, work), range(50)))  # noqa: B023 - awaited here
+            made = stack.dump().accepted - before
+            other = stack.face.submit(entry.key, order())[0].status
+            complaints += [f"{made} jobs under one key"] if made != 1 else []
+            complaints += [f"the key with another body is answered {other}"] if other != 422 else []
+        return conclude(stack, "F34", most_extra=0, complaints=complaints)
+
+
+@fault("F35", "cancel in every state, and as the job ends")
+def cancelled(setting: Setting) -> Verdict:
+    races = setting.count(150, 2_000)
+    with bare_stack(Plan(model={"max_batch_size": 1}), setting.folder) as stack, ThreadPoolExecutor(8) as pool:
+        stack.gateway.start()
+        stack.await_gateway()
+        waiting = stack.driver.submit(order(), hopes="cancelled")
+        complaints = _expect(stack, waiting, 202, "queued")
+        stack.workers[0].start()
+        stack.await_ready()
+        running = stack.driver.submit(order("sleep", seconds=1.0), hopes="cancelled")
+        await_running(stack)
+        complaints += _expect(stack, running, 202, "running")
+        done = stack.driver.submit(order())
+        stack.driver.await_ends([done], within_s=20.0)
+        complaints += _expect(stack, done, 409, "ended")
+        complaints += [fault for found in pool.map(lambda n: _race(stack, n), range(races)) for fault in found]
+        return conclude(stack, "F35", notes=f"{races} races of a cancel with an end", complaints=complaints)
+
+
+def _expect(stack: Stack, entry: Entry, status: int, state: str) -> list[str]:
+    answer = stack.face.ask("POST", f"/v1/jobs/{entry.job}/cancel")
+    return [] if answer.status == status else [f"cancel of a {state} job is answered {answer.status} {answer.body[:200]!r}"]
+
+
+def _race(stack: Stack, number: int) -> list[str]:
+    """Cancel at about the moment of the end. Whoever wins, the answer, the status and the result must tell the same."""
+    entry = stack.driver.submit(order())
+    time.sleep((number % 20) * 0.0005)
+    answer = stack.face.ask("DELETE", f"/v1/jobs/{entry.job}")
+    entry.hopes = "cancelled" if answer.status == 202 else "succeeded"
+    stack.driver.await_ends([entry], within_s=20.0)
+    result = stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status
+    last = entry.last.status if entry.last else "nothing"
+    agreed = answer.status in (202, 409) and last == entry.hopes and (result == 200) == (last == "succeeded")
+    return [] if agreed else [f"cancel said {answer.status}, the status says {last}, the result {result}"]
+
+
+@fault("F36", "reads around the end of retention; blobs go with their records")
+def retention_over(setting: Setting) -> Verdict:
+    ttl_s = 3.0
+    with whole_stack(Plan(model={"result_ttl_s": ttl_s}), setting.folder) as stack:
+        entries = stack.driver.submit_all(echoes(setting.count(4, 40), pad=_LARGE, pad_in="x" * _LARGE))
+        stack.driver.await_ends(entries, within_s=20.0)
+        before = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
+        path = f"/v1/jobs/{entries[0].job}"
+        status = eventually(lambda: (found := stack.face.ask("GET", path).status) != 200 and found, timeout_s=ttl_s + 5.0)
+        eventually(lambda: not stack.dump().jobs, timeout_s=5.0)
+        torn = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
+        blobs = stack.folder / "state" / "blobs"
+        eventually(lambda: not [path for path in blobs.rglob("*") if path.is_file()], timeout_s=5.0)
+        complaints = [] if (before, status, torn) == ({200}, 410, {410}) else [f"answered {before}, then {status}, then {torn}"]
+        return judge("F36", "penstock", stack.driver.ledger, stack.executions, dump=stack.dump(), complaints=complaints)

@@ -1,0 +1,154 @@
+"""The worker process dies, freezes, is told to stop, or is cut off: F3, F4, F5, F26, F27."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+from tests.eventually import eventually
+from tests.faults.catalogue import Setting, fault
+from tests.faults.checker import Verdict
+from tests.faults.driver import order
+from tests.faults.shims import build
+from tests.faults.stack import MODEL, Plan, Stack, whole_stack
+from tests.faults.steps import Hit, await_running, conclude, echoes, healed_now, hit_now, owner
+
+WORKER_SITES = ("after_claim", "before_run", "after_blob_before_finish", "after_finish_before_reply", "in_sweep", "in_release")
+# Over the size up to which outputs are stored in the record: the blob sites must be passed with a blob.
+LARGE = 100_000
+
+
+@fault("F3", "kill -9 of the worker at each failpoint")
+def killed_at_failpoints(setting: Setting) -> Verdict:
+    random, rounds = setting.random, setting.count(1, 8)
+    died: list[str] = []
+    with whole_stack(Plan(model={"max_batch_size": 4, "max_attempts": 50, "max_crashes": 3}), setting.folder) as stack:
+        worker = stack.workers[0]
+        for site in WORKER_SITES * rounds:
+            worker.stop()
+            worker.start(PENSTOCK_FAULT=f"{site}:kill:{random.randint(1, 1 if site == 'in_release' else 3)}")
+            _work_for(stack, site)
+            worker.wait(60.0)
+            died.append(site)
+        hit = healed_now(stack)
+        worker.start()
+        return conclude(
+            stack, "F3", hit, within_s=120.0, most_extra=12 * len(died), notes=f"{len(died)} kills at {len(WORKER_SITES)} sites"
+        )
+
+
+def _work_for(stack: Stack, site: str) -> None:
+    """Enough work to reach the site: some with outputs that become blobs; for a release, one that crashes the child."""
+    stack.driver.submit_all([*echoes(6), *echoes(6, pad=LARGE)])
+    if site == "in_release":
+        stack.driver.submit(order("segfault"), hopes="failed")
+
+
+@fault("F4", "SIGTERM in mid-batch: one that fits the grace, one that does not")
+def told_to_stop(setting: Setting) -> Verdict:
+    grace_s = 3.0
+    with whole_stack(Plan(workers=2, grace_s=grace_s, model={"max_batch_size": 2}), setting.folder) as stack:
+        stack.workers[1].stop()
+        short_s, complaints = _stop_within(stack, echoes(2, seconds=0.75), limit_s=grace_s + 1.0)
+        repeated = stack.executions.extra(set(stack.driver.ledger.entries))
+        complaints += [f"{repeated} runs repeated though the batch fitted the grace"] if repeated else []
+        for worker in stack.workers:
+            worker.start()
+        stack.await_ready()
+        long_s, more = _stop_within(stack, echoes(1, seconds=8.0), limit_s=grace_s + 1.0)
+        ended = healed_now(stack)
+        again = eventually(lambda: [line for line in stack.executions.of("begin") if line.nonce in ended.nonces][1:])[0]
+        more += [f"begun again {again.at - ended.at:.1f} s later"] if again.at - ended.at > 1.0 else []
+        notes = f"exits after {short_s:.1f} and {long_s:.1f} s of a grace of {grace_s:g} s"
+        return conclude(stack, "F4", ended, most_extra=2, notes=notes, complaints=[*complaints, *more])
+
+
+def _stop_within(stack: Stack, works: list[dict[str, Any]], *, limit_s: float) -> tuple[float, list[str]]:
+    stack.driver.submit_all(works)
+    worker = owner(stack, await_running(stack))
+    since = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    code = worker.wait(limit_s + 20.0)
+    took_s = time.monotonic() - since
+    complaints = [f"exit code {code}"] if code else []
+    return took_s, complaints + ([f"ended after {took_s:.1f} s, {limit_s:g} s allowed"] if took_s > limit_s else [])
+
+
+@fault("F5", "zombie: SIGSTOP of worker and child for twice the lease, then SIGCONT")
+def zombie(setting: Setting) -> Verdict:
+    lease_s = float(setting.count(3, 15))
+    plan = Plan(workers=2, lease_s=lease_s, beat_s=lease_s / 4, model={"max_batch_size": 4})
+    with whole_stack(plan, setting.folder) as stack:
+        stack.driver.submit_all(echoes(4, seconds=0.5))
+        frozen = owner(stack, await_running(stack))
+        hit = hit_now(stack)
+        frozen.signal_all(signal.SIGSTOP)
+        tokens = _tokens(stack)
+        held = [token for token in tokens.values() if token]
+        time.sleep(2 * lease_s)
+        done = stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=30.0)
+        frozen.signal_all(signal.SIGCONT)
+        eventually(lambda: "lease_lost" in stack.logs() or stack.counters().get("stale"), timeout_s=10.0)
+        # Room for whatever the zombie still has to say.
+        time.sleep(1.0)
+        complaints = [] if done else ["nobody took the frozen worker's jobs"]
+        complaints += _settled_by(stack, tokens, hit)
+        notes = f"lease {lease_s:g} s, {len(held)} leases held when frozen, {stack.counters().get('stale', 0)} stale answers"
+        return conclude(stack, "F5", hit, most_extra=8, most_recover_s=lease_s + 5.0, notes=notes, complaints=complaints)
+
+
+def _tokens(stack: Stack) -> dict[str, str]:
+    return {serial: job.token for serial, job in stack.dump().jobs.items()}
+
+
+def _settled_by(stack: Stack, frozen: dict[str, str], hit: Hit) -> list[str]:
+    """A job that the zombie ran when it froze must have been settled under another token."""
+    serials = {entry.job.removesuffix(f"-{MODEL}") for entry in stack.driver.ledger.accepted() if entry.key in hit.nonces}
+    after = stack.dump().jobs
+    return [f"{serial} was settled by the zombie" for serial in serials if after[serial].final_token == frozen[serial] != ""]
+
+
+@fault("F26", "one worker cut off from the store for longer than its lease")
+def cut_off(setting: Setting) -> Verdict:
+    lease_s = float(setting.count(4, 15))
+    plan = Plan(workers=2, lease_s=lease_s, beat_s=lease_s / 4, model={"max_batch_size": 2})
+    with whole_stack(plan, setting.folder) as stack:
+        stack.driver.submit_all(echoes(30, seconds=0.3))
+        worker = owner(stack, await_running(stack))
+        stack.worker_links[stack.workers.index(worker)].blackhole()
+        hit = hit_now(stack)
+        time.sleep(2 * lease_s)
+        stack.worker_links[stack.workers.index(worker)].heal()
+        late = [
+            line for line in stack.executions.of("begin") if line.supervisor == worker.pid and line.at > hit.at + lease_s + 1
+        ]
+        begun = [line for line in late if line.at < hit.at + 2 * lease_s]
+        complaints = [f"{len(begun)} runs begun by the cut worker more than 1 s after its lease"] if begun else []
+        return conclude(stack, "F26", hit, most_extra=8, most_recover_s=lease_s + 5.0, complaints=complaints)
+
+
+@fault("F27", "the wall clocks of worker and gateway are an hour off, one each way")
+def clocks_off(setting: Setting) -> Verdict:
+    with whole_stack(Plan(), setting.folder) as stack:
+        library = str(build("clock", setting.folder))
+        stack.gateway.stop()
+        stack.workers[0].stop()
+        stack.gateway.start(LD_PRELOAD=library, CLOCK_OFFSET_S="3600")
+        stack.workers[0].start(LD_PRELOAD=library, CLOCK_OFFSET_S="-3600")
+        stack.await_gateway()
+        stack.driver.submit_all(echoes(setting.count(20, 100), seconds=0.05))
+        return conclude(stack, "F27", most_extra=0)
+
+
+@fault("F27-store", "the store's wall clock steps an hour forward, then back")
+def store_clock_steps(setting: Setting) -> Verdict:
+    with whole_stack(Plan(workers=2, model={"deadline_s": 20_000.0, "max_batch_size": 2}), setting.folder) as stack:
+        library = str(build("clock", setting.folder))
+        stack.driver.submit_all(echoes(40, seconds=0.1))
+        for offset in ("3600", "0"):
+            await_running(stack)
+            stack.server.kill()
+            stack.server.environment |= {"LD_PRELOAD": library, "CLOCK_OFFSET_S": offset}
+            stack.server.start()
+        return conclude(stack, "F27-store", notes="with a deadline beyond the step; a shorter one expires early, as documented")

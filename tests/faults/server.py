@@ -1,0 +1,133 @@
+"""A Valkey of the test's own on a loopback port: killed, frozen, cut short and started again at will."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import redis
+
+from penstock.broker.embedded import find_server
+from tests.eventually import eventually
+from tests.faults.shims import Fsync, build, read_notes
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """Data stays in `folder` between lives. `extra` are more options of the server, by name."""
+
+    def __init__(self, folder: Path, *, fsync: str = "always", extra: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._fsync = fsync
+        self._extra = dict(extra or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *, ready_s: float = 20.0) -> None:
+        """Returns once it answers with its data loaded."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "valkey.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+                # Python ignores SIGXFSZ; kept so, a write past RLIMIT_FSIZE fails as on a full disk instead of killing.
+                restore_signals=False,
+            )
+        eventually(self.answers, timeout_s=ready_s)
+
+    def _command(self) -> list[str]:
+        options = {
+            "dir": str(self.folder),
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": self._fsync,
+            "aof-load-truncated": "yes",
+            # One log file for the whole life, so that a position in it means something.
+            "auto-aof-rewrite-percentage": "0",
+            "maxmemory-policy": "noeviction",
+            **self._extra,
+        }
+        return [str(find_server()), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    def answers(self) -> bool:
+        with contextlib.suppress(redis.RedisError, OSError), self.client(timeout_s=1.0) as client:
+            return bool(client.ping())
+        return False
+
+    def client(self, *, timeout_s: float = 5.0) -> redis.Redis:
+        return redis.Redis(port=self.port, socket_timeout=timeout_s)
+
+    def kill(self) -> None:
+        """As a power button does, but for what the kernel still writes."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float = 20.0) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def log_file(self) -> Path:
+        [path] = (self.folder / "appendonlydir").glob("*.incr.aof")
+        return path
+
+    def note_fsyncs(self, folder: Path) -> None:
+        """From the next start on, write down what each fsync covered; raises `NoCompiler`."""
+        self.environment |= {"LD_PRELOAD": str(build("fsyncs", folder)), "FSYNC_NOTES": str(folder / "fsyncs.txt")}
+
+    def last_fsync(self) -> Fsync:
+        """What was surely on the disk when the power went."""
+        inode = self.log_file.stat().st_ino
+        return max(
+            (note for note in read_notes(Path(self.environment["FSYNC_NOTES"])) if note.inode == inode),
+            key=lambda note: note.size,
+        )
+
+    def cut(self, size: int) -> int:
+        """Drop what the log holds past `size`; how many bytes that was."""
+        lost = self.log_file.stat().st_size - size
+        os.truncate(self.log_file, size)
+        return lost
+
+    def limit_files(self, size: int) -> None:
+        """No file of the server may grow past `size` bytes from now on: the disk is full."""
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))

@@ -1,0 +1,66 @@
+"""The score sheet: one line per fault and system, on the terminal and as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from tests.faults.catalogue import ABSENT, FAULTS
+from tests.faults.checker import Verdict
+
+_NUMBERS = ("accepted", "terminal", "lost", "views", "extra", "recover_s", "unexpected")
+_LEAST_WIDTH = 160
+_PASSED = "[green]passed[/]"
+_FAILED = "[red]fell short[/]"
+
+
+def show(verdicts: Sequence[Verdict], *, missing: bool) -> None:
+    """Print the sheet; with `missing`, also the faults that have no scenario, and why."""
+    narrow = [Column(name, no_wrap=True) for name in ("fault", "system", *_NUMBERS, "verdict")]
+    table = Table(*narrow, Column("what happened", min_width=40), title="What was lost, per fault")
+    for verdict in verdicts:
+        table.add_row(*_cells(verdict))
+    console = Console()
+    # In a log file or a narrow window rather long lines than words cut to pieces.
+    console.width = max(console.width, _LEAST_WIDTH)
+    console.print(table)
+    for verdict in verdicts:
+        for complaint in verdict.complaints:
+            console.print(f"[red]{verdict.fault} ({verdict.system})[/]: {complaint}", markup=True)
+    for name, reason in ABSENT.items() if missing else ():
+        console.print(f"[dim]{name}: {reason}[/]")
+
+
+def save(verdicts: Sequence[Verdict], path: Path) -> None:
+    """Write the lines as JSON, keeping those of faults that did not run this time."""
+    fresh = {(verdict.fault, verdict.system): verdict.row() for verdict in verdicts}
+    kept = {(row["fault"], row["system"]): row for row in json.loads(path.read_text())} if path.exists() else {}
+    rows = {**kept, **fresh}
+    ordered = sorted(rows, key=lambda line: (int(line[0].partition("-")[0][1:]), line))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([rows[line] for line in ordered], indent=1) + "\n")
+
+
+def markdown(path: Path) -> str:
+    """The saved lines as the table of docs/guarantees.md."""
+    head = ["fault", "system", *_NUMBERS, "what happened"]
+    lines = [head, ["---"] * len(head)]
+    for row in json.loads(path.read_text()):
+        title = FAULTS[row["fault"], row["system"]].title
+        numbers = ["" if row[name] is None else str(row[name]) for name in _NUMBERS]
+        told = f"{title}; {row['notes']}" if row["notes"] else title
+        told += "" if row["passed"] else f". **Fell short**: {len(row['complaints'])} limits missed"
+        lines.append([row["fault"], row["system"], *numbers, told])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(verdict: Verdict) -> list[str]:
+    row = verdict.row()
+    title = FAULTS[verdict.fault, verdict.system].title
+    numbers = ["" if row[name] is None else str(row[name]) for name in _NUMBERS]
+    told = f"{title}; {verdict.notes}" if verdict.notes else title
+    return [verdict.fault, verdict.system, *numbers, _PASSED if verdict.passed else _FAILED, told]

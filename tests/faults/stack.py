@@ -1,0 +1,159 @@
+"""penstock as it is deployed, for one fault: a store, maybe behind links that break, a gateway, workers, one echo model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.contract.dumps import Dump, RedisDump
+from tests.eventually import eventually
+from tests.faults.driver import Driver
+from tests.faults.executions import Executions
+from tests.faults.face import HttpFace
+from tests.faults.ledger import Ledger
+from tests.faults.processes import Group
+from tests.faults.proxy import Proxy
+from tests.faults.server import Server, free_port
+
+MODEL = "echo"
+SOURCE = f"{Path(__file__).resolve().parent / 'echo.py'}:Echo"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What differs between faults. `model` are entries of the model's table, `options` those of its handler."""
+
+    workers: int = 1
+    fsync: str = "always"
+    lease_s: float = 15.0
+    beat_s: float = 4.0
+    grace_s: float = 30.0
+    model: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, str] = field(default_factory=dict)
+
+
+class Stack:
+    """`gateway_link` and one of `worker_links` per worker stand before the store; all pass until broken."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.plan = plan
+        self.folder = folder
+        self.server = Server(folder / "valkey", fsync=plan.fsync, extra=plan.server)
+        self.gateway_link = Proxy(self.server.port)
+        self.worker_links = [Proxy(self.server.port) for _ in range(plan.workers)]
+        self.executions = Executions(folder / "executions.log")
+        self.gateway_port = free_port()
+        self.gateway = self._gateway()
+        self.workers = [self._worker(number) for number in range(plan.workers)]
+        self.face = HttpFace(self.gateway_port)
+        self.driver = Driver(self.face, Ledger(folder / "ledger.jsonl"))
+
+    def start(self) -> None:
+        """The store and its links; the processes are started by the fault, in its own order."""
+        self.server.start()
+        for link in self.links:
+            link.start()
+
+    @property
+    def links(self) -> list[Proxy]:
+        return [self.gateway_link, *self.worker_links]
+
+    def stop(self) -> None:
+        for group in (*self.workers, self.gateway):
+            group.stop()
+        for link in self.links:
+            link.stop()
+        self.server.stop()
+        self.driver.ledger.close()
+        self.face.close_all()
+
+    def await_gateway(self, *, within_s: float = 30.0) -> None:
+        eventually(lambda: self.face.ask("GET", "/startupz").status == 200, timeout_s=within_s)
+
+    def await_ready(self, *, within_s: float = 60.0) -> None:
+        """The gateway answers and a worker has loaded the model."""
+
+        def ready() -> bool:
+            if not any(worker.running for worker in self.workers):
+                raise RuntimeError(f"no worker came up: {self.logs()}")
+            return self.face.ask("GET", "/readyz").status == 200
+
+        eventually(ready, timeout_s=within_s)
+
+    def dump(self) -> Dump:
+        with self.server.client() as client:
+            return RedisDump(client, MODEL).dump()
+
+    def counters(self) -> dict[str, int]:
+        """What the store counted: accepted, stale, redelivered, repaired, ..."""
+        with self.server.client() as client:
+            found: Any = client.hgetall(f"ps:{{{MODEL}}}:counters")
+        return {name.decode(): int(value) for name, value in found.items()}
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-4_000:] for path in sorted(self.folder.glob("*.log")))
+
+    def _gateway(self) -> Group:
+        settings = {"PENSTOCK_REDIS_URL": self.gateway_link.url, "PENSTOCK_GATEWAY__PORT": str(self.gateway_port)}
+        return Group(["penstock.cli.main", "gateway"], self._environment(settings), self.folder / "gateway.log")
+
+    def _worker(self, number: int) -> Group:
+        settings = {"PENSTOCK_REDIS_URL": self.worker_links[number].url}
+        return Group(["penstock.cli.main", "worker"], self._environment(settings), self.folder / f"worker{number}.log")
+
+    def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
+        return {
+            **plain,
+            "PENSTOCK_STORE__STATE_DIR": str(self.folder / "state"),
+            "PENSTOCK_WORKER__LEASE_S": str(self.plan.lease_s),
+            "PENSTOCK_WORKER__BEAT_S": str(self.plan.beat_s),
+            "PENSTOCK_WORKER__GRACE_S": str(self.plan.grace_s),
+            "PENSTOCK_MODELS": json.dumps({MODEL: self._table()}),
+            "PENSTOCK_DIE_WITH_PARENT": "1",
+            **settings,
+        }
+
+    def _table(self) -> dict[str, Any]:
+        options = {"log": str(self.folder / "executions.log"), **self.plan.options}
+        return {"source": SOURCE, "threads": 1, "options": options, **self.plan.model}
+
+
+@contextmanager
+def bare_stack(plan: Plan, folder: Path) -> Iterator[Stack]:
+    """Only the store runs; whatever the fault started is ended, also when it fails."""
+    stack = Stack(plan, folder)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
+
+
+@contextmanager
+def whole_stack(plan: Plan, folder: Path) -> Iterator[Stack]:
+    """Everything runs and is ready."""
+    with started(Stack(plan, folder)) as stack:
+        yield stack
+
+
+@contextmanager
+def started(stack: Stack) -> Iterator[Stack]:
+    """The same for a stack that was made by hand."""
+    try:
+        stack.start()
+        stack.gateway.start()
+        for worker in stack.workers:
+            worker.start()
+        stack.await_gateway()
+        stack.await_ready()
+        yield stack
+    finally:
+        stack.stop()

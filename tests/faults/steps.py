@@ -1,0 +1,109 @@
+"""Steps that many faults share: wait for work to run, note what a fault hit, let everything end, judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.eventually import eventually
+from tests.faults.checker import Verdict, judge, recovery_s
+from tests.faults.driver import order
+from tests.faults.executions import Execution
+from tests.faults.ledger import Entry
+from tests.faults.processes import Group
+from tests.faults.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The moment of a fault or of its healing (Unix seconds), and the jobs that ran or waited then."""
+
+    at: float
+    nonces: set[str] = field(default_factory=set)
+
+
+def echoes(count: int, *, seconds: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
+    """That many plain orders; with `seconds`, each takes so long."""
+    return [order("sleep" if seconds else "echo", seconds=seconds, **fields) for _ in range(count)]
+
+
+def await_running(stack: Stack, *, within_s: float = 30.0) -> Execution:
+    """The latest execution that has begun and not ended."""
+
+    def found() -> Execution | None:
+        running = stack.executions.running(time.time())
+        begun = [line for line in stack.executions.of("begin") if line.nonce in running]
+        return begun[-1] if begun else None
+
+    latest = eventually(found, timeout_s=within_s)
+    assert latest is not None
+    return latest
+
+
+def owner(stack: Stack, execution: Execution) -> Group:
+    """The worker that ran it."""
+    return next(worker for worker in stack.workers if worker.running and worker.pid == execution.supervisor)
+
+
+def hit_now(stack: Stack) -> Hit:
+    """Everything running at this moment is hit."""
+    now = time.time()
+    return Hit(now, stack.executions.running(now))
+
+
+def healed_now(stack: Stack) -> Hit:
+    """Everything accepted and unfinished at this moment was hit."""
+    return Hit(time.time(), {entry.key for entry in stack.driver.ledger.waiting()})
+
+
+def conclude(
+    stack: Stack,
+    name: str,
+    hit: Hit | None = None,
+    *,
+    within_s: float = 60.0,
+    most_extra: int | None = None,
+    most_recover_s: float | None = None,
+    notes: str = "",
+    complaints: Iterable[str] = (),
+) -> Verdict:
+    """Let everything end, look at all of it once more, and judge."""
+    entries = stack.driver.ledger.accepted()
+    found = list(complaints)
+    if not stack.driver.await_ends(entries, within_s=within_s):
+        found.append(f"stuck: {len(stack.driver.ledger.waiting())} jobs {within_s:g} s later")
+    stack.driver.look_again()
+    return judge(
+        name,
+        "penstock",
+        stack.driver.ledger,
+        stack.executions,
+        dump=stack.dump(),
+        recover_s=recovery_s(entries, hit.nonces, hit.at) if hit else None,
+        most_extra=most_extra,
+        most_recover_s=most_recover_s,
+        notes=notes,
+        complaints=found,
+    )
+
+
+def ended_as(entries: Sequence[Entry], status: str) -> int:
+    return sum(entry.last is not None and entry.last.status == status for entry in entries)
+
+
+def errors_of(entries: Sequence[Entry]) -> set[str]:
+    return {entry.last.error for entry in entries if entry.last is not None and entry.last.error}
+
+
+def with_recovery(verdict: Verdict, recover_s: float, *, most_s: float, notes: str = "") -> Verdict:
+    """The verdict with a recovery time that was measured in another way than to the first end of a job."""
+    late = [f"recovered after {recover_s:.2f} s, {most_s:g} s allowed"] if recover_s > most_s else []
+    return replace(
+        verdict,
+        recover_s=round(recover_s, 3),
+        notes=notes or verdict.notes,
+        passed=verdict.passed and not late,
+        complaints=(*verdict.complaints, *late),
+    )

@@ -1,0 +1,113 @@
+"""The harness itself: a checker that cannot find a loss proves nothing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checker import judge
+from tests.faults.driver import order
+from tests.faults.echo import Log, digest
+from tests.faults.executions import Executions
+from tests.faults.ledger import Entry, Ledger, View
+from tests.faults.proxy import Proxy
+
+DONE = View("succeeded", True, "d")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(tmp_path / "ledger.jsonl")) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def executions(tmp_path: Path) -> Executions:
+    return Executions(tmp_path / "executions.log")
+
+
+def accepted(ledger: Ledger, *views: View) -> Entry:
+    entry = ledger.open_entry(f"key{len(ledger.entries)}", "d", "succeeded")
+    ledger.answered(entry, 202, f"job-{entry.key}")
+    for view in views:
+        ledger.saw(entry, view)
+    return entry
+
+
+def test_a_job_that_ends_as_hoped_passes(ledger: Ledger, executions: Executions) -> None:
+    accepted(ledger, View("queued", False), DONE, DONE)
+    verdict = judge("F0", "penstock", ledger, executions)
+    assert (verdict.passed, verdict.accepted, verdict.terminal, verdict.lost) == (True, 1, 1, 0)
+
+
+@pytest.mark.parametrize("views", [(), (View("running", False),), (View("succeeded", True, "other"),)])
+def test_never_seen_never_ended_and_a_wrong_digest_are_losses(
+    ledger: Ledger, executions: Executions, views: tuple[View, ...]
+) -> None:
+    accepted(ledger, *views)
+    verdict = judge("F0", "penstock", ledger, executions)
+    assert (verdict.lost, verdict.passed) == (1, False)
+
+
+@pytest.mark.parametrize("after", [View("queued", False), View("failed", True, error="oom"), View("succeeded", True, "other")])
+def test_a_final_view_that_changes_is_counted(ledger: Ledger, executions: Executions, after: View) -> None:
+    accepted(ledger, DONE, after, DONE)
+    verdict = judge("F0", "penstock", ledger, executions)
+    assert (verdict.views, verdict.passed) == (1, False)
+
+
+def test_a_job_given_up_that_deserved_better_does_not_pass(ledger: Ledger, executions: Executions) -> None:
+    accepted(ledger, View("failed", True, error="attempts_spent"))
+    verdict = judge("F0", "penstock", ledger, executions)
+    assert (verdict.lost, verdict.gave_up, verdict.passed) == (0, 1, False)
+
+
+def test_one_key_answered_with_two_jobs_is_unexpected(ledger: Ledger, executions: Executions) -> None:
+    entry = accepted(ledger, DONE)
+    ledger.answered(entry, 202, "another-job")
+    assert judge("F0", "penstock", ledger, executions).unexpected == 1
+
+
+def test_a_submit_that_was_never_answered_is_no_promise(ledger: Ledger, executions: Executions) -> None:
+    ledger.answered(ledger.open_entry("k", "d", "succeeded"), 0, "")
+    assert judge("F0", "penstock", ledger, executions).accepted == 0
+
+
+def test_the_execution_log_tells_what_ran_twice_and_what_still_runs(tmp_path: Path, executions: Executions) -> None:
+    with closing(Log(tmp_path / "executions.log")) as log:
+        for event, nonce in [("begin", "a"), ("end", "a"), ("begin", "b"), ("begin", "a"), ("end", "a")]:
+            log.note(event, nonce)
+    assert executions.extra({"a", "b"}) == 1
+    assert executions.running(executions.all[-1].at) == {"b"}
+
+
+def test_the_digest_does_not_depend_on_the_order_of_fields() -> None:
+    work = order(pad=3)
+    assert digest(work) == digest(dict(reversed(work.items())))
+
+
+def test_the_link_breaks_as_told_and_heals() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        link = Proxy(server.getsockname()[1])
+        link.start()
+        try:
+            assert _passes(link, server)
+            link.refuse()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", link.port))
+            link.heal()
+            assert _passes(link, server)
+        finally:
+            link.stop()
+
+
+def _passes(link: Proxy, server: socket.socket) -> bool:
+    with closing(socket.create_connection(("127.0.0.1", link.port))) as client:
+        client.sendall(b"ping")
+        with closing(server.accept()[0]) as there:
+            there.sendall(there.recv(4).upper())
+        return client.recv(4) == b"PING"
