@@ -143,8 +143,19 @@ local function claim_solo(p, version, now, todo)
   end
 end
 
+-- At once when nothing waits, else when the batch would be worth it. Unchanged = no write, no fsync.
+local function ask_to_be_woken(p, length)
+  local want = tostring(length)
+  if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
+end
+
 local function claim(keys, args)
   local p, now, todo = keys[1], now_ms(), {}
+  -- The usual answer to a slot that has just settled a lone job, in the same round trip: keep its push waiting no longer than needed.
+  if depth(p) == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
+    ask_to_be_woken(p, 1)
+    return {'', 0, -1, now, 0, 0, 0}
+  end
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local ready, order, reason, retry = p .. 'ready:' .. version, {}, '', -1
   local stepped, expired = 0, 0
@@ -177,9 +188,7 @@ local function claim(keys, args)
     lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, todo, reply)
     redis.call('ZADD', p .. 'leases', now + args[10], worker)
   else
-    -- Ask to be woken: at once when nothing waits, else when the batch would be worth it. Unchanged = no write, no fsync.
-    local want = tostring(retry >= 0 and enough or 1)
-    if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
+    ask_to_be_woken(p, retry >= 0 and enough or 1)
   end
   flush(p, todo)
   reply[2] = depth(p)
