@@ -7,11 +7,12 @@ SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FAULTS_ARGS ?=
 # What reads code out of data. Ruff refuses the imports; this also finds the options that switch such readers on.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench up clean
+.PHONY: help demo test check format bench faults up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +37,9 @@ format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants the
 
 bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_ARGS="--help" for its options)
 	$(BIN)/python -m penstock.benchmarks.main_path $(BENCH_ARGS)
+
+faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
 	$(BIN)/penstock up $(MODELS)

@@ -208,8 +208,10 @@ class RedisStore:
         self._plain(lambda r: r.hdel(WORKERS_KEY, name))
 
     def known(self, serials: Sequence[str]) -> set[str]:
-        """Those of `serials` that have a record in any model of the registry."""
+        """Those of `serials` that have a record in any model of the registry; all, if that is empty and nothing can be said."""
         prefixes = [enc.prefix(model.name) for model in self.models()]
+        if not prefixes:
+            return set(serials)
         asked = [(serial, f"{prefix}job:{serial}") for serial in serials for prefix in prefixes]
         found = self._plain(lambda r: _exist(r, [key for _, key in asked]))
         return {serial for (serial, _), there in zip(asked, found, strict=True) if there}

@@ -17,6 +17,7 @@ from penstock.cli.readiness import readiness
 from penstock.cli.state import running_stack
 from penstock.errors import ConfigError
 from penstock.settings import Settings
+from penstock.settings_sources import source_file
 
 LOW_DISK_BYTES = 1024**3
 OLDEST_REDIS = (7, 0)
@@ -129,7 +130,8 @@ def port(settings: Settings) -> Finding:
 def models(settings: Settings) -> Finding:
     if not settings.models:
         return Finding("models", Level.OK, "none declared here; name some to `penstock up`")
-    missing = [spec.source for spec in settings.specs() if _is_missing(spec.source)]
+    files = [source_file(spec.source) for spec in settings.specs()]
+    missing = [str(file) for file in files if file is not None and not file.is_file()]
     if missing:
         return Finding("models", Level.FAIL, f"no such file: {', '.join(missing)}", "correct `source` in penstock.toml")
     return Finding("models", Level.OK, ", ".join(settings.models))
@@ -137,11 +139,6 @@ def models(settings: Settings) -> Finding:
 
 def broken_settings(error: ConfigError) -> Finding:
     return Finding("settings", Level.FAIL, error.message, "correct these, then `penstock config check`")
-
-
-def _is_missing(source: str) -> bool:
-    path = source.rpartition(":")[0] if ":" in source else source
-    return path.startswith("/") and not Path(path).is_file()
 
 
 def _quota() -> float | None:

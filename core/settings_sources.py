@@ -58,16 +58,21 @@ def located_source(source: str, folder: Path) -> str:
 
 
 def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
-    """One sentence per model file of a merged tree that is not there. Modules are not looked for: only a worker imports them."""
+    """One sentence per model file of a merged tree that is not there. Modules are not looked for: a worker imports them."""
+    faults = []
     models = tree.get("models")
-    leaves = _leaves(("models",), models) if isinstance(models, dict) else ()
-    return [
-        f"{'.'.join(path)}: {location}: {why_absent(Path(location))} (from {origins.get('.'.join(path), 'default')})"
-        for path, value in leaves
-        if _is_source(path) and isinstance(value, str)
-        for location in [_split(value)[0]]
-        if _is_file(location) and not Path(location).is_file()
-    ]
+    for path, value in _leaves(("models",), models) if isinstance(models, dict) else ():
+        file = source_file(value) if _is_source(path) and isinstance(value, str) else None
+        if file is not None and not file.is_file():
+            name = ".".join(path)
+            faults.append(f"{name}: {file}: {why_absent(file)} (from {origins.get(name, 'default')})")
+    return faults
+
+
+def source_file(source: str) -> Path | None:
+    """The file that a source names, None for a module."""
+    location, _ = _split(source)
+    return Path(location) if _is_file(location) else None
 
 
 def why_absent(path: Path) -> str:

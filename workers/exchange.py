@@ -51,7 +51,7 @@ class SlotStore(Protocol):
 class Finish:
     """`inputs`: per ending the blob of its input, or an empty name; left out where none is to be deleted.
 
-    `accepted`: per ending when its job came in; left out where nobody counts.
+    `accepted`: per ending when its job came in, for whoever counts.
     """
 
     endings: tuple[Ending, ...]

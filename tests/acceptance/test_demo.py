@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -17,6 +18,17 @@ DEMO = Path(__file__).parents[2] / "examples" / "digits" / "demo.py"
 IMAGES = sorted(path.name for path in (DEMO.parent / "images").glob("*.png"))
 # File, class, probability, ms queued, batch, ms of preprocess, inference, postprocess, total.
 ROW = re.compile(r"(\d{4}_\d\.png) \D+(\d) \D+([01]\.\d{3}) \D+[\d.]+ \D+\d+ \(\w+\) \D+[\d.]+ \D+[\d.]+ \D+[\d.]+ \D+[\d.]+")
+
+# Ready at once, and ends in a way of its own.
+STUBBORN = """
+import http.server, os, signal
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+signal.signal(signal.SIGTERM, {on_sigterm})
+http.server.HTTPServer(("127.0.0.1", {port}), Ready).serve_forever()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +72,26 @@ def test_it_leaves_neither_files_nor_processes(demo: tuple[subprocess.CompletedP
     assert [
         process for process in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(process.info["cmdline"] or [])
     ] == []
+
+
+def test_it_says_how_soon_it_was_ready(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:
+    run, _, _ = demo
+    assert re.search(r"^ready in \d+\.\d s$", run.stdout, re.MULTILINE), run.stdout
+
+
+@pytest.mark.parametrize(
+    ("on_sigterm", "complaint"), [("signal.SIG_IGN", "had to be killed"), ("lambda *_: os._exit(7)", "ended with exit code 7")]
+)
+def test_a_server_that_does_not_end_well_is_told_and_makes_it_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_sigterm: str, complaint: str
+) -> None:
+    spec = importlib.util.spec_from_file_location("digits_demo", DEMO)
+    assert spec is not None
+    assert spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    monkeypatch.setattr(demo, "command", lambda port: [sys.executable, "-c", STUBBORN.format(port=port, on_sigterm=on_sigterm)])
+    monkeypatch.setattr(demo, "show", lambda console, url: None)
+    monkeypatch.setattr(demo, "STOP_TIMEOUT_S", 0.5)
+    assert demo.main() == 1
+    assert complaint in " ".join(capsys.readouterr().out.split())

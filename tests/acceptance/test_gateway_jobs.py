@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
-    with gateway_process(redis_url, folder, models=MODELS) as client:
+    with gateway_process(redis_url, folder, models=MODELS, heartbeat_s=0.3) as client:
         yield client
 
 
@@ -300,3 +300,12 @@ def test_a_gateway_says_that_its_store_is_away_and_goes_on_when_it_is_back(tmp_p
         assert client.get("/livez").status_code == 200
         server.start()
         eventually(lambda: client.post("/v1/models/square/jobs", json={"x": 1}).status_code == 202)
+
+
+def test_a_silent_stream_of_events_is_kept_alive_by_comments(client: httpx2.Client, hand: Hand) -> None:
+    links = submit(client)["links"]
+    with client.stream("GET", links["events"]) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("event:")) == "event: status"
+        assert [next(lines) for _ in range(4)][-1] == ": still here"
+    hand.finish(hand.take())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from penstock.model_spec import SlotInfo, WorkerInfo
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually
 
@@ -125,3 +127,15 @@ def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, t
             hand.finish(taken)
         predicting.join(5.0)
     assert sorted(answers) == [200, 200, 202]
+
+
+def test_a_model_that_loads_or_failed_to_is_not_said_to_lack_a_worker(client: httpx2.Client, redis_url: str) -> None:
+    idle = Hand(redis_url, "idle")
+    for state, error, why in (("loading", "", "still loading"), ("failed", "no weights", "could not be loaded: no weights")):
+        slot = SlotInfo("idle", "1", state, error=error)
+        idle.store.announce_worker(WorkerInfo(idle.name, "here", os.getpid(), 0.0, (slot,)))
+        eventually(lambda why=why: why in client.get("/readyz").text)
+        answer = client.post("/predictions/idle", json={"x": 4})
+        assert (answer.status_code, answer.json()["code"]) == (503, "no_worker")
+        assert why in answer.json()["detail"]
+    idle.store.announce_worker(WorkerInfo(idle.name, "here", os.getpid(), 0.0))

@@ -61,6 +61,7 @@ def test_the_neighbours_of_a_segfault_succeed_and_the_item_is_given_up_as_poison
     assert jobs[-1].error.code == "poison"
     assert jobs[-1].crashes == 2
     assert [entry["how"] for entry in ended] == ["ended by SIGSEGV"] * 2
+    assert jobs[-1].error.message == "the process running it died 2 times; the last time: ended by SIGSEGV"
 
 
 def test_an_item_that_hangs_times_out_and_its_neighbours_succeed(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
@@ -106,8 +107,11 @@ def test_a_crash_while_decoding_the_input_is_charged_to_its_batch(desk: Desk, fr
 
 def test_a_model_that_cannot_be_loaded_is_named_with_its_reason(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     [id] = desk.submit({"do": "echo"})
-    with worker(fresh_redis, tmp_path, "NoStart"):
+    with worker(fresh_redis, tmp_path, "NoStart") as process:
         slot = eventually(lambda: next((s for w in desk.store.workers() for s in w.slots if s.state == "failed"), None))
+        ended = eventually(lambda: process.events("child_ended"))
+    # The supervisor ends such a child itself, and once logged that as a kill for want of memory.
+    assert ended[0]["how"] == "stopped after the failed load"
     assert "the weights are missing" in slot.error
     assert desk.job(id).state is JobState.QUEUED
 

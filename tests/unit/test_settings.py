@@ -240,3 +240,22 @@ def test_variables_of_others_and_empty_ones_are_left_alone() -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings.load(None, {}).gateway.port = 1  # type: ignore[misc]
+
+
+def test_missing_model_files_are_faults_like_any_other_where_the_files_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "square.py").write_text("")
+    config = write(
+        tmp_path,
+        "[gateway]\nport = -1\n[models.a]\nsource = 'sqare.py:Square'\n[models.b.versions.2]\nsource = 'nets/b.onnx'\n"
+        "[models.c]\nsource = 'package.module:Name'\n[models.d]\nsource = 'square.py'\noptions.source = 'any.py'\n",
+    )
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(config, {}, need_files=True)
+    assert len(caught.value.faults) == 3
+    text = "\n".join(caught.value.faults)
+    assert f"models.a.source: {tmp_path}/sqare.py: no such file; did you mean square.py? (from {config})" in text
+    assert f"models.b.versions.2.source: {tmp_path}/nets/b.onnx: no such folder {tmp_path}/nets" in text
+
+
+def test_a_process_that_loads_no_model_needs_no_model_file(tmp_path: Path) -> None:
+    assert Settings.load(write(tmp_path, "[models.a]\nsource = 'a.py'\n"), {}).specs()

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.display import age, duration, print_table, timing_line
+from penstock.cli.display import age, colored, duration, print_table, timing_line
 from penstock.client.views import BatchView, JobView
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -44,3 +45,13 @@ def test_columns_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -
     header, first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("x" * 200)
     assert header.index("STATUS") == first.index("queued") == second.index("failed")
+
+
+@pytest.mark.parametrize(("no_color", "expected"), [("1", False), ("", True)])
+def test_a_terminal_is_coloured_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch, no_color: str, expected: bool) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert colored(Terminal()) is expected

@@ -1,19 +1,35 @@
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from penstock.cli import exits
 from penstock.cli.main import Penstock
 
+ROOT = Path(__file__).parents[3]
 HEAVY = ("redis", "celery", "kombu", "fastapi", "starlette", "pydantic", "httpx", "httpx2", "tenacity", "numpy", "msgspec")
 
 
-def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
+def penstock(
+    *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", *arguments], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "penstock.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
     )
 
 
@@ -56,3 +72,52 @@ def test_with_json_errors_are_json_too() -> None:
     done = penstock("models", "--url", "http://127.0.0.1:9", "--json")
     assert '"exit_code": 3' in done.stderr
     assert done.stdout == ""
+
+
+def test_every_command_has_json_but_those_that_the_docs_except() -> None:
+    without = {name for name, entry in Penstock.table.items() if not all(map(_has_json, _commands(entry.module)))}
+    assert without == {"gateway", "worker"}
+    assert "All commands have it but `gateway` and `worker`" in (ROOT / "docs" / "cli.md").read_text("utf-8")
+
+
+def test_with_json_wrong_usage_is_json_too() -> None:
+    done = penstock("models", "--json", "--nonsense")
+    assert (done.returncode, done.stdout) == (exits.USAGE, "")
+    told = json.loads(done.stderr)
+    assert (told["exit_code"], told["error"]["code"]) == (exits.USAGE, "usage")
+    assert "--nonsense" in told["error"]["detail"]
+
+
+def test_with_json_a_failed_check_keeps_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("[gateway]\nport = -1\n")
+    assert penstock("doctor", "--json", cwd=tmp_path).returncode == exits.FAILED
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("up",), ("worker", "--redis-url", "redis://127.0.0.1:9")])
+def test_a_missing_model_file_is_told_before_anything_starts(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "penstock.toml").write_text("[models.a]\nsource = 'a.py'\n[models.b]\nsource = 'b.onnx'\n")
+    done = penstock(*command, cwd=tmp_path)
+    assert done.returncode == exits.CONFIG
+    assert [name for name in ("a.py", "b.onnx") if f"{tmp_path}/{name}: no such file" not in done.stderr] == []
+
+
+def test_a_gateway_starts_where_the_model_files_are_not(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("[models.a]\nsource = 'a.py'\n")
+    done = penstock("gateway", cwd=tmp_path)
+    assert "no Redis is named" in done.stderr, "it got as far as looking for its store"
+
+
+def test_the_shell_is_told_how_to_complete_and_what() -> None:
+    script = penstock("--show-completion", "bash")
+    assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True)
+    asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
+    assert penstock(env=asked).stdout.split() == ["worker", "workers"]
+
+
+def _commands(module: str) -> list[Any]:
+    command: Any = typer.main.get_command(import_module(module).app)
+    return list(command.commands.values()) if hasattr(command, "commands") else [command]
+
+
+def _has_json(command: Any) -> bool:
+    return any("--json" in parameter.opts for parameter in command.params)

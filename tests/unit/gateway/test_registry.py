@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from penstock.gateway.registry import merged
-from penstock.model_spec import BatchPolicy, Limits, ModelInfo, VersionInfo
+import pytest
+
+from penstock.gateway.registry import merged, why_unserved
+from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
 DECLARED = ModelInfo("m", limits=Limits(max_queue_depth=7), versions={"1": None})
 LOADED = VersionInfo(description="squares")
@@ -22,3 +24,17 @@ def test_the_batch_policy_is_the_one_in_force_once_a_worker_has_loaded_the_model
 
 def test_a_model_known_to_one_side_only_is_taken_as_it_is() -> None:
     assert merged(DECLARED, None) == merged(None, DECLARED) == DECLARED
+
+
+@pytest.mark.parametrize(
+    ("slots", "why"),
+    [
+        ([], "no live worker serves it"),
+        ([SlotInfo("m", "2", "ready"), SlotInfo("other", "1", "loading")], "no live worker serves it"),
+        ([SlotInfo("m", "1", "loading")], "still loading"),
+        ([SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "failed", error="no weights")], "could not be loaded: no weights"),
+        ([SlotInfo("m", "1", "failed")], "could not be loaded: the log of its worker says why"),
+    ],
+)
+def test_a_version_without_a_ready_slot_is_told_to_load_to_have_failed_or_to_have_none(slots: list[SlotInfo], why: str) -> None:
+    assert why_unserved([WorkerInfo("w", "here", 1, 0.0, tuple(slots))], "m", "1") == why

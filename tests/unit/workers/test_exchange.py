@@ -24,6 +24,7 @@ class ShakyStore:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
+        self.details: list[str] = []
         self.away = False
         self.answer = Settled.OK
 
@@ -56,6 +57,7 @@ class ShakyStore:
 
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
         self._take("release", items)
+        self.details.append(detail)
         return [self.answer for _ in items]
 
     def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None:
@@ -103,6 +105,13 @@ def test_everything_owed_is_settled_before_more_is_taken(exchange: Exchange, sto
     exchange.owe(finish())
     exchange.trade(ASK)
     assert names(store) == ["release", "finish_and_claim"]
+
+
+def test_how_the_process_of_a_batch_died_is_told_to_the_store(exchange: Exchange, store: ShakyStore) -> None:
+    # Users read "the process running it died 2 times" and had to search the worker's log for why.
+    exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
+    exchange.trade(None)
+    assert store.details == ["ended by SIGSEGV"]
 
 
 def test_nothing_owed_is_forgotten_while_the_store_is_away(exchange: Exchange, store: ShakyStore) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.broker.records import ClaimedJob
@@ -8,7 +10,7 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.workers.batcher import Held
 from penstock.workers.frames import Done, Failed, Outcome, Output
-from penstock.workers.settle import blob_name, decide, failure, retry_delay_s, too_large
+from penstock.workers.settle import Accepted, accepted, blob_name, decide, failure, retry_delay_s, too_large
 
 GOOD = Output("application/json", b"1")
 
@@ -49,6 +51,18 @@ def test_the_stamp_tells_of_the_batch() -> None:
     stamp = decide(held(job(1)), done(GOOD)).stamp
     assert (stamp.id, stamp.size, stamp.reason) == ("nonce", 1, "full")
     assert (stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s) == (0.01, 0.1, 0.02)
+
+
+def test_when_a_job_came_in_is_known_on_the_clock_of_this_machine_whatever_its_wall_clock_says() -> None:
+    # By Redis' clock it came 2.5 s before the claim, and the claim was at 100.0 here.
+    came = replace(job(1), created_at=5_000.0)
+    batch = replace(held(came), claimed_at=100.0, leased_at=5_002.5)
+    assert accepted(batch, [came]) == (Accepted(Priority.INTERACTIVE, 97.5),)
+
+
+def test_only_jobs_that_ended_are_told_with_when_they_came_in() -> None:
+    verdict = decide(held(job(1), job(2)), done(Failed("busy", "later", retryable=True), GOOD))
+    assert len(verdict.accepted) == len(verdict.inputs) == len(verdict.endings) == 1
 
 
 def test_a_wrong_number_of_outcomes_settles_nothing() -> None:
