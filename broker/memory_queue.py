@@ -14,6 +14,9 @@ from penstock.job_id import JobId
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
 IDEMPOTENCY_S = 172_800.0
 FOREIGN_AGAIN_S = 15.0
+# As in functions/lib.lua.
+SUSPECT_LOSSES = 2
+MAX_LOSSES = 10
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
 CANCELLED = JobError("cancelled", "cancelled by request")
 
@@ -30,6 +33,7 @@ class Record:
     epoch: int = 0
     attempts: int = 0
     crashes: int = 0
+    losses: int = 0
     token: str = ""
     final_token: str = ""
     worker: str = ""
@@ -53,6 +57,16 @@ class Record:
     @property
     def collect_at(self) -> float:
         return (self.finished_at or 0.0) + self.new.result_ttl_s
+
+    @property
+    def charged(self) -> int:
+        """Attempts that count: those whose worker was not lost."""
+        return self.attempts - self.losses
+
+    @property
+    def suspect(self) -> bool:
+        """To be run alone."""
+        return self.crashes > 0 or self.losses >= SUSPECT_LOSSES
 
     def claimed(self) -> ClaimedJob:
         return ClaimedJob(
@@ -144,10 +158,10 @@ class MemoryQueue:
         return self.in_order(record.new.version).index(record) if record.serial in self.ready else None
 
     def enqueue(self, record: Record) -> None:
-        """Put a job into its place in the queue, or among the suspects when one of its runs crashed."""
+        """Put a job into its place in the queue, or among the suspects."""
         self._lift(record)
         record.state, record.band = JobState.QUEUED, record.new.priority.band
-        (self.solo if record.crashes else self.ready).add(record.serial)
+        (self.solo if record.suspect else self.ready).add(record.serial)
 
     def delay(self, record: Record, *, until: float) -> None:
         self._lift(record)
@@ -180,7 +194,7 @@ class MemoryQueue:
     def crash(self, record: Record, *, now: float, token: str = "", detail: str = "") -> bool:
         """Charge a crash; True when that was one too many and the job is dead."""
         record.crashes += 1
-        spent = record.crashes >= record.new.max_crashes or record.attempts >= record.new.max_attempts
+        spent = record.crashes >= record.new.max_crashes or record.charged >= record.new.max_attempts
         if spent:
             last = f"; the last time: {detail}" if detail else ""
             error = JobError("poison", f"the process running it died {record.crashes} times{last}")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock.broker.memory_claim import Gathering
-from penstock.broker.memory_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, Record, batch_record
+from penstock.broker.memory_queue import IDEMPOTENCY_S, MAX_LOSSES, KeyUse, MemoryQueue, Record, batch_record
 from penstock.broker.records import (
     BatchStamp,
     Beat,
@@ -83,7 +83,7 @@ class MemoryStore:
 
         def delay(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
             record.error = JobError(code, message)
-            if record.attempts < record.new.max_attempts:
+            if record.charged < record.new.max_attempts:
                 queue.delay(record, until=now + delay_s)
                 queue.counters["retried"] += 1
                 return Settled.OK
@@ -257,12 +257,13 @@ class MemoryStore:
     def _redeliver(self, queue: MemoryQueue, record: Record, now: float) -> JobState:
         if record.cancel_requested:
             queue.cancel(record, now=now)
-        elif record.attempts >= record.new.max_attempts:
-            message = f"given up after {record.attempts} attempts whose worker was lost"
-            queue.end(record, JobState.DEAD, now=now, error=JobError("attempts_spent", message))
+        elif record.losses + 1 >= MAX_LOSSES:
+            message = f"given up: {record.losses + 1} workers were lost while they held it"
+            queue.end(record, JobState.DEAD, now=now, error=JobError("worker_lost", message))
         elif record.deadline_at <= now:
             queue.expire(record, now=now)
         else:
+            record.losses += 1
             queue.enqueue(record)
             queue.counters["redelivered"] += 1
         return record.state

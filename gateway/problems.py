@@ -158,7 +158,7 @@ TITLES = {
     "timeout": "The model ran past its time limit",
     "oom": "The item does not fit the device's memory",
     "poison": "The job was given up because it crashed its workers",
-    "attempts_spent": "The job was given up because its workers were lost",
+    "worker_lost": "The job was given up because its workers were lost",
     "handler_error": "The model failed on this input",
     "handler_contract": "The model answered in a way it must not",
     "load_failed": "The model could not be loaded",

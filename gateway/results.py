@@ -18,7 +18,7 @@ from penstock.job_id import JobId
 
 # How soon a wait notices that its client hung up or that the process is to end.
 SLICE_S = 0.25
-_RETRYABLE = frozenset({"attempts_spent", "load_failed"})
+_RETRYABLE = frozenset({"worker_lost", "load_failed"})
 
 
 async def visible(store: AsyncStore, job: JobId, caller: Caller) -> Job:

@@ -20,6 +20,9 @@
 local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2109
 local BANDS = {0, 6, 9}
 local LATE = 6
+-- A lost worker is rarely the job's doing and costs it no attempt; but one that loses worker after worker runs alone, then no more.
+local SUSPECT_LOSSES = 2
+local MAX_LOSSES = 10
 local TICKET = 't'
 local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
@@ -120,9 +123,9 @@ local function enqueue_solo(p, serial, version, created)
   push_tickets(p, 0, 1)
 end
 
--- Back into the queue after a lease or a delay. A job that crashed once is still a suspect, and runs alone.
+-- Back into the queue after a lease or a delay. A job that crashed once, or lost workers twice, is a suspect, and runs alone.
 local function requeue(p, serial, job)
-  if job.crashes > 0 then
+  if job.crashes > 0 or job.losses >= SUSPECT_LOSSES then
     enqueue_solo(p, serial, job.version, job.created)
   else
     enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
@@ -225,12 +228,12 @@ local function load_job(p, serial, fields)
   local values = redis.call('HMGET', p .. 'job:' .. serial, unpack(fields))
   local job = {}
   for i, field in ipairs(fields) do job[field] = values[i] end
-  job.attempts, job.crashes = tonumber(job.attempts or 0), tonumber(job.crashes or 0)
+  job.attempts, job.crashes, job.losses = tonumber(job.attempts or 0), tonumber(job.crashes or 0), tonumber(job.losses or 0)
   return job
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'max_attempts', 'max_crashes', 'band', 'created', 'blob', 'owner'}
+  'losses', 'max_attempts', 'max_crashes', 'band', 'created', 'blob', 'owner'}
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})
@@ -260,7 +263,7 @@ end
 local function crash_job(p, serial, job, now, todo, token, detail)
   local crashes = job.crashes + 1
   redis.call('HSET', p .. 'job:' .. serial, 'crashes', crashes)
-  if crashes >= tonumber(job.max_crashes) or job.attempts >= tonumber(job.max_attempts) then -- guard:crashes
+  if crashes >= tonumber(job.max_crashes) or job.attempts - job.losses >= tonumber(job.max_attempts) then -- guard:crashes
     local last = detail and detail ~= '' and '; the last time: ' .. detail or ''
     kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times' .. last, token)
     return 'dead'

@@ -37,7 +37,7 @@ local function reconcile(keys, args)
   local page = redis.call('ZRANGEBYLEX', p .. 'index', from, '+', 'LIMIT', 0, args[2])
   local orphans = 0
   for _, serial in ipairs(page) do
-    local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'created'})
+    local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created'})
     if job.state and not has_place(p, serial, job) then
       redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
       if job.worker then redis.call('HDEL', p .. 'held:' .. job.worker, serial) end

@@ -11,7 +11,7 @@ local function retry_one(p, serial, token, delay, code, message, now, todo)
     cancel_job(p, serial, job, now, todo, token)
     return 'cancelled', true
   end
-  if job.attempts >= tonumber(job.max_attempts) then -- guard:attempts
+  if job.attempts - job.losses >= tonumber(job.max_attempts) then -- guard:attempts
     end_job(p, serial, job, 'failed', now, todo, {code = code, message = message, token = token})
     count(todo, 'ended:failed', 1)
     return 'dead', true

@@ -8,13 +8,15 @@ local function take_back(p, serial, now, todo, tally)
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo)
     tally.cancelled = tally.cancelled + 1
-  elseif job.attempts >= tonumber(job.max_attempts) then -- guard:sweep_attempts
-    kill_job(p, serial, job, now, todo, 'attempts_spent', 'given up after ' .. job.attempts .. ' attempts whose worker was lost')
+  elseif job.losses + 1 >= MAX_LOSSES then -- guard:sweep_losses
+    kill_job(p, serial, job, now, todo, 'worker_lost', 'given up: ' .. job.losses + 1 .. ' workers were lost while they held it')
     tally.dead = tally.dead + 1
   elseif tonumber(job.deadline) <= now then
     expire_job(p, serial, job, now, todo)
     tally.expired = tally.expired + 1
   else
+    job.losses = job.losses + 1
+    redis.call('HSET', p .. 'job:' .. serial, 'losses', job.losses)
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
     requeue(p, serial, job)
     count(todo, 'redelivered', 1)

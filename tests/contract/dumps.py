@@ -28,6 +28,7 @@ class Stored:
     attempts: int
     max_attempts: int
     crashes: int
+    losses: int
     max_crashes: int
     result_ttl_kept: bool
     places: tuple[str, ...]
@@ -68,6 +69,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
                 attempts=record.attempts,
                 max_attempts=record.new.max_attempts,
                 crashes=record.crashes,
+                losses=record.losses,
                 max_crashes=record.new.max_crashes,
                 result_ttl_kept=True,
                 places=tuple(places.get(serial, ())),
@@ -147,6 +149,7 @@ class RedisDump:
             attempts=int(raw.get("attempts", "0")),
             max_attempts=int(raw["max_attempts"]),
             crashes=int(raw.get("crashes", "0")),
+            losses=int(raw.get("losses", "0")),
             max_crashes=int(raw["max_crashes"]),
             result_ttl_kept=(serial in final) == State(raw["state"]).final,
             places=tuple(places.get(serial, ())),

@@ -53,13 +53,35 @@ def test_all_jobs_of_a_lost_worker_come_back(desk: Desk) -> None:
     assert desk.store.stats(desk.model).leased == 0
 
 
-def test_a_lost_job_whose_attempts_are_spent_is_dead(desk: Desk) -> None:
-    job = desk.leased(max_attempts=1, lease_s=0.0)
+def lose(desk: Desk, times: int) -> None:
+    """The one job is claimed, and its worker lost, that often."""
+    for _ in range(times):
+        desk.take(lease_s=0.0)
+        desk.store.sweep(desk.model)
+
+
+def test_a_lost_worker_costs_its_jobs_no_attempt(desk: Desk) -> None:
+    job = desk.submit(max_attempts=1)
+    lose(desk, 1)
+    again = desk.take()
+    assert (again.id, again.attempts, desk.retry(again)) == (job, 2, Settled.DEAD)
+
+
+def test_a_job_that_lost_two_workers_runs_alone(desk: Desk) -> None:
+    job = desk.submit()
+    lose(desk, 1)
+    assert desk.place(job) == "ready"
+    lose(desk, 1)
+    assert desk.place(job) == "solo"
+
+
+def test_a_job_that_loses_worker_after_worker_is_given_up(desk: Desk) -> None:
+    job = desk.submit()
+    lose(desk, 9)
+    desk.take(lease_s=0.0)
     assert desk.store.sweep(desk.model).dead == 1
-    record = desk.read(job.id)
-    assert record.state is JobState.DEAD
-    assert record.error is not None
-    assert record.error.code == "attempts_spent"
+    record = desk.read(job)
+    assert (record.state, record.error and record.error.code) == (JobState.DEAD, "worker_lost")
 
 
 def test_a_lost_job_that_was_to_be_cancelled_is_cancelled(desk: Desk) -> None:

@@ -114,9 +114,9 @@ LIMITS = [
     ),
     Mutant(
         "sweep has no limit",
-        "guard:sweep_attempts",
+        "guard:sweep_losses",
         "  elseif false then",
-        sweeping.test_a_lost_job_whose_attempts_are_spent_is_dead,
+        sweeping.test_a_job_that_loses_worker_after_worker_is_given_up,
     ),
     Mutant(
         "crashes have no limit",
@@ -148,7 +148,7 @@ INDEXES = [
     ),
     Mutant(
         "suspects run with others",
-        "  if job.crashes > 0 then",
+        "  if job.crashes > 0 or job.losses >= SUSPECT_LOSSES then",
         "  if false then",
         settling.test_a_suspect_that_was_given_back_unrun_is_still_a_suspect,
     ),

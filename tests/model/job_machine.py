@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_ATTEMPTS, MAX_CRASHES, MAX_EPOCH = 3, 2, 4
+# Fewer than in the store, so that the search ends; the rule is the same.
+SUSPECT_LOSSES, MAX_LOSSES = 1, 3
 LIVE = {"queued", "leased", "delayed"}
 PLACES = {"queued": ({"ready"}, {"solo"}), "leased": ({"leases"},), "delayed": ({"delayed"},)}
 
@@ -28,6 +30,7 @@ class Rules:
     atomic_claim: bool = True
     attempt_limit: bool = True
     crash_limit: bool = True
+    loss_limit: bool = True
     dedup: bool = True
     prompt_cancel: bool = True  # cancel takes a waiting job out of its queue in the same step
     cancel_wins: bool = True  # a flagged job cannot succeed
@@ -47,6 +50,7 @@ class Job(NamedTuple):
     epoch: int = 0
     attempts: int = 0
     crashes: int = 0
+    losses: int = 0
     flagged: bool = False
     rows: int = 0
     copies: int = 0
@@ -84,7 +88,8 @@ def broken(world: World) -> str:
         world.foul: bool(world.foul),
         "I3": _misplaced(job) and world.popper < 0,
         "I3 orphan": world.popper >= 0 and job.state == "queued",
-        "I4": job.attempts > MAX_ATTEMPTS,
+        "I4": job.attempts - job.losses > MAX_ATTEMPTS,
+        "loss limit": job.losses >= MAX_LOSSES,
         "crash limit": job.crashes > MAX_CRASHES or (job.crashes == MAX_CRASHES and job.state in LIVE),
         "I5": job.rows != (1 if _final(job) else 0),
         "I7": world.held[0] == world.held[1] != 0,
@@ -104,7 +109,7 @@ def _misplaced(job: Job) -> bool:
 
 def _to(job: Job, state: str, **changes: object) -> Job:
     """The job after a legal move: in the place of its new state, without a token."""
-    place = {"queued": "solo" if job.crashes else "ready", "delayed": "delayed"}.get(state)
+    place = {"queued": "solo" if job.crashes or job.losses >= SUSPECT_LOSSES else "ready", "delayed": "delayed"}.get(state)
     rows = job.rows + (state not in LIVE)
     moved = job._replace(state=state, places=frozenset({place} if place else ()), token=0, rows=rows)
     return moved._replace(**changes)  # type: ignore[arg-type]
@@ -151,15 +156,17 @@ def _take_back(world: World, rules: Rules) -> Job:
     kept = {} if rules.clear_token else {"token": job.token}
     if job.flagged:
         return _to(job, "cancelled", **kept)
-    if job.attempts >= MAX_ATTEMPTS and rules.attempt_limit:
+    if job.losses + 1 >= MAX_LOSSES and rules.loss_limit:
         return _to(job, "dead", **kept)
-    return _to(job, "expired" if world.late else "queued", **kept)
+    if world.late:
+        return _to(job, "expired", **kept)
+    return _to(job._replace(losses=job.losses + 1), "queued", **kept)
 
 
 def _crash(job: Job, rules: Rules, token: int = 0) -> Job:
     job = job._replace(crashes=job.crashes + 1)
     spent = job.crashes >= MAX_CRASHES and rules.crash_limit
-    if spent or (job.attempts >= MAX_ATTEMPTS and rules.attempt_limit):
+    if spent or (job.attempts - job.losses >= MAX_ATTEMPTS and rules.attempt_limit):
         return _to(job, "dead", final_token=token)
     return _to(job, "queued")
 
@@ -232,7 +239,7 @@ def _settle(world: World, rules: Rules, token: int) -> Iterator[tuple[str, Job, 
     if job.flagged and rules.cancel_wins:
         yield "settle cancelled", _to(job, "cancelled", final_token=token), foul
         return
-    spent = job.attempts >= MAX_ATTEMPTS and rules.attempt_limit
+    spent = job.attempts - job.losses >= MAX_ATTEMPTS and rules.attempt_limit
     yield "finish", _to(job, "succeeded", final_token=token), foul or ("rule 7" if job.flagged else "")
     yield "fail", _to(job, "failed", final_token=token), foul
     yield "retry", _to(job, "failed", final_token=token) if spent else _to(job, "delayed"), foul

@@ -135,6 +135,7 @@ def test_a_prediction_whose_client_hangs_up_is_cancelled_although_it_has_an_owne
     hand.announce()
     while hand.claim().jobs:
         pass
+    eventually(lambda: gateway.get("/v1/models/square", headers=ALICE.header).json()["ready"])
     before = hand.store.stats("square").ended.get("cancelled", 0)
     with pytest.raises(httpx2.ReadTimeout):
         gateway.post("/predictions/square", json={"x": 4}, headers=ALICE.header, timeout=0.5)
