@@ -43,6 +43,10 @@ class BlobStore(Protocol):
         """Where a process on this machine may read the bytes itself; None when they are not there or not local."""
         ...
 
+    def belong_to(self, store: str) -> bool:
+        """Whether the blobs here are those of the store of this identity; the first that asks has them."""
+        ...
+
     def names(self, *, now: float) -> Iterator[tuple[str, float]]:
         """Every blob with its age in seconds at the Unix time `now`, in no order; for collecting those that no record names."""
         ...
@@ -86,6 +90,16 @@ class LocalBlobs:
     def local_path(self, name: str) -> Path | None:
         path = self._path(name)
         return path if path.exists() else None
+
+    def belong_to(self, store: str) -> bool:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mark = self._folder / "STORE"
+        try:
+            with mark.open("x") as file:
+                file.write(store)
+        except FileExistsError:
+            return mark.read_text() == store
+        return True
 
     def names(self, *, now: float) -> Iterator[tuple[str, float]]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.broker.registry import MODELS_KEY, WORKERS_KEY, fresh_workers, worker_entry
+from penstock.broker.registry import MODELS_KEY, STORE_KEY, WORKERS_KEY, fresh_workers, worker_entry
 from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
@@ -215,6 +216,15 @@ class RedisStore:
         asked = [(serial, f"{prefix}job:{serial}") for serial in serials for prefix in prefixes]
         found = self._plain(lambda r: _exist(r, [key for _, key in asked]))
         return {serial for (serial, _), there in zip(asked, found, strict=True) if there}
+
+    def identity(self) -> str:
+        """The name this store was given when it was first asked; another Redis, or one that came back empty, has another."""
+
+        def named(r: redis.Redis) -> str:
+            r.set(STORE_KEY, secrets.token_hex(16), nx=True)
+            return str(r.get(STORE_KEY).decode())  # type: ignore[union-attr]
+
+        return str(self._plain(named))
 
     def _plain(self, command: Callable[[redis.Redis], Any]) -> Any:
         try:

@@ -11,6 +11,7 @@ from penstock.model_spec import WorkerInfo
 
 MODELS_KEY = "ps:models"
 WORKERS_KEY = "ps:workers"
+STORE_KEY = "ps:store"
 
 
 class _Entry(msgspec.Struct, array_like=True):

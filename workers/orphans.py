@@ -14,6 +14,7 @@ from penstock.broker.blobs import BlobStore
 log = structlog.get_logger(__name__)
 ORPHANS_DELETED = "orphans_deleted"
 ORPHANS_MISSED = "orphans_missed"
+FOREIGN_BLOBS = "blobs_of_another_store"
 
 FIRST_AFTER_S = 60.0
 EVERY_S = 600.0
@@ -25,6 +26,8 @@ _CUT_SHORT = ".new"
 
 
 class Records(Protocol):
+    def identity(self) -> str: ...
+
     def known(self, serials: Sequence[str]) -> set[str]: ...
 
 
@@ -43,7 +46,11 @@ def orphans(names: Iterable[str], known: Set[str]) -> list[str]:
 
 
 class Orphans:
-    """A pass over all blobs a minute after the start and every ten minutes, a part of it per call. For one thread."""
+    """A pass over all blobs a minute after the start and every ten minutes, a part of it per call. For one thread.
+
+    Only in a folder that belongs to this very store: to another Redis on the same folder, or to one that lost its data, all
+    blobs look like orphans.
+    """
 
     def __init__(self, records: Records, blobs: BlobStore) -> None:
         self._records = records
@@ -53,21 +60,28 @@ class Orphans:
 
     def once(self, now: float) -> None:
         """Raises `StoreUnavailable`; the part at hand then waits for the next pass. `now` is monotonic."""
-        if not self._due(now):
-            return
         try:
-            self._part()
+            if self._due(now):
+                self._part()
         except OSError as fault:
             # A folder that cannot be read or written today must not hold up the sweeps.
             log.warning(ORPHANS_MISSED, error=str(fault))
             self._left = None
 
+    def _are_ours(self) -> bool:
+        ours = self._blobs.belong_to(self._records.identity())
+        if not ours:
+            log.warning(FOREIGN_BLOBS, next="give each Redis a store.blob_dir of its own; orphans here are not collected")
+        return ours
+
     def _due(self, now: float) -> bool:
         if self._due_at is None:
+            # Marks a new folder as this store's before anybody else's blobs lie in it.
+            self._are_ours()
             self._due_at = now + FIRST_AFTER_S
         if self._left is None and now >= self._due_at:
             self._due_at = now + EVERY_S
-            self._left = self._blobs.names(now=time.time())
+            self._left = self._blobs.names(now=time.time()) if self._are_ours() else None
         return self._left is not None
 
     def _part(self) -> None:

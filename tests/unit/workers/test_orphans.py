@@ -23,6 +23,10 @@ class Ledger:
         self.serials = set(serials)
         self.asked: list[Sequence[str]] = []
         self.away = False
+        self.name = "store-1"
+
+    def identity(self) -> str:
+        return self.name
 
     def known(self, serials: Sequence[str]) -> set[str]:
         if self.away:
@@ -105,3 +109,16 @@ def test_a_blob_that_cannot_be_deleted_does_not_hold_up_the_sweeps(tmp_path: Pat
     collector.once(0.0)
     collector.once(FIRST_AFTER_S)
     assert path.exists()
+
+
+def test_the_blobs_of_another_store_and_of_one_that_lost_its_records_are_left_alone(tmp_path: Path) -> None:
+    """To a worker on another Redis with the same folder, every blob of the first one looks like an orphan."""
+    Orphans(Ledger(), LocalBlobs(tmp_path)).once(0.0)
+    put_old(tmp_path, f"{UNKNOWN}.in")
+    other = Ledger()
+    other.name = "store-2"
+    collector = Orphans(other, LocalBlobs(tmp_path))
+    collector.once(0.0)
+    collector.once(FIRST_AFTER_S)
+    assert names(tmp_path) == {f"{UNKNOWN}.in"}
+    assert other.asked == []
