@@ -58,6 +58,9 @@ def capacity_of(slots: Iterable[SlotInfo]) -> Capacity:
     return Capacity(count, per_s, latency_s)
 
 
+_BY_WORKERS = ("succeeded", "failed", "dead")
+
+
 @dataclass(slots=True)
 class Backlog:
     """An estimate of one model's queue between two looks at the store. Moments are monotonic seconds."""
@@ -81,7 +84,7 @@ class Backlog:
         self.depth_at = self.stats_at = now
         if before is None or min(before.depth, stats.depth) < batch_size or stats.now <= before.now:
             return
-        rate = (sum(stats.ended.values()) - sum(before.ended.values())) / (stats.now - before.now)
+        rate = (_served(stats) - _served(before)) / (stats.now - before.now)
         fresh = now - self.observed_at <= OBSERVED_FRESH_S
         self.observed_per_s = (self.observed_per_s + rate) / 2.0 if fresh else rate
         self.observed_at = now
@@ -105,6 +108,11 @@ class Backlog:
         """Seconds until the queue is empty if nothing more comes; a guess where no rate is known."""
         rate = self.rate(capacity, now)
         return self.waiting(rate, now) / rate if rate else UNKNOWN_DRAIN_S
+
+
+def _served(stats: QueueStats) -> int:
+    """Jobs that workers ended. Cancelled and expired ones say nothing of the next one's wait."""
+    return sum(stats.ended.get(state, 0) for state in _BY_WORKERS)
 
 
 def predicted_s(backlog: Backlog, capacity: Capacity, now: float) -> float:

@@ -169,3 +169,11 @@ def simulate(capacity: Capacity, *, rate: float, deadline_s: float, seconds: flo
         free_at = max(free_at, now) if not running else free_at
         backlog.submitted(len(queue), now)
     return late, done, refused
+
+
+def test_jobs_that_are_cancelled_do_not_count_as_work_done() -> None:
+    """A client that cancelled a few of a million waiting jobs once made the gateway expect days of waiting, and refuse."""
+    backlog = Backlog()
+    backlog.measured(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
+    backlog.measured(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)
+    assert backlog.rate(Capacity(), 11.0) == 0.0
