@@ -102,15 +102,14 @@ local function release_reason(p, order, limit, enough, max_wait, hurry, now)
 end
 
 local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo, reply)
-  local bytes, popped, gone, held, inputs = 0, {}, {}, {}, {}
-  for i, entry in ipairs(order) do inputs[i] = p .. 'in:' .. entry[1] end
-  inputs = redis.call('MGET', unpack(inputs))
+  local bytes, popped, gone, held = 0, {}, {}, {}
   for i, entry in ipairs(order) do
     local serial, deadline, band = entry[1], entry[2], entry[3]
-    local input = inputs[i] or ''
+    local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch',
+      'in')
+    local input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
     bytes = bytes + #input
     if i > 1 and bytes > limit_bytes then break end
-    local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch')
     local epoch, attempts = (job[7] or 0) + 1, (job[5] or 0) + 1
     local token = epoch .. ':' .. worker .. ':' .. nonce
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,

@@ -4,7 +4,8 @@
 -- stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot speak to a cluster anyway.)
 --
 --   job:<serial>      hash    the record; the truth
---   in:<serial>       string  inline input            out:<serial>   string  inline output
+--   in:<serial>       string  inline input            out:<serial>   string  inline output; up to 64 bytes they are fields
+--                             `in` and `out` of the record: a key of their own would cost more than they do
 --   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue
 --   solo:<version>    zset    serial -> created: suspects, each to be run alone
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
@@ -24,6 +25,7 @@ local LATE = 6
 local SUSPECT_LOSSES = 2
 local MAX_LOSSES = 10
 local TICKET = 't'
+local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
 local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'max_attempts', 'max_crashes',
@@ -197,6 +199,10 @@ local function celery_meta(p, serial, celery, state, media, output, code, messag
   redis.call('PUBLISH', key, meta)
 end
 
+local function drop_input(p, serial, todo)
+  if redis.call('HDEL', p .. 'job:' .. serial, 'in') == 0 then drop(todo, p .. 'in:' .. serial) end
+end
+
 -- The one way into a final state. `job` holds at least ttl, watch, celery and owner; the caller has left ready, solo, delayed or held.
 -- `last` = {media, output, blob, code, message, stamp, worker, token}; absent ones are empty.
 local function end_job(p, serial, job, state, now, todo, last)
@@ -204,17 +210,17 @@ local function end_job(p, serial, job, state, now, todo, last)
   local code, message = last.code or '', last.message or ''
   local key = p .. 'job:' .. serial
   if state == 'succeeded' then
+    local small = blob == '' and #last.output <= SMALL
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
-      'out_media', media)
-    if blob ~= '' then redis.call('HSET', key, 'out_blob', blob) end
+      'out_media', media, small and 'out' or 'out_blob', small and last.output or blob)
     if job.code then redis.call('HDEL', key, 'code', 'message') end
-    if blob == '' then redis.call('SET', p .. 'out:' .. serial, last.output) end
+    if blob == '' and not small then redis.call('SET', p .. 'out:' .. serial, last.output) end
   else
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
       'code', code, 'message', message)
   end
   -- A failed, dead or expired job keeps its input so that it can be replayed; the others need it no more.
-  if state == 'succeeded' or state == 'cancelled' then drop(todo, p .. 'in:' .. serial) end
+  if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, todo) end
   later(todo, 'ZADD', p .. 'outbox', now, serial)
   later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
   count_open(todo, job.owner, -1)

@@ -1,5 +1,9 @@
 -- read, watch, list, stats: what others may know. All but watch write nothing.
 
+local function output_of(p, serial)
+  return redis.call('HGET', p .. 'job:' .. serial, 'out') or redis.call('GET', p .. 'out:' .. serial)
+end
+
 local function describe(p, serial, with_output)
   local record = redis.call('HMGET', p .. 'job:' .. serial, unpack(RECORD))
   if not record[1] then return false end
@@ -7,7 +11,7 @@ local function describe(p, serial, with_output)
   if record[1] == 'queued' then position = redis.call('ZRANK', p .. 'ready:' .. record[2], serial) or -1 end
   for i = 1, #RECORD do record[i] = record[i] or '' end
   record[#RECORD + 1] = position
-  record[#RECORD + 2] = with_output and redis.call('GET', p .. 'out:' .. serial) or ''
+  record[#RECORD + 2] = with_output and output_of(p, serial) or ''
   return record
 end
 

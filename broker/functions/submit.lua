@@ -37,8 +37,13 @@ local function create(p, todo, now, at, args)
       record[#record + 1] = args[at + offset]
     end
   end
+  local input, inline = args[at + 7], args[at + 8] == ''
+  if inline and #input <= SMALL then
+    record[#record + 1] = 'in'
+    record[#record + 1] = input
+  end
   redis.call(unpack(record))
-  if args[at + 8] == '' then redis.call('SET', p .. 'in:' .. serial, args[at + 7]) end
+  if inline and #input > SMALL then redis.call('SET', p .. 'in:' .. serial, input) end
   if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
   later(todo, 'ZADD', p .. 'index', 0, serial)
   later(todo, 'ZADD', p .. 'ready:' .. version, band * WEIGHT + deadline, serial)

@@ -139,7 +139,7 @@ class RedisDump:
         return places, dict(waiting)
 
     def _stored(self, serial: str, places: dict[str, list[str]], final: set[str]) -> Stored:
-        raw = {k.decode(): v.decode() for k, v in self._redis.hgetall(f"{self._p}job:{serial}").items()}
+        raw = {k.decode(): v.decode(errors="replace") for k, v in self._redis.hgetall(f"{self._p}job:{serial}").items()}
         return Stored(
             state=State(raw["state"]),
             token=raw.get("token", ""),
