@@ -87,10 +87,10 @@ PLANTED = [
     "import yaml\nyaml.load{}\n",
 ]
 OPTIONS = [
-    "torch.load(path, weights_only={})",
-    "np.load(path, allow_pickle={})",
-    "yaml.unsafe_load{}",
-    "pickle.loads{}",
+    ("torch.load(path, weights_only={})", "False"),
+    ("np.load(path, allow_pickle={})", "True"),
+    ("yaml.unsafe_load{}", "(text)"),
+    ("pickle.loads{}", "(data)"),
 ]
 
 
@@ -112,7 +112,7 @@ def test_make_check_finds_a_planted_reader_of_code(source: str) -> None:
     assert re.search(r"S301|S302|S506|TID251", done.stdout)
 
 
-@pytest.mark.parametrize(("line", "value"), zip(OPTIONS, ("False", "True", "(x)", "(x)"), strict=True))
+@pytest.mark.parametrize(("line", "value"), OPTIONS)
 def test_make_check_finds_the_options_that_switch_such_readers_on(line: str, value: str, tmp_path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     found = re.search(r"^UNSAFE := (.*)$", makefile, re.MULTILINE)
