@@ -55,9 +55,10 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         metrics = MetricsPort(gateway.scrape, hosts=loopback_names(table.metrics_host))
         aside = Port(sockets.enter_context(private), metrics) if private else None
         server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside)
-        # The server raises the signal again once it has drained; a drained end is a good end.
+        # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One that
+        # comes before it does so must not be lost: it then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         _settle_memory()
         server.run(sockets=[listener])
     return 0
@@ -113,6 +114,7 @@ class SideBySide:
         self._settings = settings
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopping = False
+        self._told: set[int] = set()
 
     def run(self) -> int:
         table = self._settings.gateway
@@ -126,6 +128,8 @@ class SideBySide:
             while any(self._wanted(child) for child in self._children):
                 time.sleep(POLL_S)
                 self._children = [self._alive(*pair) for pair in zip(self._children, environments, strict=True)]
+                if self._stopping:
+                    self._pass_on()  # to those that were being started as the signal came
         return 0
 
     def _wanted(self, child: subprocess.Popen[bytes]) -> bool:
@@ -140,8 +144,12 @@ class SideBySide:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
         for child in self._children:
-            if child.poll() is None:
+            if child.poll() is None and child.pid not in self._told:
+                self._told.add(child.pid)
                 child.send_signal(signal.SIGTERM)
 
 
