@@ -131,7 +131,7 @@ def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
     models = values.get(f"{PREFIX}MODELS")
     if models:
         _put_models(layer, models)
-    names = [*declared, *{path[1] for path in layer.values}]
+    names = [*declared, *{path[1] for path in layer.values if len(path) > 1}]
     if values.get(f"{PREFIX}KEYS"):
         _put_keys(layer, values[f"{PREFIX}KEYS"])
     _put_store_url(layer, values)

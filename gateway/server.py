@@ -55,8 +55,8 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         metrics = MetricsPort(gateway.scrape, hosts=loopback_names(table.metrics_host))
         aside = Port(sockets.enter_context(private), metrics) if private else None
         server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside)
-        # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One that
-        # comes before it does so must not be lost: it then ends right after its start.
+        # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One
+        # that comes before it does so must not be lost: it then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         _settle_memory()

@@ -259,3 +259,8 @@ def test_missing_model_files_are_faults_like_any_other_where_the_files_are_neede
 
 def test_a_process_that_loads_no_model_needs_no_model_file(tmp_path: Path) -> None:
     assert Settings.load(write(tmp_path, "[models.a]\nsource = 'a.py'\n"), {}).specs()
+
+
+def test_an_empty_object_of_models_means_no_models(tmp_path: Path) -> None:
+    """`PENSTOCK_MODELS={}` once ended every process in an IndexError."""
+    assert Settings.load(None, {"PENSTOCK_MODELS": "{}", "PENSTOCK_STORE__STATE_DIR": str(tmp_path)}).specs() == []
