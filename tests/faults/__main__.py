@@ -32,6 +32,8 @@ def main(argv: Sequence[str]) -> int:
         return 2
     # What runs is ended and removed also when this is told to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TOLD_TO_STOP))
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="penstock-faults-", dir=options.folder))
     verdicts = [found for fault in chosen for seed in range(options.seeds) if (found := _run(fault, folder, options, seed + 1))]
     sheet.show(verdicts, missing=not options.faults)
