@@ -131,7 +131,7 @@ def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
         for file in files:
             file.keep()
     # POSIX promises the entry of a new file only after this. On ext4 and XFS the file's own fsync has committed it already, and
-    # this finds nothing to do (0.01 ms).
+    # this finds nothing to do.
     for folder in {path.parent for path in paths}:
         _sync_folder(folder)
 

@@ -38,7 +38,7 @@ _START_TIMEOUT_S = 10.0
 # Reading a log of 10 million records takes minutes; the server says that it is loading, so waiting on is right.
 _LOADING_TIMEOUT_S = 900.0
 # The packaged server uses glibc's malloc. A deep cache per size saves it the search through free lists that millions of small
-# records leave: 10 to 20 % of its time per job (benchmarks/store_cost.py).
+# records leave, which profiles showed as its largest single cost.
 _MALLOC = "glibc.malloc.tcache_count=2000"
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005

@@ -66,7 +66,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
 
 def _settle_memory() -> None:
     """What is loaded stays until the end: no collection need look at it. Requests leave few cycles, so look for them seldom;
-    at Python's default of every 700 objects it took 8 % of a busy gateway's time.
+    Python's default is every 700 objects, several times per batch of answers.
     """
     gc.collect()
     gc.freeze()

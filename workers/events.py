@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 EVENTS_DROPPED = "events_dropped"
 
 TASK_PREFIX = "penstock.infer."
-# Flower takes 40-47 microseconds per event, three per task: far above this it falls behind and Redis drops it.
+# Three events per task: far above this rate Flower falls behind, and Redis drops it as a subscriber.
 SUCCESSES_PER_S = 500
 _MESSAGE_EVENTS = 512
 _BACKLOG = 20_000

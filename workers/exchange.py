@@ -183,8 +183,8 @@ class Exchange:
 def unneeded(debt: Finish, settled: Sequence[Settled]) -> list[str]:
     """Blobs to delete once a batch is settled: outputs that nobody will see, and inputs of jobs that need them no more.
 
-    At once and not at the end of retention: on a busy machine the pages of a deleted file take the next one, at a third of the
-    cost of fresh ones (benchmarks, 100 KiB bodies). A stale item is somebody else's now, and so is its input.
+    At once and not at the end of retention: the next file then takes the pages of the deleted one, which is cheaper than fresh
+    ones. A stale item is somebody else's now, and so is its input.
     """
     blobs: list[str] = []
     inputs = debt.inputs or ("",) * len(debt.endings)
