@@ -33,6 +33,27 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """How a model file is run; which runtime understands which field stands in docs/runtimes.md.
+
+    `precision` fp32, tf32, bf16 or fp16; `compile` off, default, reduce-overhead or max-autotune; `quantize` off or int8
+    (dynamic, on the CPU); `provider` is ONNX Runtime's: auto (by the device), cpu, cuda or tensorrt. A batch is padded to the
+    next of `batch_buckets`; none: as it comes. `session` goes to ONNX Runtime's session options as is.
+    """
+
+    runtime: str = "auto"
+    precision: str = "fp32"
+    compile: str = "off"
+    quantize: str = "off"
+    provider: str = "auto"
+    channels_last: bool = False
+    cuda_graphs: bool = False
+    batch_buckets: tuple[int, ...] = ()
+    cache_dir: str = ""
+    session: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
@@ -49,6 +70,7 @@ class ModelSpec:
     threads: int | None = None
     device: str = "cpu"
     options: dict[str, Any] = field(default_factory=dict)
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from penstock.access import Key
 from penstock.errors import ConfigError
 from penstock.job_id import MODEL_NAME
-from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
+from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions
 from penstock.settings_faults import explain
 from penstock.settings_keys import Keys, Table, access_rule
 from penstock.settings_sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
@@ -98,6 +98,16 @@ class VersionSettings(Table):
     threads: Count | None = None
     device: str = Field(default="cpu", min_length=1)
     options: dict[str, Any] = Field(default_factory=dict)
+    runtime: Literal["auto", "torch", "onnx", "tensorrt"] = "auto"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
+    quantize: Literal["off", "int8"] = "off"
+    provider: Literal["auto", "cpu", "cuda", "tensorrt"] = "auto"
+    channels_last: bool = False
+    cuda_graphs: bool = False
+    batch_buckets: tuple[Count, ...] = ()
+    cache_dir: str = ""
+    session: dict[str, Any] = Field(default_factory=dict)
     max_queue_depth: Count = Limits().max_queue_depth
     deadline_s: Seconds = Limits().deadline_s
     bulk_deadline_s: Seconds = Limits().bulk_deadline_s
@@ -216,6 +226,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         version=version,
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
+        runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
         **{key: table[key] for key in ("source", "workers", "threads", "device", "options")},
     )
 

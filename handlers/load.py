@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError, PenstockError
+from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.decorator import Declared, ModelFunction, declared_by
 from penstock.handlers.handler import Context, Handler
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
+from penstock.handlers.runtimes.runtime import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
+from penstock.model_spec import RuntimeOptions
 
-KINDS = "path/to/file.py[:Name], package.module:Name or model.onnx"
+SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,11 @@ def load(
     device: str = "cpu",
     threads: int = 1,
     options: dict[str, Any] | None = None,
+    runtime: RuntimeOptions | None = None,
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next."""
     found = declare(source)
-    context = Context(model, version, device, threads, dict(options or {}), found.folder)
+    context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions())
     # Before the weights: a type that cannot be read is known in a millisecond.
     codec = codec_for(found.types.input)
     return _assemble(found, _initialized(found, context), context, codec=codec)
@@ -52,8 +56,8 @@ def load(
 
 def declare(source: str) -> Declaration:
     """What the code named by `source` declares. Runs the module's top level, never `initialize`."""
-    if source.endswith(".onnx"):
-        return _onnx_file(Path(source))
+    if is_model_file(source):
+        return _model_file(Path(source))
     file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "")
     if not file.endswith(".py"):
         return _from_module(source)
@@ -64,18 +68,16 @@ def declare(source: str) -> Declaration:
 def _from_module(source: str) -> Declaration:
     module_name, _, name = source.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
-        raise HandlerLoadError(f"{source!r} does not name a model that can be loaded; write {KINDS}")
+        raise HandlerLoadError(f"{source!r} does not name a model that can be loaded; write {SOURCES}")
     module = import_name(module_name)
     folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
     return _declaration(_pick(module, name, module_name), folder)
 
 
-def _onnx_file(path: Path) -> Declaration:
-    if not path.is_file():
+def _model_file(path: Path) -> Declaration:
+    if not path.exists():
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
-    from penstock.handlers.onnx import OnnxHandler
-
-    handler = type("OnnxFile", (OnnxHandler,), {"model_file": path.name, "__doc__": f"The ONNX model {path.name}."})
+    handler = type("ModelFile", (ArrayHandler,), {"model_file": path.name, "__doc__": f"The model file {path.name}."})
     return _declaration(handler, path.resolve().parent)
 
 

@@ -152,7 +152,13 @@ def _sizes(limit: int) -> list[int]:
 def _load(order: Load) -> tuple[Loaded, Ready]:
     began = time.monotonic()
     loaded = load(
-        order.source, order.model, version=order.version, device=order.device, threads=order.threads, options=order.options
+        order.source,
+        order.model,
+        version=order.version,
+        device=order.device,
+        threads=order.threads,
+        options=order.options,
+        runtime=order.runtime,
     )
     limit = order.max_batch_size or loaded.declared.max_batch_size or 8
     warm = _warm(loaded, _sizes(limit))

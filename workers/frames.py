@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from penstock.errors import InternalError
+from penstock.model_spec import RuntimeOptions
 
 _LENGTH = struct.Struct("<I")
 # A batch is at most a few MiB; more than this means the stream is out of step or a child wrote nonsense.
@@ -28,6 +29,7 @@ class Load(Struct, tag="load", array_like=True):
     max_batch_size: int = 8
     memory_limit_bytes: int = 0
     options: dict[str, Any] = {}
+    runtime: RuntimeOptions = RuntimeOptions()
 
 
 class Item(Struct, array_like=True, gc=False):

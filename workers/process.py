@@ -176,4 +176,5 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> Load:
         max_batch_size=max_batch_size,
         memory_limit_bytes=spec.limits.memory_limit_bytes or 0,
         options=spec.options,
+        runtime=spec.runtime,
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from penstock import Context, Failure
-from penstock.handlers.onnx import OnnxHandler
+from penstock.handlers.arrays import ArrayHandler
 
 SIDE = 8
 # Read from the header, before a pixel is decoded: a 100 KB file can claim gigabytes.
@@ -27,7 +27,7 @@ class Prediction:
     probabilities: list[float]
 
 
-class Digits(OnnxHandler):
+class Digits(ArrayHandler):
     """Says which digit an image shows: light ink on dark ground, one digit filling the image."""
 
     accepts: ClassVar[tuple[str, ...] | None] = ("image/png", "image/jpeg")

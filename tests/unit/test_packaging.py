@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 with (ROOT / "pyproject.toml").open("rb") as _file:
     SETUPTOOLS: dict[str, Any] = tomllib.load(_file)["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
+TOP_FOLDERS = sorted(folder for folder in FOLDERS.values() if "/" not in folder)
 LEFT_OUT = ("*.pyc", "*.pyo", "*/results/*")
 HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis", "numpy", "onnxruntime", "uvicorn", "httpx2"}
 
@@ -41,7 +42,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source archive, built from a copy: building in place leaves files in the tree."""
     copy = tmp_path_factory.mktemp("source") / "penstock"
     copy.mkdir()
-    for folder in FOLDERS.values():
+    for folder in TOP_FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
@@ -83,8 +84,8 @@ def test_the_source_archive_holds_what_the_wheel_is_built_from(distributions: Pa
 
 
 def test_every_package_folder_of_the_root_is_listed() -> None:
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert folders == set(FOLDERS.values())
+    found = [path.parent.relative_to(ROOT) for top in ROOT.glob("*/__init__.py") for path in top.parent.rglob("__init__.py")]
+    assert {str(folder) for folder in found if folder.parts[0] not in ("tests", "build")} == set(FOLDERS.values())
     assert set(FOLDERS) <= set(SETUPTOOLS["packages"])
 
 

@@ -9,10 +9,10 @@ LINKS = ROOT / ".typing" / "penstock"
 
 
 def expected() -> dict[str, str]:
-    """Link name to target: one per sub-package, and one per file of the root package, whose folder cannot be linked whole."""
+    """Link name to target: one per sub-package (what is below comes with it), and one per file of the root package."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         folders = tomllib.load(file)["tool"]["setuptools"]["package-dir"]
-    packages = {name.removeprefix("penstock."): f"../../{folder}" for name, folder in folders.items() if "." in name}
+    packages = {name.removeprefix("penstock."): f"../../{folder}" for name, folder in folders.items() if name.count(".") == 1}
     files = [
         path.name for path in (ROOT / folders["penstock"]).iterdir() if path.is_file() and path.suffix in (".py", ".typed")
     ]

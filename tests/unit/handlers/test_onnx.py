@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
+from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.handlers.onnx import OnnxHandler
 
 Make = Callable[..., Path]
 
@@ -155,7 +155,7 @@ def test_without_onnxruntime_the_extra_to_install_is_named(saved: Make, monkeypa
 
 
 def test_a_subclass_may_replace_the_outer_stages(saved: Make) -> None:
-    class Summed(OnnxHandler):
+    class Summed(ArrayHandler):
         def preprocess(self, inputs: list[int], /) -> list[Any]:
             return [{"a": np.full(2, value, np.float32), "b": np.ones(2, np.float32)} for value in inputs]
 

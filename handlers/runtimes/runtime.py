@@ -1,0 +1,74 @@
+"""The contract of a runtime, and the choice of one by the kind of file. A runtime's library is imported when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.handler import Context
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+# Model file by its ending -> runtime; the first runtime of a kind is the default, the others can be asked for by `runtime`.
+KINDS: dict[str, tuple[str, ...]] = {".onnx": ("onnx", "tensorrt")}
+_OPENERS = {"onnx": "penstock.handlers.runtimes.onnx"}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input of the model without its batch axis; None in `shape` is a free dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        return len(shape) == len(self.shape) and all(want in (None, got) for want, got in zip(self.shape, shape, strict=True))
+
+
+class Runtime(Protocol):
+    """A loaded model. `provider` is what really runs it; `stacks` says whether its batch axis is free (else it is 1)."""
+
+    provider: str
+    inputs: Sequence[Port]
+    outputs: Sequence[str]
+    stacks: bool
+
+    def run(self, feed: Arrays, /) -> Arrays:
+        """One array per output for one array per input, all with the batch as first axis."""
+
+
+def open_runtime(model: Path | bytes, context: Context) -> Runtime:
+    """The model in `model` (a file, or an ONNX model in memory) on the context's device, by `context.runtime`.
+
+    Raises `HandlerLoadError` for a missing file, an unknown kind, an absent library, or a device that would not be used.
+    """
+    if isinstance(model, Path) and not model.exists():
+        raise HandlerLoadError(f"there is no model file {model}; check its name (it is looked for next to the handler)")
+    opener: Callable[[Path | bytes, Context], Runtime] = import_module(_OPENERS[_chosen(model, context)]).open_model
+    return opener(model, context)
+
+
+def is_model_file(path: str) -> bool:
+    return path.endswith(tuple(KINDS))
+
+
+def _chosen(model: Path | bytes, context: Context) -> str:
+    suffix = model.suffix if isinstance(model, Path) else ".onnx"
+    runtimes = KINDS.get(suffix)
+    wish = context.runtime.runtime
+    if runtimes is None:
+        raise HandlerLoadError(f"{model!s} is no model file known here; its name must end in {', '.join(KINDS)}")
+    if wish != "auto" and wish not in runtimes:
+        raise HandlerLoadError(f"runtime {wish!r} cannot run a {suffix} file; leave it out, or use {' or '.join(runtimes)}")
+    chosen = runtimes[0] if wish == "auto" else wish
+    if chosen not in _OPENERS:
+        raise HandlerLoadError(f"runtime {chosen!r} is not part of this version; leave `runtime` out")
+    return chosen
