@@ -21,7 +21,7 @@ def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOpti
         for worker in found:
             print_json(worker)
     elif found:
-        columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES")
+        columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES", "LOADED", "FIRST CALL")
         print_table(columns, [row for worker in found for row in _rows(worker)])
     else:
         typer.echo("no worker is alive; start one with `penstock worker`, or all with `penstock up`", err=True)
@@ -30,7 +30,17 @@ def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOpti
 def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
     slots = worker.get("slots") or [{}]
     who = (str(worker.get("name", "?")), str(worker.get("host", "-")))
-    return [(*who, *(_cell(slot.get(name)) for name in ("model", "version", "state", "device", "cores"))) for slot in slots]
+    return [
+        (*who, *(_cell(slot.get(name)) for name in ("model", "version", "state", "device", "cores")), *_start_of(slot))
+        for slot in slots
+    ]
+
+
+def _start_of(slot: dict[str, Any]) -> tuple[str, str]:
+    """How long the model took to load, warm-up included, and the first call of its warm-up."""
+    first = (slot.get("warm_up") or {}).get("first_call_s") or {}
+    loaded = f"{slot['load_s']:.1f} s" if slot.get("load_s") else "-"
+    return loaded, f"{1_000 * next(iter(first.values())):.1f} ms" if first else "-"
 
 
 def _cell(value: Any) -> str:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 DEFAULT_VERSION = "1"
+
+
+class WarmOrigin(StrEnum):
+    """Where the input of a warm-up came from."""
+
+    SAMPLE = "sample"  # declared by the handler: like real inputs, so its times count as learned
+    SCHEMA = "schema"  # generated: warms code and memory; real inputs may take longer, so its times teach nothing
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,7 @@ class ModelSpec:
 
     `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`). `workers` is the number of child
     processes per worker process; `threads` the cores each may use (None: an equal share). `options` go to the handler as is.
+    `warm_up`: run every batch size before the first job.
     """
 
     name: str
@@ -71,6 +81,7 @@ class ModelSpec:
     device: str = "cpu"
     options: dict[str, Any] = field(default_factory=dict)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    warm_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,11 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class SlotInfo:
-    """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time."""
+    """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time.
+
+    `first_call_s` maps batch size to what its first call took in the warm-up, on an input from `warm_origin`;
+    `warm_note` says why sizes are missing.
+    """
 
     model: str
     version: str
@@ -109,6 +124,9 @@ class SlotInfo:
     load_s: float = 0.0
     error: str = ""
     restarts: int = 0
+    first_call_s: dict[int, float] = field(default_factory=dict)
+    warm_origin: WarmOrigin = WarmOrigin.NONE
+    warm_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

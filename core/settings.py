@@ -108,6 +108,7 @@ class VersionSettings(Table):
     batch_buckets: tuple[Count, ...] = ()
     cache_dir: str = ""
     session: dict[str, Any] = Field(default_factory=dict)
+    warm_up: bool = True
     max_queue_depth: Count = Limits().max_queue_depth
     deadline_s: Seconds = Limits().deadline_s
     bulk_deadline_s: Seconds = Limits().bulk_deadline_s
@@ -227,7 +228,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", "workers", "threads", "device", "options")},
+        **{key: table[key] for key in ("source", "workers", "threads", "device", "options", "warm_up")},
     )
 
 

@@ -142,6 +142,11 @@ def _slot_view(slot: SlotInfo) -> dict[str, Any]:
         "load_s": slot.load_s,
         "error": slot.error or None,
         "restarts": slot.restarts,
+        "warm_up": {
+            "from": slot.warm_origin.value,
+            "first_call_s": {str(size): seconds for size, seconds in sorted(slot.first_call_s.items())},
+            "note": slot.warm_note,
+        },
     }
     return {name: value for name, value in view.items() if value is not None}
 

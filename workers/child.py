@@ -18,15 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.handlers.handler import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers import runner
+from penstock.workers import runner, warmup
 from penstock.workers.board import Board, Stage
-from penstock.workers.frames import ChildWire, Done, Failed, Load, LoadFailed, Outcome, Output, Ready, Run
+from penstock.workers.frames import ChildWire, Done, Failed, Load, LoadFailed, Outcome, Output, Ready, Run, Warm
 
 _PR_SET_PDEATHSIG = 1
 _CRASH_EXIT = 70
@@ -125,30 +125,6 @@ def _or_die(work: Callable[[], None]) -> None:
         os._exit(_CRASH_EXIT)
 
 
-def _warm(loaded: Loaded, sizes: list[int]) -> list[tuple[int, float]]:
-    """Seconds of inference per batch size on the handler's `sample`, or nothing if it declares none."""
-    sample: Any = getattr(loaded.handler, "sample", None)
-    if sample is None:
-        return []
-    return [(size, _timed(loaded, [sample] * size)) for size in sizes]
-
-
-def _timed(loaded: Loaded, inputs: list[Any]) -> float:
-    values = list(loaded.preprocess(list(inputs))) if loaded.preprocess else list(inputs)
-    # The first run of a size compiles, allocates, fills caches; the second is what jobs will see.
-    loaded.inference(list(values))
-    began = time.perf_counter()
-    outputs = loaded.inference(values)
-    took = time.perf_counter() - began
-    if loaded.postprocess:
-        loaded.postprocess(list(outputs))
-    return took
-
-
-def _sizes(limit: int) -> list[int]:
-    return sorted({min(limit, 1 << power) for power in range(limit.bit_length() + 1)})
-
-
 def _load(order: Load) -> tuple[Loaded, Ready]:
     began = time.monotonic()
     loaded = load(
@@ -161,7 +137,7 @@ def _load(order: Load) -> tuple[Loaded, Ready]:
         runtime=order.runtime,
     )
     limit = order.max_batch_size or loaded.declared.max_batch_size or 8
-    warm = _warm(loaded, _sizes(limit))
+    warm = _warmed(loaded, order, limit)
     info = loaded.info()
     return loaded, Ready(
         load_s=time.monotonic() - began,
@@ -169,10 +145,18 @@ def _load(order: Load) -> tuple[Loaded, Ready]:
         description=info.description,
         accepts=info.accepts,
         schemas=(info.input_schema, info.output_schema),
-        warm=warm,
+        warm=[Warm(run.size, run.first_s, run.run_s) for run in warm.runs],
+        warm_origin=warm.origin,
+        warm_note=warm.note,
         max_batch_size=loaded.declared.max_batch_size,
         max_wait_s=loaded.declared.max_wait_s,
     )
+
+
+def _warmed(loaded: Loaded, order: Load, limit: int) -> warmup.WarmUp:
+    if not order.warm_up:
+        return warmup.WarmUp(note="switched off")
+    return warmup.warm_up(loaded, warmup.sizes(limit, order.runtime.batch_buckets), budget_s=order.warm_budget_s)
 
 
 def _settle_in(order: Load) -> None:

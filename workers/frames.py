@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from penstock.errors import InternalError
-from penstock.model_spec import RuntimeOptions
+from penstock.model_spec import RuntimeOptions, WarmOrigin
 
 _LENGTH = struct.Struct("<I")
 # A batch is at most a few MiB; more than this means the stream is out of step or a child wrote nonsense.
@@ -30,6 +30,8 @@ class Load(Struct, tag="load", array_like=True):
     memory_limit_bytes: int = 0
     options: dict[str, Any] = {}
     runtime: RuntimeOptions = RuntimeOptions()
+    warm_up: bool = True
+    warm_budget_s: float = 60.0
 
 
 class Item(Struct, array_like=True, gc=False):
@@ -65,15 +67,25 @@ class Failed(Struct, tag="bad", array_like=True, gc=False):
 Outcome = Output | Failed
 
 
+class Warm(Struct, array_like=True):
+    """Seconds of the first call with a batch of `size`, and of the second."""
+
+    size: int
+    first_s: float
+    run_s: float
+
+
 class Ready(Struct, tag="ready", array_like=True):
-    """The model is loaded. `schemas` are the input's and the output's; `warm` holds (batch size, seconds) of the warm-up."""
+    """The model is loaded. `schemas`: the input's, the output's. `warm` was run on an input from `warm_origin`."""
 
     load_s: float
     provider: str = ""
     description: str = ""
     accepts: tuple[str, ...] = ("application/json",)
     schemas: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None)
-    warm: list[tuple[int, float]] = []
+    warm: list[Warm] = []
+    warm_origin: WarmOrigin = WarmOrigin.NONE
+    warm_note: str = ""
     max_batch_size: int | None = None
     max_wait_s: float | None = None
 

@@ -218,7 +218,15 @@ class Keeper:
     def _up(self, ready: Ready) -> Event:
         self.state, self.error = "ready", ""
         self.load_s, self.provider = ready.load_s, ready.provider
-        log.info(CHILD_READY, model=self._spec.name, version=self._spec.version, pid=self.pid, load_s=round(ready.load_s, 3))
+        log.info(
+            CHILD_READY,
+            model=self._spec.name,
+            version=self._spec.version,
+            pid=self.pid,
+            load_s=round(ready.load_s, 3),
+            warmed=ready.warm_note or f"{len(ready.warm)} batch sizes from the {ready.warm_origin}",
+            first_call_s=round(ready.warm[0].first_s, 4) if ready.warm else None,
+        )
         return Up(ready)
 
     def _log(self, child: ChildProcess) -> None:

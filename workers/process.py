@@ -177,4 +177,6 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> Load:
         memory_limit_bytes=spec.limits.memory_limit_bytes or 0,
         options=spec.options,
         runtime=spec.runtime,
+        warm_up=spec.warm_up,
+        warm_budget_s=spec.limits.load_timeout_s / 2,
     )

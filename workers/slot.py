@@ -18,7 +18,7 @@ from penstock.broker.store import ReleaseReason
 from penstock.broker.wakeup import Wake
 from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
-from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo
+from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
 from penstock.workers.exchange import Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
@@ -73,6 +73,7 @@ class Slot:
         self.turned_at = time.monotonic()
         self.version_info: VersionInfo | None = None
         self.policy = spec.policy
+        self._warm = Ready(load_s=0.0)
 
     # From other threads.
 
@@ -117,6 +118,9 @@ class Slot:
             load_s=keeper.load_s,
             error=keeper.error,
             restarts=keeper.restarts.total,
+            first_call_s={run.size: run.first_s for run in self._warm.warm},
+            warm_origin=self._warm.warm_origin,
+            warm_note=self._warm.warm_note,
         )
 
     # The loop.
@@ -218,8 +222,10 @@ class Slot:
             observer.lost(self.spec, lost.cause)
 
     def _up(self, ready: Ready) -> None:
-        for size, seconds in ready.warm:
-            self._latency.observe(size, seconds)
+        self._warm = ready
+        if ready.warm_origin is WarmOrigin.SAMPLE:
+            for run in ready.warm:
+                self._latency.observe(run.size, run.run_s)
         self.version_info = VersionInfo(ready.schemas[0], ready.schemas[1], ready.accepts, ready.description)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         mine: dict[str, Any] = {n: wish for n, wish in wishes.items() if wish is not None and n in self._around.declared_policy}

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from penstock.broker.embedded import EmbeddedServer
+from penstock.broker.redis_store import RedisStore
 from penstock.job import JobState
 from penstock.job_id import JobId
+from penstock.model_spec import WarmOrigin
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
 
@@ -188,3 +190,29 @@ def test_a_child_ends_with_its_worker_however_that_ends(desk: Desk, fresh_redis:
         [slot] = [slot for found in desk.store.workers() for slot in found.slots]
         process.process.kill()
         eventually(lambda: not Path(f"/proc/{slot.pid}").exists())
+
+
+TYPED = """
+import time
+import penstock
+
+@penstock.model(max_batch_size=4)
+def typed(x: int) -> int:
+    time.sleep(0.02)
+    return x
+"""
+
+
+def test_a_worker_warms_every_size_before_it_is_ready_and_tells_what_the_first_call_cost(
+    fresh_redis: str, tmp_path: Path
+) -> None:
+    (tmp_path / "typed.py").write_text(TYPED)
+    models = {MODEL: {"source": str(tmp_path / "typed.py")}}
+    with WorkerProcess(fresh_redis, tmp_path, models, **QUICK) as process, closing(RedisStore(fresh_redis)) as store:
+        process.await_ready()
+        (slot,) = store.workers()[0].slots
+    assert slot.warm_origin is WarmOrigin.SCHEMA
+    assert sorted(slot.first_call_s) == [1, 2, 4]
+    assert slot.first_call_s[4] >= 4 * 0.02
+    # Generated inputs may be cheaper than real ones: nothing is learned from them.
+    assert slot.latency_s == {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.errors import InternalError
-from penstock.workers.frames import ChildGone, ChildWire, Done, Failed, Item, Load, Output, Ready, Run, Stop, Wire, encode
+from penstock.workers.frames import ChildGone, ChildWire, Done, Failed, Item, Load, Output, Ready, Run, Stop, Warm, Wire, encode
 
 Ends = tuple[Wire, ChildWire, socket.socket]
 
@@ -38,7 +38,7 @@ def test_what_the_supervisor_sends_arrives_as_it_was(ends: Ends) -> None:
 
 def test_what_a_child_sends_arrives_as_it_was(ends: Ends) -> None:
     wire, child, _ = ends
-    ready = Ready(0.5, schemas=({"type": "integer"}, None), warm=[(1, 0.1)])
+    ready = Ready(0.5, schemas=({"type": "integer"}, None), warm=[Warm(1, 0.2, 0.1)])
     child.write(ready)
     child.write(DONE)
     assert wire.receive() == [ready, DONE]

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.handlers.load import load
+from penstock.handlers.loaded import Loaded
+from penstock.model_spec import WarmOrigin
+from penstock.workers.warmup import sizes, warm_up
+
+CODE = """
+from penstock import Failure, Handler
+class Model(Handler):
+    {sample}
+    def initialize(self, context): self.calls = []
+    def inference(self, batch: {kind}) -> list:
+        {first}
+        self.calls.append(list(batch))
+        return batch
+"""
+
+
+@pytest.fixture
+def ticks() -> Iterator[int]:
+    return count()
+
+
+def made(tmp_path: Path, *, sample: str = "", kind: str = "list", first: str = "pass") -> Loaded:
+    path = tmp_path / "model.py"
+    path.write_text(CODE.format(sample=sample, kind=kind, first=first))
+    return load(str(path), "m")
+
+
+def calls(loaded: Loaded) -> list[list[Any]]:
+    found: list[list[Any]] = loaded.handler.calls  # type: ignore[attr-defined]
+    return found
+
+
+def test_sizes_double_up_to_the_limit_unless_buckets_are_declared() -> None:
+    assert sizes(12) == [1, 2, 4, 8, 12]
+    assert sizes(1) == [1]
+    assert sizes(12, (4, 8, 32)) == [4, 8, 12]
+
+
+def test_every_size_of_a_declared_sample_runs_twice_and_its_times_count(tmp_path: Path, ticks: Iterator[int]) -> None:
+    loaded = made(tmp_path, sample="sample = 7")
+    done = warm_up(loaded, [1, 2], budget_s=100, clock=lambda: float(next(ticks)))
+    assert done.origin is WarmOrigin.SAMPLE
+    assert [(run.size, run.first_s, run.run_s) for run in done.runs] == [(1, 1.0, 1.0), (2, 1.0, 1.0)]
+    assert calls(loaded) == [[7], [7], [7, 7], [7, 7]]
+
+
+def test_without_a_sample_the_input_comes_from_the_schema(tmp_path: Path) -> None:
+    loaded = made(tmp_path, kind="list[dict[str, int] | list[int]]")
+    done = warm_up(loaded, [1], budget_s=100)
+    assert (done.origin, len(done.runs), done.note) == (WarmOrigin.SCHEMA, 1, "")
+
+
+def test_a_model_without_annotations_is_ready_without_a_warm_up(tmp_path: Path) -> None:
+    done = warm_up(made(tmp_path), [1], budget_s=100)
+    assert (done.origin, done.runs) == (WarmOrigin.NONE, ())
+    assert "sample" in done.note
+
+
+def test_what_a_generated_input_raises_is_a_note_and_not_the_end_of_the_model(tmp_path: Path) -> None:
+    done = warm_up(made(tmp_path, kind="list[int]", first="raise LookupError(batch)"), [1], budget_s=100)
+    assert done.origin is WarmOrigin.NONE
+    assert "LookupError" in done.note
+
+
+def test_what_the_models_own_sample_raises_stops_the_load(tmp_path: Path) -> None:
+    with pytest.raises(LookupError):
+        warm_up(made(tmp_path, sample="sample = 7", first="raise LookupError(batch)"), [1], budget_s=100)
+
+
+def test_sizes_that_would_outlast_the_budget_stay_cold_and_are_named(tmp_path: Path, ticks: Iterator[int]) -> None:
+    done = warm_up(made(tmp_path, sample="sample = 7"), [1, 2, 4, 8], budget_s=8, clock=lambda: float(next(ticks)))
+    assert [run.size for run in done.runs] == [1, 2]
+    assert done.note.startswith("sizes over 2 are not warm")
