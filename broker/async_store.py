@@ -17,11 +17,20 @@ from penstock.broker.library import library
 from penstock.broker.pushes import PushRouter, Waiter
 from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.redis_store import not_loaded, store_error
-from penstock.broker.registry import MODELS_KEY, WORKERS_KEY, fresh_workers
+from penstock.broker.registry import (
+    MODELS_KEY,
+    ROLLOUTS_KEY,
+    WORKERS_KEY,
+    StoredRollout,
+    fresh_workers,
+    roll_out_args,
+    stored_rollouts,
+)
 from penstock.broker.store import CancelStatus
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
 from penstock.model_spec import ModelInfo, WorkerInfo
+from penstock.rollout import Rollout
 
 # A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
 ANSWER_WITHIN_S = 1.5
@@ -45,7 +54,10 @@ class AsyncStore:
         await self._redis.aclose()
 
     async def _run(self, name: str, model: str, args: Sequence[enc.Arg]) -> Any:
-        command = ("FCALL", f"penstock_{name}_{self._suffix}", 1, enc.prefix(model), *args)
+        return await self._call(name, enc.prefix(model), args)
+
+    async def _call(self, name: str, key: str, args: Sequence[enc.Arg]) -> Any:
+        command = ("FCALL", f"penstock_{name}_{self._suffix}", 1, key, *args)
         try:
             return await self._plain(self._redis.execute_command(*command))
         except redis.ResponseError as error:
@@ -124,6 +136,18 @@ class AsyncStore:
 
     async def announce_model(self, info: ModelInfo) -> None:
         await self._plain(self._redis.hset(MODELS_KEY, info.name, msgspec.json.encode(info).decode()))
+
+    async def forget_model(self, name: str) -> None:
+        """Out of the registry; its jobs stay what they are."""
+        await self._plain(self._redis.hdel(MODELS_KEY, name))
+
+    async def rollouts(self) -> dict[str, StoredRollout]:
+        """What operators changed, by model."""
+        return stored_rollouts(await self._plain(self._redis.hgetall(ROLLOUTS_KEY)))
+
+    async def roll_out(self, model: str, found: StoredRollout, wanted: Rollout | None) -> bool:
+        """Replace `found` by `wanted` (None: take it back); False when somebody else was quicker."""
+        return bool(await self._call("roll_out", ROLLOUTS_KEY, roll_out_args(model, found, wanted)))
 
     async def ping(self) -> None:
         """Nothing, when Redis is reachable and takes writes."""

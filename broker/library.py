@@ -9,7 +9,21 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-ORDER = ("lib", "submit", "claim", "finish", "retry", "release", "extend", "sweep", "cancel", "reconcile", "read", "foreign")
+ORDER = (
+    "lib",
+    "submit",
+    "claim",
+    "finish",
+    "retry",
+    "release",
+    "extend",
+    "sweep",
+    "cancel",
+    "reconcile",
+    "read",
+    "foreign",
+    "roll_out",
+)
 
 
 @cache

@@ -27,12 +27,21 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.broker.registry import MODELS_KEY, STORE_KEY, WORKERS_KEY, fresh_workers, worker_entry
+from penstock.broker.registry import (
+    MODELS_KEY,
+    ROLLOUTS_KEY,
+    STORE_KEY,
+    WORKERS_KEY,
+    fresh_workers,
+    stored_rollouts,
+    worker_entry,
+)
 from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId
 from penstock.model_spec import ModelInfo, WorkerInfo
+from penstock.rollout import Rollout
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
 # redis-py has classes for some refusals and cuts their code off the message; the others keep it.
@@ -207,6 +216,22 @@ class RedisStore:
 
     def withdraw_worker(self, name: str) -> None:
         self._plain(lambda r: r.hdel(WORKERS_KEY, name))
+
+    def rollouts(self) -> dict[str, Rollout]:
+        """What operators changed, by model."""
+        return {name: found.rollout for name, found in stored_rollouts(self._plain(lambda r: r.hgetall(ROLLOUTS_KEY))).items()}
+
+    def waiting(self, model: str, version: str) -> int:
+        """Jobs of this version that wait to be run; with those of any version that wait for a retry."""
+        prefix = enc.prefix(model)
+
+        def counted(r: redis.Redis) -> int:
+            pipe = r.pipeline(transaction=False)
+            for key in (f"ready:{version}", f"solo:{version}", "delayed"):
+                pipe.zcard(prefix + key)
+            return sum(pipe.execute())
+
+        return int(self._plain(counted))
 
     def known(self, serials: Sequence[str]) -> set[str]:
         """Those of `serials` that have a record in any model of the registry; all, if that is empty and nothing can be said."""

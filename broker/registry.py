@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from penstock.model_spec import WorkerInfo
+from penstock.rollout import Rollout
 
 MODELS_KEY = "ps:models"
 WORKERS_KEY = "ps:workers"
 STORE_KEY = "ps:store"
+ROLLOUTS_KEY = "ps:rollouts"
 
 
 class _Entry(msgspec.Struct, array_like=True):
@@ -19,6 +21,23 @@ class _Entry(msgspec.Struct, array_like=True):
 
     expires_at: float
     info: WorkerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    """A rollout, and its text in the store: what a change of it must find unchanged."""
+
+    rollout: Rollout = field(default_factory=Rollout)
+    text: bytes = b""
+
+
+def stored_rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
+    return {name.decode(): StoredRollout(msgspec.json.decode(text, type=Rollout), text) for name, text in entries.items()}
+
+
+def roll_out_args(model: str, found: StoredRollout, wanted: Rollout | None) -> list[bytes | str]:
+    """The arguments of `roll_out`; `wanted` None takes the rollout back."""
+    return [model, found.text, b"" if wanted is None else msgspec.json.encode(wanted)]
 
 
 def worker_entry(info: WorkerInfo, now: float, ttl_s: float) -> bytes:

@@ -1,20 +1,33 @@
-"""`penstock models`."""
+"""`penstock models`, and `penstock models load|switch|unload|reset`: a model changed while it runs."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import time
+from typing import Annotated, Any
 
 import typer
 
+from penstock.cli import exits
 from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
-from penstock.cli.display import duration, print_json, print_table
+from penstock.cli.display import duration, print_faint, print_json, print_table
+from penstock.client.sync import Client
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
+VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
+WaitOption = Annotated[
+    float, typer.Option("--wait", min=0, help="Seconds to wait until the workers have done it; 0 returns at once.")
+]
+_LOOK_EVERY_S = 0.3
 
 
-@app.command()
-def models(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """The models a gateway serves. `--json` prints one model per line."""
+@app.callback()
+def models(ctx: typer.Context, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """The models a gateway serves (`--json` prints one per line), or with a command, change one while it runs."""
+    if ctx.invoked_subcommand is not None:
+        return
     with connected(url, api_key) as client:
         found = client.models()
     if as_json:
@@ -22,6 +35,99 @@ def models(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
             print_json(model)
     else:
         print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(model) for model in found])
+
+
+@app.command()
+def load(
+    model: ModelArgument,
+    source: Annotated[str, typer.Argument(help="The model's file below the workers' model_dir, as in square/2.py[:Name].")],
+    version: Annotated[str, typer.Option("--version", help="The new version's name; it is never used for other code.")],
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the version's settings; repeatable.")
+    ] = None,
+    wait_s: WaitOption = 120.0,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Load a version beside those that serve. Callers that name no version notice nothing until you switch.
+
+    penstock models load square square/2.py --version 2, then penstock models switch square 2, then unload square 1.
+    """
+    with connected(url, api_key) as client:
+        view = client.load_version(model, version, source, settings=dict(map(_setting, setting or [])))
+        view = _await_ready(client, view, version, until=time.monotonic() + wait_s)
+    _told(view, f"version {version} of {model} is ready" if _ready(view, version) else f"{version} is loading", as_json)
+
+
+@app.command()
+def switch(
+    model: ModelArgument,
+    version: VersionArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Make a version the one that callers get who name none. Jobs accepted before keep theirs."""
+    with connected(url, api_key) as client:
+        view = client.switch_version(model, version)
+    _told(view, f"callers of {model} now get version {version}", as_json)
+
+
+@app.command()
+def unload(
+    model: ModelArgument,
+    version: VersionArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Take no more jobs for a version; its workers end what waits for it, then let it go."""
+    with connected(url, api_key) as client:
+        view = client.unload_version(model, version)
+    _told(view, f"{model} takes no more jobs for version {version}; its workers end what waits, then let it go", as_json)
+
+
+@app.command()
+def reset(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Forget every change: the model is served as the settings say."""
+    with connected(url, api_key) as client:
+        view = client.reset_model(model)
+    _told(view, f"{model} is served as the settings say", as_json)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in --set max_batch_size=16")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: float) -> dict[str, Any]:
+    """The model once the version is ready, or as it is at `until` (monotonic); ends the command if it cannot be loaded."""
+    while not _ready(view, version) and time.monotonic() < until:
+        why = str(((view.get("versions") or {}).get(version) or {}).get("why") or "")
+        if why.startswith("could not be loaded"):
+            print_faint(f"version {version} {why}")
+            print_faint(f"penstock models unload {view.get('name')} {version} takes it out again")
+            raise typer.Exit(exits.FAILED)
+        time.sleep(_LOOK_EVERY_S)
+        view = client.model(str(view["name"]))
+    return view
+
+
+def _ready(view: dict[str, Any], version: str) -> bool:
+    return bool(((view.get("versions") or {}).get(version) or {}).get("ready_slots"))
+
+
+def _told(view: dict[str, Any], sentence: str, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+    else:
+        typer.echo(sentence)
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
-from penstock.client import exchange, flows, protocol
+from penstock.client import exchange, flows, protocol, rollouts
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.problems import WaitTimeout
 from penstock.client.protocol import Answer, Call
@@ -135,6 +135,27 @@ class Client:
 
     def models(self) -> list[dict[str, Any]]:
         return protocol.rows_of(self.send(protocol.models_call()))
+
+    def model(self, name: str) -> dict[str, Any]:
+        return protocol.object_of(self.send(rollouts.model_call(name)))
+
+    def load_version(
+        self, model: str, version: str, source: str, *, settings: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The model, with a further version that its workers begin to load from `source` below their `model_dir`."""
+        return protocol.object_of(self.send(rollouts.load_call(model, version, source, settings=settings or {})))
+
+    def switch_version(self, model: str, version: str) -> dict[str, Any]:
+        """The model, whose callers get `version` from now on unless they name another. Raises `Conflict` unless it is ready."""
+        return protocol.object_of(self.send(rollouts.switch_call(model, version)))
+
+    def unload_version(self, model: str, version: str) -> dict[str, Any]:
+        """The model without that version; what waits for it is still run."""
+        return protocol.object_of(self.send(rollouts.unload_call(model, version)))
+
+    def reset_model(self, model: str) -> dict[str, Any]:
+        """The model as the settings say, every change at run time forgotten."""
+        return protocol.object_of(self.send(rollouts.reset_call(model)))
 
     def workers(self) -> list[dict[str, Any]]:
         return protocol.rows_of(self.send(protocol.workers_call()))

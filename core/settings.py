@@ -70,7 +70,7 @@ class GatewaySettings(Table):
 
 
 class WorkerSettings(Table):
-    """Durations in seconds. `metrics_port` 0: no port of its own."""
+    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`."""
 
     lease_s: Seconds = 15.0
     beat_s: Seconds = 4.0
@@ -78,6 +78,7 @@ class WorkerSettings(Table):
     grace_s: float = Field(default=30.0, ge=0)
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
+    model_dir: Path | None = None
 
     @model_validator(mode="after")
     def _two_beats_fit_a_lease(self) -> WorkerSettings:
@@ -212,6 +213,12 @@ class Settings(Table):
         """One per model and version, in the order written."""
         return [_spec(name, version, table) for name, model in self.models.items() for version, table in model.tables().items()]
 
+    def added_spec(self, name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
+        """A version that was added to a running model; what `table` leaves out is the model's own. Raises `ConfigError`."""
+        model = self.models.get(name)
+        shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
+        return _spec(name, version, checked_version(shared | dict(table)))
+
     def model_infos(self) -> list[ModelInfo]:
         """One per model, as a gateway knows it before any worker has spoken; the limits are those of the chosen version."""
         return [_info(name, model) for name, model in self.models.items()]
@@ -230,6 +237,15 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
         **{key: table[key] for key in ("source", "workers", "threads", "device", "options", "warm_up")},
     )
+
+
+def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The full table of one version; raises `ConfigError` with every fault."""
+    try:
+        full = VersionSettings.model_validate(dict(table))
+    except ValidationError as invalid:
+        raise ConfigError("this version cannot be used:", faults=explain(invalid, VersionSettings, {})) from None
+    return {name: getattr(full, name) for name in VersionSettings.model_fields}
 
 
 def _info(name: str, model: ModelSettings) -> ModelInfo:

@@ -46,7 +46,7 @@ class Layer:
     def _located(self, path: tuple[str, ...], value: Any) -> Any:
         if not isinstance(value, str) or not value:
             return value
-        if path in (("store", "state_dir"), ("store", "blob_dir")):
+        if path in (("store", "state_dir"), ("store", "blob_dir"), ("worker", "model_dir")):
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_source(path) else value
 

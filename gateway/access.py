@@ -36,6 +36,10 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/models"): ANY,
     ("GET", "/v1/models/{model}"): ANY,
     ("GET", "/openapi.json"): ANY,
+    ("POST", "/v1/models/{model}/versions"): _MANAGE,
+    ("DELETE", "/v1/models/{model}/versions/{version}"): _MANAGE,
+    ("PUT", "/v1/models/{model}/default"): _MANAGE,
+    ("DELETE", "/v1/models/{model}/rollout"): _MANAGE,
     ("GET", "/v1/workers"): _MANAGE,
     ("GET", "/metrics"): _MANAGE,
 }

@@ -34,6 +34,7 @@ from penstock.gateway.predict import PredictEndpoint
 from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
 from penstock.gateway.registry import Registry
 from penstock.gateway.results import Results
+from penstock.gateway.rollouts import Rollouts
 from penstock.gateway.submit import Intake, SubmitEndpoint
 from penstock.gateway.wire import ClientGone, Receive, Scope, Send
 
@@ -95,6 +96,7 @@ class Gateway:
         self._routers = [
             JobReads(store, registry=self.registry, results=results, lifetime=lifetime, holds=holds).router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
+            Rollouts(store, self.registry).router(),
             Health(store, registry=self.registry, lifetime=lifetime).router(),
             *([scrape_router(self.scrape)] if options.metrics else []),
         ]

@@ -126,11 +126,11 @@ class JobReads:
         return _json(_page(data, limit, more=more, cursor=_cursor(before, data)))
 
     async def models(self) -> Response:
-        return _json({"data": [model_view(entry) for entry in self._registry.models.values()]})
+        return _json({"data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]})
 
     async def model(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)
-        return _json(model_view(entry))
+        return _json(model_view(entry, self._registry.workers))
 
     async def workers(self) -> Response:
         await self._registry.refresh()

@@ -14,9 +14,11 @@ import jsonschema_rs
 import structlog
 
 from penstock.broker.async_store import AsyncStore
+from penstock.broker.registry import StoredRollout
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.admission import Backlog, Capacity, capacity_of
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.rollout import followed
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +73,7 @@ class Registry:
         self._seen_at = -math.inf
         self._stored: Set[str] = frozenset()
         self.workers: list[WorkerInfo] = []
+        self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
 
     async def start(self) -> None:
@@ -91,11 +94,17 @@ class Registry:
 
     def declared_names(self) -> list[str]:
         """The models that must be served for this gateway to be ready: those of its settings, else all known ones."""
-        return sorted(self._declared or self.models)
+        return sorted(self._declared.keys() & self.models.keys() or self.models)
+
+    def declares(self, model: str) -> bool:
+        """Whether this gateway's own settings name the model."""
+        return model in self._declared
 
     async def refresh(self) -> None:
         """Raises `StoreUnavailable` and changes nothing when Redis is away."""
-        models, workers = await self._store.models(), await self._store.workers()
+        models, workers, self.rollouts = await asyncio.gather(
+            self._store.models(), self._store.workers(), self._store.rollouts()
+        )
         self._rebuild(models, workers)
         self._seen_at = time.monotonic()
 
@@ -153,7 +162,7 @@ class Registry:
             try:
                 await self.refresh()
                 # At start Redis may have been away, and later it may come back empty.
-                if not self._declared.keys() <= self._stored:
+                if not self._declared.keys() <= self._stored | self.rollouts.keys():
                     await self._announce()
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
@@ -167,9 +176,14 @@ class Registry:
         self.workers = workers
         self._stored = stored.keys()
         self.models = {
-            name: self._entry(merged(self._declared.get(name), stored.get(name)), slots)
+            name: self._entry(info, slots)
             for name in sorted(stored.keys() | self._declared.keys())
+            if (info := self._followed(merged(self._declared.get(name), stored.get(name)))) is not None
         }
+
+    def _followed(self, info: ModelInfo) -> ModelInfo | None:
+        found = self.rollouts.get(info.name)
+        return followed(info, found.rollout if found else None)
 
     def _entry(self, info: ModelInfo, slots: Mapping[tuple[str, str], list[SlotInfo]]) -> ModelEntry:
         names = {*info.versions, info.default_version}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from penstock.gateway.registry import ModelEntry
+from penstock.gateway.registry import ModelEntry, why_unserved
 from penstock.job import BatchRecord, Job, JobState, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import SlotInfo, WorkerInfo
@@ -84,7 +85,7 @@ def etag(job: Job) -> str:
     return f'W/"{change_id(job)}"'
 
 
-def model_view(entry: ModelEntry) -> dict[str, Any]:
+def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     info = entry.info
     return {
         "name": info.name,
@@ -100,7 +101,7 @@ def model_view(entry: ModelEntry) -> dict[str, Any]:
             "max_attempts": info.limits.max_attempts,
             "max_run_s": info.limits.max_run_s,
         },
-        "versions": {name: _version_view(entry, name) for name in entry.versions},
+        "versions": {name: _version_view(entry, name, workers) for name in entry.versions},
         "links": {"submit": f"/v1/models/{info.name}/jobs", "predict": f"/predictions/{info.name}"},
     }
 
@@ -116,9 +117,11 @@ def worker_view(worker: WorkerInfo) -> dict[str, Any]:
     }
 
 
-def _version_view(entry: ModelEntry, name: str) -> dict[str, Any]:
+def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     version = entry.versions[name]
     view: dict[str, Any] = {"ready_slots": version.capacity.ready_slots, "loaded": version.info is not None}
+    if not version.capacity.ready_slots:
+        view["why"] = why_unserved(workers, entry.name, name)
     if version.info is not None:
         view |= {
             "description": version.info.description,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
@@ -22,6 +22,17 @@ def peers(model: str, version: str, *, here: Sequence[SlotInfo], workers: Iterab
     """How many other slots could run a job of this version; `here` includes the slot that asks."""
     remote = (slot for worker in workers if worker.name != own_name for slot in worker.slots)
     return max(0, _ready(model, version, here) - 1) + _ready(model, version, remote)
+
+
+def refusals(refused: Mapping[tuple[str, str], str]) -> list[SlotInfo]:
+    """Versions that were asked for and have no slot here, as slots that failed, so that whoever asked reads why."""
+    return [SlotInfo(model, version, "failed", error=why) for (model, version), why in sorted(refused.items())]
+
+
+def unserved(models: Iterable[ModelInfo], workers: Iterable[WorkerInfo]) -> set[str]:
+    """Models of the registry that no live worker has: somebody must still end their jobs when they are due."""
+    served = {slot.model for worker in workers for slot in worker.slots}
+    return {info.name for info in models} - served
 
 
 def _ready(model: str, version: str, slots: Iterable[SlotInfo]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -111,7 +111,7 @@ class Sweeper:
     Last and seldom, blobs that no record names are collected.
     """
 
-    def __init__(self, store: RedisStore, blobs: BlobStore, models: Sequence[str], *, lease_s: float, beat_s: float) -> None:
+    def __init__(self, store: RedisStore, blobs: BlobStore, models: Collection[str], *, lease_s: float, beat_s: float) -> None:
         self._store = store
         self._blobs = blobs
         self._models = models
@@ -152,7 +152,8 @@ class Sweeper:
         return now < self._quiet_until
 
     def _round(self, now: float) -> None:
-        for model in self._models:
+        # The beat's thread adds to them.
+        for model in sorted(self._models):
             self._sweep(model, self._gone(model, now))
         if self._linked_at is None:
             self._linked_at = now
@@ -182,7 +183,7 @@ class Sweeper:
             log.warning(JOBS_GIVEN_UP, model=model, jobs=report.dead)
 
     def _reconcile(self) -> None:
-        for model in self._models:
+        for model in sorted(self._models):
             found = self._store.reconcile(model, cursor=self._cursors.get(model, "0"))
             self._cursors[model] = found.cursor
             if found.orphans or found.tickets:

@@ -17,14 +17,16 @@ from penstock.broker.blobs import LocalBlobs
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.wakeup import WakeUps
 from penstock.errors import StoreUnavailable
-from penstock.model_spec import BatchPolicy, ModelSpec, VersionInfo, WorkerInfo
+from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, VersionInfo, WorkerInfo
+from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
 from penstock.workers import pins
-from penstock.workers.announce import merged, peers
+from penstock.workers.announce import merged, peers, refusals, unserved
 from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
 from penstock.workers.events import EventFeed
 from penstock.workers.metrics import Metrics
 from penstock.workers.pins import Pin
+from penstock.workers.rollouts import Key, kept, key_of, known_specs
 from penstock.workers.slot import Slot
 from penstock.workers.surroundings import Observer, Surroundings
 
@@ -33,6 +35,8 @@ FLEET_STARTED = "fleet_started"
 FLEET_ENDED = "fleet_ended"
 SLOT_ADDED = "slot_added"
 SLOT_REMOVED = "slot_removed"
+VERSION_STARTED = "version_started"
+VERSION_RETIRED = "version_retired"
 WITHDRAW_FAILED = "withdraw_failed"
 
 _ANNOUNCED_BEATS = 5
@@ -55,6 +59,10 @@ class Fleet:
         self._started_at = time.time()
         self._blobs = LocalBlobs(settings.blob_dir)
         self._specs = settings.specs()
+        self._kept = {key_of(spec) for spec in self._specs}
+        self._rollouts: dict[str, Rollout] = {}
+        # Versions that were added, but cannot be loaded here, and why.
+        self._refused: dict[Key, str] = {}
         self._infos = {info.name: info for info in settings.model_infos()}
         self._crews: list[_Crew] = []
         # Removed, but not done yet: their leases must stand until they are.
@@ -71,7 +79,8 @@ class Fleet:
         self._sweep_store = RedisStore(self._url, name=f"penstock-sweep-{os.getpid()}")
         worker = settings.worker
         beat = Beat(self._beat_store, self._living, lease_s=worker.lease_s, announce=self._announce)
-        sweeper = Sweeper(self._sweep_store, self._blobs, list(settings.models), lease_s=worker.lease_s, beat_s=worker.beat_s)
+        self._swept = set(settings.models)
+        sweeper = Sweeper(self._sweep_store, self._blobs, self._swept, lease_s=worker.lease_s, beat_s=worker.beat_s)
         self._beat = Rounds("beat", worker.beat_s, beat.once, on_failure=BEAT_MISSED)
         self._sweeper = Rounds("sweeper", worker.sweep_s, sweeper.once, on_failure=SWEEP_MISSED)
 
@@ -112,15 +121,49 @@ class Fleet:
             observers=observers,
             lease_s=self._settings.worker.lease_s,
             inline_output_bytes=self._settings.store.inline_output_bytes,
-            default_version=self._infos[spec.name].default_version,
+            default_version=lambda: self._default_version(spec),
             declared_policy=self._declared(spec),
         )
 
+    def _default_version(self, spec: ModelSpec) -> str:
+        info = self._infos.get(spec.name)
+        followed_info = followed(info or ModelInfo(spec.name, spec.version), self._rollouts.get(spec.name))
+        return followed_info.default_version if followed_info else spec.version
+
     def _declared(self, spec: ModelSpec) -> frozenset[str]:
         """Which fields of the policy nobody set, so that the handler's own wishes hold."""
+        rollout = self._rollouts.get(spec.name)
+        table = rollout.added.get(spec.version, {}) if rollout else {}
         tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
         origins = {name: [self._settings.origin(f"{table}.{name}") for table in tables] for name in BatchPolicy.__slots__}
-        return frozenset(name for name, found in origins.items() if set(found) == {"default"})
+        return frozenset(name for name, found in origins.items() if set(found) == {"default"} and name not in table)
+
+    # What operators change while it runs.
+
+    def _follow(self, store: RedisStore) -> None:
+        """Start the versions that were added, let go of those that were removed and have nothing waiting."""
+        rollouts = store.rollouts()
+        if self.draining or not (rollouts or self._rollouts):
+            return
+        self._rollouts = rollouts
+        specs, self._refused = known_specs(self._settings, rollouts)
+        keep = kept(specs, rollouts, store.waiting, now=time.time())
+        self._specs = [spec for key, spec in specs.items() if key in keep]
+        for key in sorted(keep - self._kept):
+            self._start(specs[key])
+        for key in sorted(self._kept - keep):
+            self._retire(key)
+        self._kept = keep
+
+    def _start(self, spec: ModelSpec) -> None:
+        log.info(VERSION_STARTED, model=spec.name, version=spec.version, slots=spec.workers)
+        for _ in range(spec.workers):
+            self._add(spec, Pin((), spec.threads or 1))
+
+    def _retire(self, key: Key) -> None:
+        log.info(VERSION_RETIRED, model=key[0], version=key[1])
+        for crew in [crew for crew in self._crews if key_of(crew.slot.spec) == key]:
+            self._let_go(crew)
 
     # More and fewer.
 
@@ -137,13 +180,17 @@ class Fleet:
         for _ in range(min(count, len(self._crews))):
             spec = max(self._specs, key=lambda spec: len(self._of(spec)))
             crew = self._of(spec)[-1]
-            self._leaving.append(crew)
-            self._crews.remove(crew)
-            crew.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
+            self._let_go(crew)
             log.info(SLOT_REMOVED, model=spec.name, slots=len(self._of(spec)))
 
+    def _let_go(self, crew: _Crew) -> None:
+        """What it runs ends first; its leases must stand until then."""
+        self._leaving = [former for former in self._leaving if former.thread.is_alive()] + [crew]
+        self._crews.remove(crew)
+        crew.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
+
     def _of(self, spec: ModelSpec) -> list[_Crew]:
-        return [crew for crew in self._crews if crew.slot.spec is spec]
+        return [crew for crew in self._crews if key_of(crew.slot.spec) == key_of(spec)]
 
     # The end.
 
@@ -190,8 +237,9 @@ class Fleet:
     # What others are told; called in the beat's thread.
 
     def _announce(self, store: RedisStore) -> None:
+        self._follow(store)
         slots = self.slots
-        infos = [slot.info() for slot in slots]
+        infos = [*(slot.info() for slot in slots), *refusals(self._refused)]
         if self.draining:
             store.withdraw_worker(self._name)
             return
@@ -200,6 +248,7 @@ class Fleet:
         store.announce_worker(info, ttl_s=max(1.0, _ANNOUNCED_BEATS * beat_s))
         self._announce_models(store, slots)
         workers = store.workers()
+        self._swept |= {info.model for info in infos} | unserved(store.models(), workers)
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         self._metrics.slots(infos)

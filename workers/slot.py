@@ -362,7 +362,7 @@ class Slot:
         now = time.monotonic()
         self._batcher.answered(claim, asked_at=asked_at, now=now)
         if claim.foreign:
-            self._exchange.adopt(claim, self.spec, self._around.default_version)
+            self._exchange.adopt(claim, self.spec, self._around.default_version())
         if claim.jobs:
             failpoint("after_claim")
             self.lease.confirmed(asked_at)

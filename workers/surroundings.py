@@ -8,7 +8,7 @@ from typing import Protocol
 
 from penstock.broker.blobs import BlobStore
 from penstock.broker.records import Settled
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import DEFAULT_VERSION, ModelSpec
 from penstock.workers.batcher import Held
 from penstock.workers.exchange import Finish, SlotStore
 from penstock.workers.frames import Done
@@ -42,6 +42,6 @@ class Surroundings:
     observers: tuple[Observer, ...]
     lease_s: float
     inline_output_bytes: int
-    default_version: str = "1"
+    default_version: Callable[[], str] = lambda: DEFAULT_VERSION
     # Fields of the batch policy that nobody set: there the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()

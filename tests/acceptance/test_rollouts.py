@@ -1,0 +1,160 @@
+"""A model changed while callers use it: nobody's job fails, and what is refused says why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.sync import Client
+from penstock.errors import Conflict, InvalidInput, NotFound
+from tests.acceptance.gateway_process import gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+
+CODE = "import penstock\n\n@penstock.model\ndef echo(x: int) -> str:\n    return 'version {}'\n"
+QUICK = {"lease_s": 3.0, "beat_s": 0.3, "sweep_s": 0.5}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "one.py").write_text(CODE.format(1))
+    for version in (2, 3):
+        (tmp_path / "models" / f"v{version}.py").write_text(CODE.format(version))
+    (tmp_path / "models" / "broken.py").write_text("raise RuntimeError('no such weights')\n")
+    return tmp_path
+
+
+@contextmanager
+def served(redis_url: str, folder: Path) -> Iterator[Client]:
+    models: dict[str, Any] = {"echo": {"source": str(folder / "one.py")}}
+    settings = {**QUICK, "model_dir": str(folder / "models")}
+    with (
+        WorkerProcess(redis_url, folder, models, **settings) as worker,
+        gateway_process(redis_url, folder, models=models) as http,
+        closing(Client(str(http.base_url))) as client,
+    ):
+        worker.await_ready()
+        eventually(lambda: client.model("echo")["ready"])
+        yield client
+
+
+def ready(client: Client, version: str) -> bool:
+    return bool(client.model("echo")["versions"].get(version, {}).get("ready_slots"))
+
+
+class Caller(threading.Thread):
+    """Asks again and again; keeps every answer and every error."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self.answers: list[str] = []
+        self.errors: list[Exception] = []
+        self.over = False
+
+    def run(self) -> None:
+        with closing(Client(self._url)) as client:
+            while not self.over:
+                try:
+                    self.answers.append(client.submit("echo", 1).result(20.0))
+                except Exception as error:  # noqa: BLE001 - the test looks at them
+                    self.errors.append(error)
+
+
+def test_a_new_version_takes_over_under_load_and_no_job_fails(fresh_redis: str, folder: Path) -> None:
+    with served(fresh_redis, folder) as client:
+        callers = [Caller(client.base_url) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        eventually(lambda: all(len(caller.answers) > 5 for caller in callers))
+        client.load_version("echo", "2", "v2.py", settings={"workers": 2})
+        eventually(lambda: ready(client, "2"))
+        client.switch_version("echo", "2")
+        client.unload_version("echo", "1")
+        eventually(lambda: all(caller.answers[-1] == "version 2" for caller in callers))
+        slots = eventually(lambda: all_of_version(client, "2"), timeout_s=20.0)
+        for caller in callers:
+            caller.over = True
+        for caller in callers:
+            caller.join(20.0)
+        assert len(slots) == 2
+        assert [caller.errors for caller in callers] == [[]] * 4
+        for caller in callers:
+            # Once a caller got the new version, it never got the old one again.
+            assert caller.answers == sorted(caller.answers)
+            assert {"version 1", "version 2"} == set(caller.answers)
+
+
+def all_of_version(client: Client, version: str) -> list[dict[str, Any]]:
+    """The slots of the model, once all of them run this version."""
+    slots: list[dict[str, Any]] = [slot for worker in client.workers() for slot in worker["slots"]]
+    return slots if slots and {slot["version"] for slot in slots} == {version} else []
+
+
+def test_a_version_asked_for_by_name_is_gone_once_it_is_unloaded_and_comes_back_with_a_reset(
+    fresh_redis: str, folder: Path
+) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "2", "v2.py")
+        eventually(lambda: ready(client, "2"))
+        client.switch_version("echo", "2")
+        assert client.submit("echo", 1, version="1").result(20.0) == "version 1"
+        client.unload_version("echo", "1")
+        with pytest.raises(NotFound, match="no version '1'"):
+            client.submit("echo", 1, version="1")
+        eventually(lambda: all_of_version(client, "2"), timeout_s=20.0)
+        client.reset_model("echo")
+        eventually(lambda: all_of_version(client, "1"), timeout_s=20.0)
+        assert client.submit("echo", 1).result(20.0) == "version 1"
+
+
+def test_a_version_that_cannot_be_loaded_says_why_and_never_becomes_the_default(fresh_redis: str, folder: Path) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "2", "broken.py")
+        client.load_version("echo", "3", "absent.py")
+
+        def whys() -> str:
+            versions = client.model("echo")["versions"]
+            return f"{versions['2'].get('why')} {versions['3'].get('why')}"
+
+        eventually(lambda: "no such weights" in whys() and "there is no absent.py" in whys())
+        with pytest.raises(Conflict, match="not ready"):
+            client.switch_version("echo", "2")
+        with pytest.raises(Conflict, match="has a version"):
+            client.load_version("echo", "1", "v2.py")
+        with pytest.raises(Conflict, match="default"):
+            client.unload_version("echo", "1")
+        assert client.submit("echo", 1).result(20.0) == "version 1"
+
+
+@pytest.mark.parametrize("source", ["../one.py", "/etc/passwd", "os:system", "", "a\0.py", "folder"])
+def test_only_files_below_the_folder_of_models_can_be_named(fresh_redis: str, folder: Path, source: str) -> None:
+    with (
+        gateway_process(fresh_redis, folder, models={"echo": {"source": "one.py"}}) as http,
+        closing(Client(str(http.base_url))) as client,
+    ):
+        with pytest.raises(InvalidInput, match="relative path"):
+            client.load_version("echo", "2", source)
+        with pytest.raises(InvalidInput, match="cannot be used"):
+            client.load_version("echo", "2", "v2.py", settings={"max_batch_sise": 2})
+
+
+def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(fresh_redis: str, folder: Path) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("fresh", "1", "v3.py")
+        assert eventually(lambda: answered(client)) == "version 3"
+        client.unload_version("fresh", "1")
+        with pytest.raises(NotFound):
+            client.submit("fresh", 1)
+        eventually(lambda: not any(slot["model"] == "fresh" for worker in client.workers() for slot in worker["slots"]), 20.0)
+
+
+def answered(client: Client) -> str:
+    entry = client.model("fresh")
+    return str(client.submit("fresh", 1).result(20.0)) if entry["ready"] else ""
