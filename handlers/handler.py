@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 from penstock.errors import HandlerContractError, PenstockError
-from penstock.model_spec import RuntimeOptions
+from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.
 _MESSAGE_LIMIT = 1_000
@@ -19,7 +19,7 @@ _OUT_OF_MEMORY_TEXTS = ("out of memory", "failed to allocate memory", "bad alloc
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a handler is told once, before its first batch. `folder` holds the source file; `threads` cores are its own;
-    `runtime` says how model files are to be run."""
+    `runtime` says how model files are to be run; no batch is larger than `max_batch_size`."""
 
     model: str
     version: str = "1"
@@ -28,6 +28,7 @@ class Context:
     options: dict[str, Any] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    max_batch_size: int = BatchPolicy().max_batch_size
 
 
 @final

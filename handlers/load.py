@@ -20,7 +20,7 @@ from penstock.handlers.media import Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.runtimes.runtime import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
-from penstock.model_spec import RuntimeOptions
+from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
@@ -45,10 +45,15 @@ def load(
     threads: int = 1,
     options: dict[str, Any] | None = None,
     runtime: RuntimeOptions | None = None,
+    max_batch_size: int | None = None,
 ) -> Loaded:
-    """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next."""
+    """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
+
+    Without `max_batch_size` the one that the code declares holds.
+    """
     found = declare(source)
-    context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions())
+    largest = max_batch_size or found.declared.max_batch_size or BatchPolicy().max_batch_size
+    context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
     # Before the weights: a type that cannot be read is known in a millisecond.
     codec = codec_for(found.types.input)
     return _assemble(found, _initialized(found, context), context, codec=codec)

@@ -135,9 +135,9 @@ def _load(order: Load) -> tuple[Loaded, Ready]:
         threads=order.threads,
         options=order.options,
         runtime=order.runtime,
+        max_batch_size=order.max_batch_size,
     )
-    limit = order.max_batch_size or loaded.declared.max_batch_size or 8
-    warm = _warmed(loaded, order, limit)
+    warm = _warmed(loaded, order, loaded.context.max_batch_size)
     info = loaded.info()
     return loaded, Ready(
         load_s=time.monotonic() - began,

@@ -2,76 +2,187 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import warnings
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.buckets import Padding
+from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
+from penstock.handlers.runtimes.onnx_file import label
+from penstock.handlers.runtimes.onnx_providers import Provider, chosen
+from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, planned, session_options, spinning
+from penstock.handlers.runtimes.runtime import Port, refuse_foreign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
 
-_DTYPES = {"float": "float32", "double": "float64", "float16": "float16", "bool": "bool", "string": "object"}
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+log = logging.getLogger(__name__)
+
+_DTYPES = {"float": "float32", "double": "float64", "string": "object"}
+_RECORD = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntime:
-    """A `Runtime` around one session."""
+    """A `Runtime` around one session. With a `binding` inputs and outputs lie in the device's memory."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, *, buckets: tuple[int, ...] = (), binding: Binding | None = None) -> None:
         self._session = session
+        self._binding = binding
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
         self.outputs = [output.name for output in session.get_outputs()]
         self.stacks = all(given.shape[0] != 1 for given in session.get_inputs())
+        self._padding = Padding(buckets if self.stacks else ())
+
+    @property
+    def padding_ratio(self) -> float:
+        """The share of the rows run in the last call that were padding."""
+        return self._padding.ratio
 
     def run(self, feed: Arrays, /) -> Arrays:
+        return self._padding.run(feed, self._run)
+
+    def _run(self, feed: Arrays) -> Arrays:
+        if self._binding is not None:
+            return self._binding.run(feed, self.outputs)
         return dict(zip(self.outputs, self._session.run(self.outputs, feed), strict=True))
 
 
+class Binding:
+    """Runs with inputs and outputs in the device's memory: input buffers are kept by shape, so a batch allocates none."""
+
+    # With buckets there are as many shapes as buckets; without, old ones make room.
+    _MOST = 32
+
+    def __init__(self, library: Any, session: Any, device: str, index: int) -> None:
+        self._library = library
+        self._session = session
+        self._device = device
+        self._index = index
+        self._held: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def run(self, feed: Arrays, outputs: list[str]) -> Arrays:
+        binding = self._session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, self._filled(name, array))
+        for name in outputs:
+            binding.bind_output(name, self._device, self._index)
+        self._session.run_with_iobinding(binding)
+        return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
+
+    def _filled(self, name: str, array: NDArray[Any]) -> Any:
+        key = (name, array.shape)
+        value = self._held.pop(key, None)
+        if value is None:
+            value = self._library.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device, self._index)
+        while len(self._held) >= self._MOST:
+            self._held.pop(next(iter(self._held)))
+        self._held[key] = value
+        value.update_inplace(array)
+        return value
+
+
 def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
-    """The model in a session; raises `HandlerLoadError` without onnxruntime, with an unusable model or another provider."""
-    return OnnxRuntime(_session(model, context))
+    """The model in a session; raises `HandlerLoadError` without onnxruntime, with an unusable model, option or precision, and
+    when another provider would run it than the one asked for."""
+    library = _library()
+    refuse_foreign("onnx", context.runtime)
+    session_table = {name: value for name, value in context.runtime.session.items() if name != "shapes"}
+    spin = spinning(threads=context.threads, usable_cores=_usable_cores(), version=library.__version__)
+    plan = planned(session_table, threads=context.threads, spin=spin)
+    cache = EngineCache(cache_folder(context.runtime.cache_dir, context.folder, os.environ))
+    provider = chosen(model, context, plan, cache=cache, version=library.__version__)
+    source = _source(model, context, cache)
+    with cache.locked(provider.cache) if provider.cache else _nothing():
+        session = _session(library, source, plan, provider=provider, context=context, name=label(model))
+    return _opened(library, session, provider, context)
 
 
-def _session(model: Path | bytes, context: Context) -> Any:
+def _opened(library: Any, session: Any, provider: Provider, context: Context) -> OnnxRuntime:
+    runtime = OnnxRuntime(session, buckets=context.runtime.batch_buckets)
+    # Text cannot live in the memory of a device.
+    if provider.kind == "cpu" or any(port.dtype == "object" for port in runtime.inputs):
+        return runtime
+    binding = Binding(library, session, "cuda", provider.index)
+    return OnnxRuntime(session, buckets=context.runtime.batch_buckets, binding=binding)
+
+
+def _nothing() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _library() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
         raise HandlerLoadError(
-            "ONNX models need onnxruntime, which is not installed; run: pip install 'penstock[onnx]'"
+            "ONNX models need onnxruntime, which is not installed; run: pip install 'penstock[onnx]' "
+            "(or 'penstock[onnx-gpu]' for a GPU, never both)"
         ) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = context.threads, 1
-    provider, settings = _provider(context.device)
+    return onnxruntime
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _source(model: Path | bytes, context: Context, cache: EngineCache) -> bytes | str:
+    if context.runtime.quantize == "int8":
+        from penstock.handlers.runtimes.quantized import quantized
+
+        return quantized(model, cache)
+    return model if isinstance(model, bytes) else str(model)
+
+
+def _session(library: Any, source: bytes | str, plan: SessionPlan, *, provider: Provider, context: Context, name: str) -> Any:
+    options = session_options(library, plan)
+    if provider.kind != "cpu":
+        options.add_session_config_entry(_RECORD, "1")
     try:
-        session = onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=[provider], provider_options=[settings]
-        )
+        with warnings.catch_warnings():
+            # A provider that this build does not have is a warning there and a refusal below.
+            warnings.filterwarnings("ignore", message="Specified provider")
+            session = library.InferenceSession(
+                source, options, providers=list(provider.names), provider_options=list(provider.options), enable_fallback=0
+            )
     except Exception as error:
         # ONNX Runtime's exceptions share no base class but Exception.
-        raise HandlerLoadError(f"ONNX Runtime cannot load {_label(model)}: {error}; check it with onnx.checker") from error
-    # Without its libraries a GPU build of ONNX Runtime falls back to the CPU with one line on stderr.
-    if session.get_providers()[0] != provider:
-        raise HandlerLoadError(
-            f"device {context.device!r} was asked for, but ONNX Runtime would use {session.get_providers()[0]}; "
-            "install the build for that device (pip install 'penstock[onnx-gpu]') or set device = \"cpu\""
-        )
+        raise HandlerLoadError(f"ONNX Runtime cannot load {name}: {error}; {_advice(provider)}") from error
+    _verify(session, provider, context)
     return session
 
 
-def _provider(device: str) -> tuple[str, dict[str, Any]]:
-    kind, _, index = device.partition(":")
-    if kind not in _PROVIDERS:
-        raise HandlerLoadError(f"ONNX Runtime has no provider for the device {device!r}; use one of {', '.join(_PROVIDERS)}")
-    return _PROVIDERS[kind], {"device_id": int(index or 0)} if kind == "cuda" else {}
+def _advice(provider: Provider) -> str:
+    if provider.kind == "tensorrt":
+        return "its TensorRT provider needs the libraries of TensorRT: pip install 'penstock[tensorrt]'"
+    return "check it with onnx.checker"
 
 
-def _label(model: Path | bytes) -> str:
-    return model.name if isinstance(model, Path) else "the model built in memory"
+def _verify(session: Any, provider: Provider, context: Context) -> None:
+    # Without its libraries a GPU build of ONNX Runtime falls back to the CPU with one line on stderr.
+    first = session.get_providers()[0]
+    if first != provider.names[0]:
+        raise HandlerLoadError(
+            f"{provider.names[0]} on device {context.device!r} was asked for, but ONNX Runtime would use {first}; install the "
+            "build for that device (pip install 'penstock[onnx-gpu]') and its CUDA libraries, or set device = \"cpu\""
+        )
+    # Before 1.23 or so there is no such method: then only the provider is known, not who runs which node.
+    if provider.kind == "cpu" or not hasattr(session, "get_provider_graph_assignment_info"):
+        return
+    parts = [
+        (part.ep_name, [node.op_type for node in part.get_nodes()]) for part in session.get_provider_graph_assignment_info()
+    ]
+    elsewhere = fallen(parts, provider.names)
+    if elsewhere:
+        told = ", ".join(f"{count} {operator}" for operator, count in sorted(elsewhere.items()))
+        log.warning("%s leaves these nodes of %s to the CPU: %s", first, context.model, told)
 
 
 def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
@@ -80,5 +191,9 @@ def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
         raise HandlerLoadError(
             f"input {name} of the ONNX model has shape {shape}; its first axis must be the batch, free or 1. "
             "Export the model again with a dynamic batch axis"
+        )
+    if element == "bfloat16":
+        raise HandlerLoadError(
+            f"input {name} of the ONNX model is bfloat16, which arrays cannot hold; export it with float inputs"
         )
     return Port(name, _DTYPES.get(element, element), tuple(size if isinstance(size, int) else None for size in shape[1:]))

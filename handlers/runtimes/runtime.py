@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
+from penstock.model_spec import RuntimeOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 # Model file by its ending -> runtime; the first runtime of a kind is the default, the others can be asked for by `runtime`.
-KINDS: dict[str, tuple[str, ...]] = {".onnx": ("onnx", "tensorrt")}
-_OPENERS = {"onnx": "penstock.handlers.runtimes.onnx"}
+KINDS: dict[str, tuple[str, ...]] = {".onnx": ("onnx", "tensorrt"), ".plan": ("tensorrt",), ".engine": ("tensorrt",)}
+_OPENERS = {"onnx": "penstock.handlers.runtimes.onnx", "tensorrt": "penstock.handlers.runtimes.tensorrt"}
+# Options that some runtimes have and others do not -> the runtimes that have them.
+_OWNERS = {
+    "provider": ("onnx",),
+    "quantize": ("onnx",),
+    "compile": ("torch",),
+    "channels_last": ("torch",),
+    "cuda_graphs": ("torch",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,17 @@ def open_runtime(model: Path | bytes, context: Context) -> Runtime:
         raise HandlerLoadError(f"there is no model file {model}; check its name (it is looked for next to the handler)")
     opener: Callable[[Path | bytes, Context], Runtime] = import_module(_OPENERS[_chosen(model, context)]).open_model
     return opener(model, context)
+
+
+def refuse_foreign(runtime: str, options: RuntimeOptions) -> None:
+    """Raises `HandlerLoadError` for an option that is set and that this runtime does not have: it would be ignored."""
+    defaults = RuntimeOptions()
+    for name, owners in _OWNERS.items():
+        value = getattr(options, name)
+        if runtime not in owners and value != getattr(defaults, name):
+            raise HandlerLoadError(
+                f"{name} = {value!r} is an option of the runtime {owners[0]}, not of {runtime}; leave it out"
+            )
 
 
 def is_model_file(path: str) -> bool:

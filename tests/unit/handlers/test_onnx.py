@@ -131,7 +131,7 @@ def test_a_silent_fall_back_to_the_cpu_is_refused(saved: Make, monkeypatch: pyte
 
     genuine = onnxruntime.InferenceSession
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda model, options, **_: genuine(model, options))
-    with pytest.raises(HandlerLoadError, match="'cuda:0' was asked for, but ONNX Runtime would use CPUExecutionProvider"):
+    with pytest.raises(HandlerLoadError, match="'cuda:0' was asked for, but ONNX Runtime would use CPU"):
         load(str(saved(["n", 2])), "add", device="cuda:0")
 
 

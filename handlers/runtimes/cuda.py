@@ -1,0 +1,161 @@
+"""The little of CUDA that an engine needs without torch: a device, a stream, device memory and pinned host memory.
+
+By NVIDIA's own bindings (cuda-bindings, part of the extra `tensorrt`): 31 MB, where torch would be gigabytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.engine_cache import Gpu
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+
+class Device(Protocol):
+    """Memory on a device and work in order on one stream; addresses are whole numbers."""
+
+    stream: int
+
+    def allocate(self, size_bytes: int, /) -> int: ...
+    def free(self, address: int, /) -> None: ...
+    def pin(self, size_bytes: int, /) -> Bytes: ...
+    def unpin(self, host: Bytes, /) -> None: ...
+    def to_device(self, address: int, host: Bytes, size_bytes: int, /) -> None: ...
+    def to_host(self, host: Bytes, address: int, size_bytes: int, /) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class CudaDevice:
+    """GPU `index` of those this process sees, with a stream of its own. For one thread: CUDA's current device is per thread."""
+
+    def __init__(self, runtime: Any, index: int) -> None:
+        self._runtime = runtime
+        self._index = index
+        self.stream = 0
+
+    def start(self) -> None:
+        self._ask(self._runtime.cudaSetDevice(self._index))
+        # Not the default stream: that one waits for every other stream of the process.
+        self.stream = int(self._ask(self._runtime.cudaStreamCreateWithFlags(self._runtime.cudaStreamNonBlocking)))
+
+    def allocate(self, size_bytes: int, /) -> int:
+        return int(self._ask(self._runtime.cudaMalloc(size_bytes)))
+
+    def free(self, address: int, /) -> None:
+        self._ask(self._runtime.cudaFree(address))
+
+    def pin(self, size_bytes: int, /) -> Bytes:
+        import numpy as np
+
+        address = int(self._ask(self._runtime.cudaMallocHost(size_bytes)))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
+
+    def unpin(self, host: Bytes, /) -> None:
+        self._ask(self._runtime.cudaFreeHost(host.ctypes.data))
+
+    def to_device(self, address: int, host: Bytes, size_bytes: int, /) -> None:
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._ask(self._runtime.cudaMemcpyAsync(address, host.ctypes.data, size_bytes, kind, self.stream))
+
+    def to_host(self, host: Bytes, address: int, size_bytes: int, /) -> None:
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._ask(self._runtime.cudaMemcpyAsync(host.ctypes.data, address, size_bytes, kind, self.stream))
+
+    def synchronize(self) -> None:
+        self._ask(self._runtime.cudaStreamSynchronize(self.stream))
+
+    def _ask(self, answer: tuple[Any, ...]) -> Any:
+        error, *values = answer
+        if int(error):
+            text = self._runtime.cudaGetErrorString(error)[1].decode()
+            # The words by which the runner knows that a smaller batch may pass.
+            raise RuntimeError(f"CUDA: {text} ({error.name})")
+        return values[0] if values else None
+
+
+class Buffer:
+    """A place in device memory and one in pinned host memory of the same size; grows to the largest use seen."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._size_bytes = 0
+        self.address = 0
+        self._host: Bytes | None = None
+
+    def reserve(self, size_bytes: int) -> None:
+        """At least so many bytes; what was in it is lost when it has to grow."""
+        # An engine takes no null address, so an empty array has a place too.
+        size_bytes = max(size_bytes, 1)
+        if size_bytes <= self._size_bytes:
+            return
+        if self._host is not None:
+            self._device.free(self.address)
+            self._device.unpin(self._host)
+            self._host, self._size_bytes = None, 0
+        self.address, self._host = self._device.allocate(size_bytes), self._device.pin(size_bytes)
+        self._size_bytes = size_bytes
+
+    def send(self, array: NDArray[Any]) -> None:
+        """The array's bytes on their way to the device."""
+        import numpy as np
+
+        self.reserve(array.nbytes)
+        assert self._host is not None
+        self._host[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._device.to_device(self.address, self._host, array.nbytes)
+
+    def fetch(self, size_bytes: int) -> None:
+        assert self._host is not None
+        self._device.to_host(self._host, self.address, size_bytes)
+
+    def read(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A copy of what `fetch` brought, once the stream is done: the next batch takes this memory again."""
+        assert self._host is not None
+        size_bytes = dtype.itemsize * _product(shape)
+        return self._host[:size_bytes].copy().view(dtype).reshape(shape)
+
+
+def open_device(index: int) -> CudaDevice:
+    """Raises `HandlerLoadError` without the bindings, a driver, or such a GPU."""
+    device = CudaDevice(_found(index), index)
+    device.start()
+    return device
+
+
+def gpu(index: int) -> Gpu:
+    """What GPU `index` is; raises as `open_device` does."""
+    runtime = _found(index)
+    properties = runtime.cudaGetDeviceProperties(index)[1]
+    driver = runtime.cudaDriverGetVersion()[1]
+    name = properties.name.decode() if isinstance(properties.name, bytes) else str(properties.name)
+    return Gpu(name.rstrip("\0"), f"{properties.major}.{properties.minor}", str(driver))
+
+
+def _found(index: int) -> Any:
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise HandlerLoadError(
+            "TensorRT engines need cuda-bindings, which is not installed; run: pip install 'penstock[tensorrt]'"
+        ) from error
+    status, count = runtime.cudaGetDeviceCount()
+    if int(status):
+        text = runtime.cudaGetErrorString(status)[1].decode()
+        raise HandlerLoadError(f'there is no GPU to run on: {text}; check it with nvidia-smi, or set device = "cpu"')
+    if index >= count:
+        raise HandlerLoadError(f"there is no GPU {index}: this process sees {count}, counted from 0; correct `device`")
+    return runtime
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

@@ -1,0 +1,210 @@
+"""How an ONNX Runtime session is set up: the `session` table, providers and their options, and who really runs the nodes.
+
+Names are checked here because ONNX Runtime takes any configuration entry and ignores those it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+
+_CHOICES = {
+    "graph_optimization_level": {
+        "disabled": "ORT_DISABLE_ALL",
+        "basic": "ORT_ENABLE_BASIC",
+        "extended": "ORT_ENABLE_EXTENDED",
+        "layout": "ORT_ENABLE_LAYOUT",
+        "all": "ORT_ENABLE_ALL",
+    },
+    "execution_mode": {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"},
+}
+_TYPES = {"graph_optimization_level": "GraphOptimizationLevel", "execution_mode": "ExecutionMode"}
+_SWITCHES = ("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "use_deterministic_compute")
+_NUMBERS = {"inter_op_num_threads": 1024, "intra_op_num_threads": 1024, "log_severity_level": 4}
+# Of onnxruntime_session_options_config_keys.h (1.31): what tunes a session. Left out is what writes files, shares state between
+# sessions of one process, or belongs to other providers.
+ENTRIES = frozenset(
+    {
+        "ep.cuda.fpa_intb_gemm",
+        "memory.enable_memory_arena_shrinkage",
+        "mlas.disable_kleidiai",
+        "mlas.qnbit.force_fp32",
+        "mlas.use_lut_gemm",
+        "optimization.constant_folding_max_output_size_in_bytes",
+        "optimization.disable_specified_optimizers",
+        "optimization.enable_cast_chain_elimination",
+        "optimization.enable_gelu_approximation",
+        "session.disable_aot_function_inlining",
+        "session.disable_cpu_ep_fallback",
+        "session.disable_double_qdq_remover",
+        "session.disable_prepacking",
+        "session.disable_quant_qdq",
+        "session.dynamic_block_base",
+        "session.enable_dq_matmulnbits_fusion",
+        "session.enable_quant_qdq_cleanup",
+        "session.force_spinning_stop",
+        "session.graph_optimizations_loop_level",
+        "session.inter_op.allow_spinning",
+        "session.inter_op.spin_backoff_max",
+        "session.inter_op.spin_duration_us",
+        "session.intra_op.allow_spinning",
+        "session.intra_op.spin_backoff_max",
+        "session.intra_op.spin_duration_us",
+        "session.intra_op_thread_affinities",
+        "session.prepack.enable_parallel",
+        "session.qdq_matmulnbits_accuracy_level",
+        "session.qdqisint8allowed",
+        "session.set_denormal_as_zero",
+        "session.strict_shape_type_inference",
+        "session.use_device_allocator_for_initializers",
+        "session.x64quantprecision",
+    }
+)
+_PROVIDER_OPTIONS = {
+    "cuda": (
+        "arena_extend_strategy",
+        "cudnn_conv1d_pad_to_nc1d",
+        "cudnn_conv_algo_search",
+        "cudnn_conv_use_max_workspace",
+        "do_copy_in_default_stream",
+        "enable_skip_layer_norm_strict_mode",
+        "fuse_conv_bias",
+        "gpu_mem_limit",
+        "prefer_nhwc",
+        "sdpa_kernel",
+        "tunable_op_enable",
+        "tunable_op_max_tuning_duration_ms",
+        "tunable_op_tuning_enable",
+    ),
+    "tensorrt": (
+        "trt_auxiliary_streams",
+        "trt_build_heuristics_enable",
+        "trt_builder_optimization_level",
+        "trt_context_memory_sharing_enable",
+        "trt_cuda_graph_enable",
+        "trt_detailed_build_log",
+        "trt_engine_hw_compatible",
+        "trt_force_sequential_engine_build",
+        "trt_layer_norm_fp32_fallback",
+        "trt_max_partition_iterations",
+        "trt_max_workspace_size",
+        "trt_min_subgraph_size",
+        "trt_op_types_to_exclude",
+        "trt_preview_features",
+        "trt_sparsity_enable",
+        "trt_tactic_sources",
+    ),
+}
+_KNOWN = (
+    *_CHOICES,
+    *_SWITCHES,
+    *_NUMBERS,
+    *(f"{provider}.{name}" for provider, names in _PROVIDER_OPTIONS.items() for name in names),
+    *sorted(ENTRIES),
+)
+# Longer than the gap between two operators, far shorter than the one between two batches; docs/runtimes.md has the reasons.
+_SPIN_US = "50"
+_KNOWS_SPIN_DURATION = (1, 31)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """`choices` are names of enumeration members. Values of `entries` and `provider_options` are text."""
+
+    choices: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    entries: dict[str, str] = field(default_factory=dict)
+    provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def planned(session: Mapping[str, Any], *, threads: int, spin: Mapping[str, str]) -> SessionPlan:
+    """The table as given, over our own defaults. Raises `HandlerLoadError` with every name and value that is wrong."""
+    plan = SessionPlan(attributes={"intra_op_num_threads": threads, "inter_op_num_threads": 1})
+    given = flattened(session)
+    faults = [fault for name, value in given.items() if (fault := _put(plan, name, value))]
+    if faults:
+        raise HandlerLoadError(f"the table `session` cannot be used: {'; '.join(faults)}")
+    if not any(name.startswith("session.intra_op.") and "spin" in name for name in given):
+        plan.entries.update(spin)
+    return plan
+
+
+def spinning(*, threads: int, usable_cores: int, version: str) -> dict[str, str]:
+    """How threads wait for the next operator. A short spin where the cores are this slot's own; none where others need them,
+    or where this version can only spin on for milliseconds after a batch."""
+    known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= _KNOWS_SPIN_DURATION
+    if threads > 1 and usable_cores <= threads and known:
+        return {"session.intra_op.spin_duration_us": _SPIN_US}
+    return {"session.intra_op.allow_spinning": "0"}
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names: TOML reads `cuda.gpu_mem_limit = 1` as a table in a table."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        inner = flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat.update(inner)
+    return flat
+
+
+def session_options(library: Any, plan: SessionPlan) -> Any:
+    options = library.SessionOptions()
+    for name, member in plan.choices.items():
+        setattr(options, name, getattr(getattr(library, _TYPES[name]), member))
+    for name, value in plan.attributes.items():
+        setattr(options, name, value)
+    for name, text in plan.entries.items():
+        options.add_session_config_entry(name, text)
+    return options
+
+
+def fallen(assigned: Sequence[tuple[str, Sequence[str]]], wanted: Sequence[str]) -> dict[str, int]:
+    """Operators that run on none of the wanted providers, with their counts; raises `HandlerLoadError` when all do.
+
+    `assigned` is, per part of the graph, its provider and the operators in it.
+    """
+    elsewhere: dict[str, int] = {}
+    nodes = 0
+    for provider, operators in assigned:
+        nodes += len(operators)
+        for operator in operators if provider not in wanted else ():
+            elsewhere[operator] = elsewhere.get(operator, 0) + 1
+    if nodes and sum(elsewhere.values()) == nodes:
+        raise HandlerLoadError(
+            f"{wanted[0]} is loaded, but runs none of the model's {nodes} nodes ({', '.join(sorted(elsewhere))}); "
+            'use provider = "cpu", or export the model with operators that it knows'
+        )
+    return elsewhere
+
+
+def _put(plan: SessionPlan, name: str, value: Any) -> str:
+    """Takes one name over into the plan; what is wrong with it, if anything."""
+    if name in _CHOICES:
+        plan.choices[name] = _CHOICES[name].get(str(value), "")
+        return "" if plan.choices[name] else f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}"
+    if name in _SWITCHES:
+        plan.attributes[name] = value
+        return "" if isinstance(value, bool) else f"{name} must be true or false, not {value!r}"
+    if name in _NUMBERS:
+        plan.attributes[name] = value
+        fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NUMBERS[name]
+        return "" if fits else f"{name} must be a whole number from 0 to {_NUMBERS[name]}, not {value!r}"
+    provider, _, option = name.partition(".")
+    if not isinstance(value, str | int | float):
+        return f"{name} must be text, a number, true or false, not {value!r}"
+    if option in _PROVIDER_OPTIONS.get(provider, ()):
+        plan.provider_options.setdefault(provider, {})[option] = _text(value)
+        return ""
+    if name in ENTRIES:
+        plan.entries[name] = _text(value)
+        return ""
+    near = get_close_matches(name, _KNOWN, n=1, cutoff=0.6)
+    return f"{name} is not known here; " + (f"did you mean {near[0]}?" if near else "docs/runtimes.md lists the names")
+
+
+def _text(value: str | float) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
