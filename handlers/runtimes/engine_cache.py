@@ -43,13 +43,23 @@ def model_sha256(model: Path | bytes) -> str:
         return hashlib.sha256(model).hexdigest()
     outside = onnx_file.read(model).files if model.suffix == ".onnx" else ()
     digest = hashlib.sha256()
-    for path in (model, *(model.parent / name for name in outside)):
+    for path in (model, *(_beside(model, name) for name in outside)):
         # The length first, so that bytes cannot wander from one file to the next unnoticed.
         digest.update(f"{_size(path, model)}:".encode())
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()
+
+
+def _beside(model: Path, name: str) -> Path:
+    """The file of weights a model names; never one outside its folder, whatever the model says."""
+    path = (model.parent / name).resolve()
+    if not path.is_relative_to(model.parent.resolve()):
+        raise HandlerLoadError(
+            f"{model.name} keeps weights in {name}, outside its own folder; export it again with both together"
+        )
+    return path
 
 
 def _size(path: Path, model: Path) -> int:
