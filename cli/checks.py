@@ -16,6 +16,7 @@ from penstock.cli.exits import StartError
 from penstock.cli.readiness import readiness
 from penstock.cli.state import running_stack
 from penstock.errors import ConfigError
+from penstock.handlers.runtimes.extras import missing_extras
 from penstock.settings import Settings
 from penstock.settings_sources import source_file
 
@@ -49,6 +50,7 @@ def findings(settings: Settings) -> list[Finding]:
         lambda: disk(settings.store.state_dir),
         lambda: port(settings),
         lambda: models(settings),
+        lambda: runtimes(settings, _version),
     ]
     return [check() for check in checks]
 
@@ -135,6 +137,19 @@ def models(settings: Settings) -> Finding:
     if missing:
         return Finding("models", Level.FAIL, f"no such file: {', '.join(missing)}", "correct `source` in penstock.toml")
     return Finding("models", Level.OK, ", ".join(settings.models))
+
+
+def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Finding:
+    """Whether what the declared model files run on is installed here."""
+    lacking = {
+        f"{spec.name} {spec.version}": missing_extras(spec.source, spec.device, spec.runtime, installed)
+        for spec in settings.specs()
+    }
+    missing = sorted({extra for extras in lacking.values() for extra in extras})
+    if missing:
+        text = "; ".join(f"{model} needs {', '.join(extras)}" for model, extras in lacking.items() if extras)
+        return Finding("runtimes", Level.FAIL, text, f"pip install 'penstock[{','.join(missing)}]'")
+    return Finding("runtimes", Level.OK, "the declared model files have what they run on")
 
 
 def broken_settings(error: ConfigError) -> Finding:

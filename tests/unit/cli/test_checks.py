@@ -7,6 +7,7 @@ import pytest
 from penstock.cli import checks
 from penstock.cli.checks import Level
 from penstock.cli.store_check import fsync_of, judged, name_of, version_of, without_password
+from penstock.settings import Settings
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000\n", None), ("50000 100000", 0.5), ("200000 100000", 2.0), ("", None)])
@@ -23,6 +24,27 @@ def test_both_onnxruntimes_at_once_is_a_failure_with_its_cure() -> None:
 def test_either_onnxruntime_alone_is_well() -> None:
     assert checks.onnxruntime(lambda package: "1.31.1" if package.endswith("-gpu") else None).text == "onnxruntime-gpu 1.31.1"
     assert checks.onnxruntime(lambda package: None).level is Level.OK
+
+
+def test_what_a_model_file_runs_on_is_missed_before_it_is_served(tmp_path: Path) -> None:
+    tables = {
+        "plain": {"source": str(tmp_path / "a.onnx")},
+        "fast": {"source": str(tmp_path / "b.onnx"), "device": "cuda", "provider": "tensorrt"},
+        "code": {"source": str(tmp_path / "c.py")},
+    }
+    config = tmp_path / "penstock.toml"
+    config.write_text(
+        "".join(
+            f"[models.{name}]\n" + "".join(f"{key} = {value!r}\n" for key, value in table.items())
+            for name, table in tables.items()
+        )
+    )
+    settings = Settings.load(config, {})
+    found = checks.runtimes(settings, lambda package: "1.31" if package == "onnxruntime" else None)
+    assert found.level is Level.FAIL
+    assert found.text == "fast 1 needs onnx-gpu, tensorrt"
+    assert found.next == "pip install 'penstock[onnx-gpu,tensorrt]'"
+    assert checks.runtimes(settings, lambda package: "1").level is Level.OK
 
 
 def test_disk_is_judged_at_the_nearest_folder_that_exists(tmp_path: Path) -> None:

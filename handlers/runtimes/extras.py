@@ -1,0 +1,36 @@
+"""Which extra a model file needs and which is missing, without importing any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.handlers.runtimes.runtime import KINDS
+from penstock.model_spec import RuntimeOptions
+
+# Extra -> the packages any one of which brings what it is for.
+_BROUGHT_BY = {
+    "onnx": ("onnxruntime", "onnxruntime-gpu"),
+    "onnx-gpu": ("onnxruntime-gpu",),
+    "onnx-quantize": ("onnx",),
+    "tensorrt": ("tensorrt", "tensorrt-rtx", "tensorrt-cu12", "tensorrt-cu13"),
+    "torch": ("torch",),
+}
+
+
+def missing_extras(source: str, device: str, options: RuntimeOptions, installed: Callable[[str], str | None]) -> list[str]:
+    """The extras to install before `source` can run; none for code, which says itself what it lacks when it is loaded.
+
+    `installed` returns the version of a distribution, or None.
+    """
+    return [extra for extra in _needed(source, device, options) if not any(map(installed, _BROUGHT_BY[extra]))]
+
+
+def _needed(source: str, device: str, options: RuntimeOptions) -> list[str]:
+    runtimes = KINDS.get(Path(source).suffix, ())
+    runtime = options.runtime if options.runtime in runtimes else next(iter(runtimes), "")
+    if runtime != "onnx":
+        return [runtime] if runtime in _BROUGHT_BY else []
+    extras = ["onnx" if device == "cpu" else "onnx-gpu"]
+    extras += ["tensorrt"] if options.provider == "tensorrt" else []
+    return extras + (["onnx-quantize"] if options.quantize == "int8" else [])

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.handlers.runtimes.extras import missing_extras
+from penstock.model_spec import RuntimeOptions
+
+
+@pytest.mark.parametrize(
+    ("source", "device", "options", "extras"),
+    [
+        ("m.onnx", "cpu", {}, ["onnx"]),
+        ("m.onnx", "cuda:0", {}, ["onnx-gpu"]),
+        ("m.onnx", "cuda", {"provider": "tensorrt"}, ["onnx-gpu", "tensorrt"]),
+        ("m.onnx", "cuda", {"runtime": "tensorrt"}, ["tensorrt"]),
+        ("m.onnx", "cpu", {"quantize": "int8"}, ["onnx", "onnx-quantize"]),
+        ("m.plan", "cuda", {}, ["tensorrt"]),
+        ("m.py", "cpu", {}, []),
+        ("package.module:Name", "cpu", {}, []),
+    ],
+)
+def test_a_model_file_needs_the_extra_of_its_runtime(
+    source: str, device: str, options: dict[str, Any], extras: list[str]
+) -> None:
+    assert missing_extras(source, device, RuntimeOptions(**options), lambda package: None) == extras
+
+
+def test_any_package_that_brings_it_will_do() -> None:
+    assert missing_extras("m.onnx", "cpu", RuntimeOptions(), {"onnxruntime-gpu": "1.31"}.get) == []
+    assert missing_extras("m.onnx", "cuda", RuntimeOptions(), {"onnxruntime": "1.31"}.get) == ["onnx-gpu"]
