@@ -14,6 +14,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.handler import Context
 from penstock.handlers.runtimes.cuda import Buffer
 from penstock.handlers.runtimes.tensorrt import TensorRtRuntime, open_model
+from penstock.handlers.runtimes.tensorrt_build import _set_precision, checked_options
 from penstock.model_spec import RuntimeOptions
 from tests.onnx_models import conv_net, saved
 
@@ -184,6 +185,32 @@ def test_a_plan_needs_a_gpu_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "model.plan").write_bytes(b"x")
     with pytest.raises(HandlerLoadError, match="TensorRT runs on GPUs, not on the device 'cpu'"):
         open_model(tmp_path / "model.plan", Context("m", folder=tmp_path))
+
+
+def test_options_of_the_builder_are_checked_by_name_and_range() -> None:
+    options = checked_options({"workspace_bytes": 1 << 28, "builder_optimization_level": 2, "shapes": {}})
+    assert options == {"workspace_bytes": 1 << 28, "builder_optimization_level": 2}
+    with pytest.raises(HandlerLoadError, match=r"workspace is not known here .*; builder_optimization_level must be .* 0 to 5"):
+        checked_options({"workspace": 1, "builder_optimization_level": 9})
+
+
+class Flags(SimpleNamespace):
+    """A builder's configuration that notes its flags."""
+
+    def set_flag(self, flag: str) -> None:
+        self.on.add(flag)
+
+    def clear_flag(self, flag: str) -> None:
+        self.on.discard(flag)
+
+
+@pytest.mark.parametrize(("precision", "on"), [("fp16", {"half"}), ("bf16", {"brain"}), ("tf32", {"tf"}), ("fp32", set())])
+def test_where_the_builder_has_flags_for_precision_they_are_set(precision: str, on: set[str]) -> None:
+    """TensorRT 10 with its own names; it cannot be installed without a GPU's libraries."""
+    ten = SimpleNamespace(__version__="10.9", BuilderFlag=SimpleNamespace(FP16="half", BF16="brain", TF32="tf"))
+    flags = Flags(on={"tf"})
+    _set_precision(ten, flags, b"", precision)
+    assert flags.on == on
 
 
 @pytest.mark.gpu
