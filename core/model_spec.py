@@ -47,7 +47,7 @@ class RuntimeOptions:
 
     `precision` fp32, tf32, bf16 or fp16; `compile` off, default, reduce-overhead or max-autotune; `quantize` off or int8
     (dynamic, on the CPU); `provider` is ONNX Runtime's: auto (by the device), cpu, cuda or tensorrt. A batch is padded to the
-    next of `batch_buckets`; none: as it comes. `session` goes to ONNX Runtime's session options as is.
+    next of `batch_buckets`; none: as it comes. `session` holds options of the runtime's own session, checked by name.
     """
 
     runtime: str = "auto"

@@ -97,6 +97,14 @@ class EngineCache:
                 self.keep(name, kept)
         return kept
 
+    def subfolder(self, name: str) -> Path:
+        """A folder in the cache for a library that keeps files of its own."""
+        try:
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return self.folder / name
+
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
         """Alone among all processes on this machine; a process that dies lets go."""

@@ -100,6 +100,8 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
     cache = EngineCache(cache_folder(context.runtime.cache_dir, context.folder, os.environ))
     provider = chosen(model, context, plan, cache=cache, version=library.__version__)
     source = _source(model, context, cache)
+    if provider.cache:
+        cache.subfolder(provider.cache)
     with cache.locked(provider.cache) if provider.cache else _nothing():
         session = _session(library, source, plan, provider=provider, context=context, name=label(model))
     return _opened(library, session, provider, context)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +101,9 @@ def _engines(
     own = plan.provider_options.get("tensorrt", {})
     profile = _profile(model, context)
     shapes = {f"trt_profile_{word}_shapes": outline(profile, bound) for bound, word in enumerate(("min", "opt", "max"))}
-    # The provider compares the version of TensorRT itself, and puts it into the names of its files.
     name = engine_key(
         model_sha256(model),
-        runtime=f"onnxruntime {version}",
+        runtime=f"onnxruntime {version}, TensorRT {_tensorrt_version()}",
         gpu=gpu(index),
         precision=precision,
         profiles=profile,
@@ -117,6 +119,14 @@ def _engines(
         **(shapes if profile else {}),
     }
     return name, options | own
+
+
+def _tensorrt_version() -> str:
+    """As installed by pip; libraries of the system do not say theirs without being loaded."""
+    for name in ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"):
+        with suppress(PackageNotFoundError):
+            return distribution_version(name)
+    return "of the system"
 
 
 def _profile(model: Path | bytes, context: Context) -> Profile:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import HandlerContractError, HandlerLoadError
+from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.handler import Context
 from penstock.handlers.runtimes import onnx_file
 from penstock.handlers.runtimes.buckets import Padding
@@ -58,7 +58,8 @@ class TensorRtRuntime:
     def _run(self, feed: Arrays) -> Arrays:
         context = self._contexts[self._profile(len(next(iter(feed.values()))))]
         for name, array in feed.items():
-            context.set_input_shape(name, array.shape)
+            if not context.set_input_shape(name, array.shape):
+                raise InvalidInput(f"{name} has the shape {list(array.shape[1:])}, outside the range the engine was built for")
             self._buffers[name].send(array)
             context.set_tensor_address(name, self._buffers[name].address)
         shapes = {name: self._prepared(context, name) for name in self.outputs}

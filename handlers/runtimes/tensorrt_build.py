@@ -59,7 +59,8 @@ def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b""
     journal = journal_of(trt)
     builder = trt.Builder(journal)
     network = builder.create_network(0)
-    _parse(trt, network, model, journal)
+    # Kept until the engine is built: the weights of the network lie in the parser's memory.
+    parser = _parsed(trt, network, model, journal)
     config = builder.create_builder_config()
     _set_precision(trt, config, model, recipe.precision)
     _set_options(trt, config, recipe)
@@ -67,6 +68,7 @@ def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b""
         _add_profile(builder, config, profile)
     cache = _timing_cache(trt, config, timings)
     plan = builder.build_serialized_network(network, config)
+    del parser
     if plan is None:
         raise HandlerLoadError(f"TensorRT cannot build an engine from {label(model)}: {journal.told()}")
     return bytes(plan), bytes(cache.serialize()) if cache is not None else b""
@@ -92,12 +94,12 @@ def journal_of(trt: Any) -> Any:
     return Journal()
 
 
-def _parse(trt: Any, network: Any, model: Path | bytes, journal: Any) -> None:
+def _parsed(trt: Any, network: Any, model: Path | bytes, journal: Any) -> Any:
     parser = trt.OnnxParser(network, journal)
     # By path where there is one: weights outside the file are looked for beside it.
     parsed = parser.parse(model) if isinstance(model, bytes) else parser.parse_from_file(str(model))
     if parsed:
-        return
+        return parser
     errors = [parser.get_error(number) for number in range(parser.num_errors)]
     told = "; ".join(_told(error) for error in errors[:3]) or journal.told()
     raise HandlerLoadError(

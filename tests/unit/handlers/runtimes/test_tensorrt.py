@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import HandlerContractError, HandlerLoadError
+from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.handler import Context
 from penstock.handlers.runtimes.cuda import Buffer
 from penstock.handlers.runtimes.tensorrt import TensorRtRuntime, open_model
 from penstock.handlers.runtimes.tensorrt_build import _set_precision, checked_options
 from penstock.model_spec import RuntimeOptions
 from tests.onnx_models import conv_net, saved
+
+WIDTH = 3
 
 
 class HostDevice:
@@ -97,8 +99,9 @@ class ExecutionContext:
     def set_optimization_profile_async(self, profile: int, stream: int) -> None:
         self.profile = profile
 
-    def set_input_shape(self, name: str, shape: Any) -> None:
+    def set_input_shape(self, name: str, shape: Any) -> bool:
         self.shape = shape
+        return bool(shape[1] == WIDTH)
 
     def set_tensor_address(self, name: str, address: int) -> None:
         self.addresses[name] = address
@@ -166,6 +169,12 @@ def test_an_output_whose_size_depends_on_the_data_is_refused() -> None:
     model, _ = runtime([(1, 8)], output=-1)
     with pytest.raises(HandlerContractError, match=r"size of output y depends on the data \(\[2, -1\]\)"):
         model.run({"x": rows(2)})
+
+
+def test_a_shape_outside_the_range_of_the_engine_is_the_callers_fault() -> None:
+    model, _ = runtime([(1, 8)])
+    with pytest.raises(InvalidInput, match=r"x has the shape \[4\], outside the range"):
+        model.run({"x": np.zeros((2, 4), np.float32)})
 
 
 def test_inputs_that_are_no_solid_block_arrive_whole() -> None:
