@@ -23,7 +23,7 @@ URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source that ends so is a file even when it is written without a folder; anything else without a slash is a module.
-_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".ts", ".plan", ".engine", ".mar")
+_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerContractError, InvalidInput
 from penstock.handlers.handler import Context, Failure, Handler
-from penstock.handlers.runtimes.runtime import Port, open_runtime
+from penstock.handlers.runtimes.runtime import DeviceRow, Port, open_runtime
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,10 +22,12 @@ class ArrayHandler(Handler):
 
     An item is `{input name: nested list}`, or the bare list where the model has one input; shapes are without the batch axis.
     Items of one shape are stacked and run together; a model whose batch is fixed at 1 runs item by item. An output is
-    `{output name: array}`. Subclasses usually replace `preprocess` (return such items) and `postprocess`.
+    `{output name: array}`. Subclasses usually replace `preprocess` (return such items, passed through `upload`) and
+    `postprocess`.
     """
 
     model_file: str = "model.onnx"
+    _padding_ratio = 0.0
 
     def initialize(self, context: Context, /) -> None:
         """Raises `HandlerLoadError` without the runtime, with an unusable model, or when the device would not be used."""
@@ -39,14 +41,34 @@ class ArrayHandler(Handler):
         return context.folder / self.model_file
 
     def preprocess(self, inputs: list[Any], /) -> list[Any]:
-        return [self._item(value) for value in inputs]
+        return self.upload([self._item(value) for value in inputs])
+
+    def upload(self, items: list[Any], /) -> list[Any]:
+        """The items, on their way to the device if the runtime can copy there while another batch runs; failures stay."""
+        upload = getattr(self.runtime, "upload", None)
+        if upload is None:
+            return items
+        sent = list(items)
+        live = [place for place, item in enumerate(items) if not isinstance(item, Failure)]
+        for group in self._groups([items[place] for place in live]):
+            places = [live[index] for index in group]
+            for place, rows in zip(places, upload(self._feed([items[place] for place in places])), strict=True):
+                sent[place] = rows
+        return sent
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         outputs: list[Any] = [None] * len(batch)
+        run_rows = 0.0
         for places in self._groups(batch):
             for place, output in zip(places, self.run_stack([batch[place] for place in places]), strict=True):
                 outputs[place] = output
+            run_rows += len(places) / (1 - getattr(self.runtime, "padding_ratio", 0.0))
+        self._padding_ratio = 1 - len(batch) / run_rows if run_rows else 0.0
         return outputs
+
+    def padding_ratio(self) -> float:
+        """The share of rows of the last `inference` that filled batches up to a size of `batch_buckets`."""
+        return self._padding_ratio
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
         return [{name: array.tolist() for name, array in output.items()} for output in outputs]
@@ -75,14 +97,20 @@ class ArrayHandler(Handler):
         """One call of the model on items of equal shapes; one `{output name: array}` per item."""
         import numpy as np
 
-        feed = {port.name: np.stack([item[port.name] for item in items]) for port in self.runtime.inputs}
-        results = self.runtime.run(feed)
+        results = self.runtime.run(self._feed(items))
         for name, result in results.items():
             if not np.ndim(result) or len(result) != len(items):
                 raise HandlerContractError(
                     f"output {name} has shape {np.shape(result)} for {len(items)} items, not one row each"
                 )
         return [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
+
+    def _feed(self, items: list[Any]) -> dict[str, Any]:
+        """Every input of the items as one array; those already on the device are left to the runtime."""
+        import numpy as np
+
+        columns = {port.name: [item[port.name] for item in items] for port in self.runtime.inputs}
+        return {name: column if isinstance(column[0], DeviceRow) else np.stack(column) for name, column in columns.items()}
 
 
 def _array(port: Port, value: Any) -> NDArray[Any]:
@@ -96,9 +124,15 @@ def _array(port: Port, value: Any) -> NDArray[Any]:
     if given.size and not _castable(given, port.dtype):
         raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds other or larger values")
     if not port.fits(given.shape):
-        wanted = ["any" if size is None else size for size in port.shape]
-        raise InvalidInput(f"{port.name} has shape {list(given.shape)}, the model takes {wanted}")
+        wanted = ", ".join(_words(low, high) for low, high in port.limits())
+        raise InvalidInput(f"{port.name} has shape {list(given.shape)}, the model takes [{wanted}]")
     return given.astype(port.dtype)
+
+
+def _words(low: int, high: int | None) -> str:
+    if high is None:
+        return "any" if low <= 1 else f"{low} or more"
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _castable(given: NDArray[Any], dtype: str) -> bool:
@@ -125,7 +159,8 @@ def _array_schema(port: Port) -> dict[str, Any]:
     import numpy as np
 
     schema: dict[str, Any] = {"type": _JSON_TYPES.get(np.dtype(port.dtype).kind, "number")}
-    for size in reversed(port.shape):
-        bounds = {} if size is None else {"minItems": size, "maxItems": size}
-        schema = {"type": "array", "items": schema, **bounds}
+    for low, high in reversed(port.limits()):
+        schema = {"type": "array", "items": schema}
+        schema |= {"minItems": low} if low else {}
+        schema |= {} if high is None else {"maxItems": high}
     return schema

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,12 +18,25 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 # Model file by its ending -> runtime; the first runtime of a kind is the default, the others can be asked for by `runtime`.
-KINDS: dict[str, tuple[str, ...]] = {".onnx": ("onnx", "tensorrt"), ".plan": ("tensorrt",), ".engine": ("tensorrt",)}
-_OPENERS = {"onnx": "penstock.handlers.runtimes.onnx", "tensorrt": "penstock.handlers.runtimes.tensorrt"}
+KINDS: dict[str, tuple[str, ...]] = {
+    ".onnx": ("onnx", "tensorrt"),
+    ".plan": ("tensorrt",),
+    ".engine": ("tensorrt",),
+    ".pt2": ("torch",),
+    ".pt": ("torch",),
+    ".pth": ("torch",),
+    ".ts": ("torch",),
+    ".safetensors": ("torch",),
+}
+_OPENERS = {
+    "onnx": "penstock.handlers.runtimes.onnx",
+    "tensorrt": "penstock.handlers.runtimes.tensorrt",
+    "torch": "penstock.handlers.runtimes.torch.opener",
+}
 # Options that some runtimes have and others do not -> the runtimes that have them.
 _OWNERS = {
     "provider": ("onnx",),
-    "quantize": ("onnx",),
+    "quantize": ("onnx", "torch"),
     "compile": ("torch",),
     "channels_last": ("torch",),
     "cuda_graphs": ("torch",),
@@ -32,18 +45,45 @@ _OWNERS = {
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One input of the model without its batch axis; None in `shape` is a free dimension."""
+    """One input of the model without its batch axis; None in `shape` is a free dimension.
+
+    `bounds` holds the smallest and largest size of free dimensions by axis, where the model says them.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+    bounds: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        return len(shape) == len(self.shape) and all(want in (None, got) for want, got in zip(self.shape, shape, strict=True))
+        if len(shape) != len(self.shape):
+            return False
+        return all(low <= got and (high is None or got <= high) for (low, high), got in zip(self.limits(), shape, strict=True))
+
+    def limits(self) -> list[tuple[int, int | None]]:
+        """Smallest and largest size of every dimension; None: no largest."""
+        return [self.bounds.get(axis, (0, None)) if size is None else (size, size) for axis, size in enumerate(self.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One item's part of an input that is already on its way to the device: row `place` of `batch`, there after `arrived`."""
+
+    batch: Any
+    place: int
+    arrived: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.batch.shape[1:])
 
 
 class Runtime(Protocol):
-    """A loaded model. `provider` is what really runs it; `stacks` says whether its batch axis is free (else it is 1)."""
+    """A loaded model. `provider` is what really runs it; `stacks` says whether items run together (else one at a time).
+
+    Two attributes are optional: `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
+    and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run.
+    """
 
     provider: str
     inputs: Sequence[Port]

@@ -1,0 +1,136 @@
+"""`.pt2` files of torch.export.save: inputs, free dimensions and their bounds come from the program itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.torch.archive import FileKind
+from penstock.handlers.runtimes.torch.batches import BatchSizes
+from penstock.handlers.runtimes.torch.declared import ELEMENTS
+from penstock.handlers.runtimes.torch.program import Program
+
+_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def read_exported(path: Path, device: Any) -> Program:
+    """Raises `HandlerLoadError` for a file that torch cannot read and for inputs that are no rows of a batch."""
+    export = import_module("torch.export")
+    try:
+        with _weights_only():
+            exported = export.load(path)
+        if device.type != "cpu":
+            exported = import_module("torch.export.passes").move_to_device_pass(exported, str(device))
+    except Exception as error:
+        # zipfile, json, pickle and torch raise here, each their own.
+        raise HandlerLoadError(
+            f"torch cannot load {path.name}: {_first_line(error)}; save it again with torch.export.save of this torch"
+        ) from error
+    return _program(exported)
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """torch.export.load tries a full unpickling where a safe one fails; torch's own switch forbids that."""
+    before = os.environ.get(_WEIGHTS_ONLY)
+    os.environ[_WEIGHTS_ONLY] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_WEIGHTS_ONLY)
+        if before is not None:
+            os.environ[_WEIGHTS_ONLY] = before
+
+
+def _program(exported: Any) -> Program:
+    pytree = import_module("torch.utils._pytree")
+    given = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
+    tensors = [(arg.name, values[arg.name]) for arg in given if not hasattr(arg, "value")]
+    _check_tensors(tensors)
+    # What is no tensor was fixed at export; it has to be passed all the same.
+    fixed = [getattr(arg, "value", None) for arg in given]
+    places = [place for place, arg in enumerate(given) if not hasattr(arg, "value")]
+    spec = exported.call_spec.in_spec
+
+    def arguments(rows: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        leaves = list(fixed)
+        for place, row in zip(places, rows, strict=True):
+            leaves[place] = row
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        return args, kwargs
+
+    example = exported.example_inputs
+    leaves = pytree.tree_leaves(example, is_leaf=lambda leaf: leaf is None) if example else None
+    return Program(
+        kind=FileKind.EXPORTED,
+        # Without its guards: they are source code in the file, to be executed, and the ports check the same shapes.
+        module=exported.module(check_guards=False),
+        arguments=arguments,
+        ports=tuple(_port(name, value, exported.range_constraints) for name, value in tensors),
+        elements=tuple(_element(value) for _, value in tensors),
+        batch=_batch(tensors, exported.range_constraints),
+        example=tuple(leaves[place] for place in places) if leaves else None,
+    )
+
+
+def _check_tensors(tensors: list[tuple[str, Any]]) -> None:
+    for name, value in tensors:
+        if not hasattr(value, "dtype"):
+            raise HandlerLoadError(f"input {name} of the exported program is a number, not a tensor; fix it at export")
+        if not len(value.shape):
+            raise HandlerLoadError(f"input {name} of the exported program has no axes; its first axis must be the batch")
+        if _element(value) not in ELEMENTS:
+            raise HandlerLoadError(
+                f"input {name} of the exported program has dtype {value.dtype}; use one of {', '.join(ELEMENTS)}"
+            )
+
+
+def _element(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _port(name: str, value: Any, ranges: dict[Any, Any]) -> Port:
+    sizes = list(value.shape)[1:]
+    bounds = {axis: _range(size, ranges) for axis, size in enumerate(sizes) if not isinstance(size, int)}
+    return Port(
+        name, ELEMENTS[_element(value)], tuple(size if isinstance(size, int) else None for size in sizes), bounds=bounds
+    )
+
+
+def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes:
+    """The first axis of every input, which has to be the same one."""
+    axes = {name: value.shape[0] for name, value in tensors}
+    words = {size if isinstance(size, int) else str(size.node.expr) for size in axes.values()}
+    first = next(iter(axes.values()), None)
+    plain = isinstance(first, int) or (first is not None and first.node.expr.is_symbol)
+    if len(words) != 1 or not plain:
+        told = ", ".join(f"{name}: {size}" for name, size in axes.items())
+        raise HandlerLoadError(
+            f"the first axes of the exported program's inputs are not one batch ({told or 'it has no inputs'}); "
+            "export it again with one dynamic dimension as the first axis of every input"
+        )
+    if isinstance(first, int):
+        return BatchSizes(first, first)
+    low, high = _range(first, ranges)
+    return BatchSizes(low, high)
+
+
+def _range(size: Any, ranges: dict[Any, Any]) -> tuple[int, int | None]:
+    """Smallest and largest size of a free dimension; those computed from others are bounded through them."""
+    found = ranges.get(size.node.expr)
+    if found is None:
+        return 1, None
+    # torch notes 2 for every dimension that was not bounded, and means 0 or more.
+    low = 1 if int(found.lower) <= 2 else int(found.lower)
+    return low, int(found.upper) if found.upper.is_Integer else None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]

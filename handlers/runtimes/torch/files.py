@@ -1,0 +1,167 @@
+"""The kinds of torch files that do not name their inputs: AOTInductor packages, TorchScript, weights with a model class."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.handler import Context
+from penstock.handlers.modules import import_file, import_name
+from penstock.handlers.runtimes.torch.archive import FileKind, package_target
+from penstock.handlers.runtimes.torch.declared import Declared, declared_inputs
+from penstock.handlers.runtimes.torch.program import Arguments, Program, by_name
+
+_CPU_FLAGS = Path("/proc/cpuinfo")
+
+
+def read_package(path: Path, device: Any, context: Context) -> Program:
+    """Raises `HandlerLoadError` for a package compiled for another device or processor: it would fail, or end the process."""
+    target = package_target(path)
+    _check_target(path, target, device)
+    declared = declared_inputs(context.options, file=path.name, kind=FileKind.PACKAGE)
+    try:
+        module = import_module("torch._inductor").aoti_load_package(str(path), device_index=device.index or -1)
+    except Exception as error:
+        raise _unreadable(path, error, "compile it again with this version of torch") from error
+    return _program(FileKind.PACKAGE, module, lambda tensors: (tensors, {}), declared=declared)
+
+
+def _check_target(path: Path, target: dict[str, Any], device: Any) -> None:
+    built = target.get("AOTI_DEVICE_KEY", device.type)
+    if built != device.type:
+        raise HandlerLoadError(
+            f"{path.name} was compiled for {built} and cannot run on {device.type}; "
+            f'set device = "{built}", or compile the model again on a machine with {device.type}'
+        )
+    missing = missing_instructions(str(target.get("AOTI_CPU_ISA", "")), _processor_flags()) if built == "cpu" else []
+    if missing:
+        raise HandlerLoadError(
+            f"{path.name} was compiled for a processor with {', '.join(missing)}, which this one lacks; "
+            "compile the model again on a machine of this kind"
+        )
+
+
+def missing_instructions(wanted: str, flags: set[str]) -> list[str]:
+    """Of the instruction sets a package was compiled with, those that are not among the processor's flags. Pure.
+
+    Empty flags (not Linux on x86) mean that nothing is known, so nothing is missing.
+    """
+    names = {"AVX512": "avx512f", "AMX_TILE": "amx_tile"}
+    found = [name for name in wanted.replace(",", " ").split() if name.startswith(("AVX", "AMX"))]
+    return [name for name in found if flags and names.get(name, name.lower()) not in flags]
+
+
+def _processor_flags() -> set[str]:
+    try:
+        lines = _CPU_FLAGS.read_text().splitlines()
+    except OSError:
+        return set()
+    return set(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())
+
+
+def read_script(path: Path, device: Any, context: Context) -> Program:
+    declared = declared_inputs(context.options, file=path.name, kind=FileKind.SCRIPT)
+    try:
+        with warnings.catch_warnings():
+            # The user's file is what it is; docs/runtimes.md says that torch.export has followed it.
+            warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", DeprecationWarning)
+            module = import_module("torch.jit").load(str(path), map_location=device)
+    except (RuntimeError, ValueError) as error:
+        raise _unreadable(path, error, "save it again with torch.jit.save, or better with torch.export.save") from error
+    names = [port.name for port in declared.ports]
+    parameters = [argument.name for argument in module.forward.schema.arguments]
+    return _program(FileKind.SCRIPT, module.eval(), by_name(names, parameters), declared=declared)
+
+
+def read_weights(path: Path, device: Any, context: Context) -> Program:
+    """The model class of `options.model_class` filled with the weights; nothing in the file is run as code."""
+    state = weights(path, context)
+    module = model_class(path, context)
+    declared = declared_inputs(context.options, file=path.name, kind=FileKind.WEIGHTS)
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise HandlerLoadError(
+            f"the weights in {path.name} do not fit {type(module).__name__}: {str(error)[:800]}; "
+            "check options.model_class and options.model_args"
+        ) from error
+    parameters = inspect.signature(module.forward).parameters
+    arguments = by_name([port.name for port in declared.ports], parameters)
+    return _program(FileKind.WEIGHTS, module.to(device).eval(), arguments, declared=declared)
+
+
+def weights(path: Path, context: Context) -> dict[str, Any]:
+    """Tensors by name; raises `HandlerLoadError` for a pickled module and for a checkpoint without `options.weights_key`."""
+    found = _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
+    key = context.options.get("weights_key")
+    if key is not None:
+        found = found.get(key) if isinstance(found, dict) else None
+    if isinstance(found, dict) and found and all(hasattr(value, "dtype") for value in found.values()):
+        return found
+    held = f"the entries {', '.join(map(str, found))}" if isinstance(found, dict) else f"a {type(found).__name__}"
+    raise HandlerLoadError(
+        f"{path.name}{f' under {key!r}' if key is not None else ''} holds no table of tensors by name, but {held}; "
+        "save model.state_dict(), or name the entry that holds it in options.weights_key"
+    )
+
+
+def _safetensors(path: Path) -> Any:
+    try:
+        load_file = import_module("safetensors.torch").load_file
+    except ImportError as error:
+        raise HandlerLoadError(
+            f"{path.name} needs safetensors, which is not installed; run: pip install 'penstock[torch]'"
+        ) from error
+    try:
+        return load_file(path)
+    except Exception as error:
+        # safetensors' own error derives from Exception directly.
+        raise _unreadable(path, error, "save it again with safetensors.torch.save_file") from error
+
+
+def _state_dict(path: Path) -> Any:
+    try:
+        return import_module("torch").load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch raises pickle's, zipfile's, struct's and its own errors here.
+        raise HandlerLoadError(
+            f"{path.name} is no TorchScript and holds more than weights, or cannot be read ({_first_line(error)}). "
+            "A pickled module would run code when it is opened, so it is never loaded: save it with torch.export.save as "
+            "model.pt2, or its state_dict() as .safetensors with options.model_class"
+        ) from error
+
+
+def model_class(path: Path, context: Context) -> Any:
+    """An instance of `options.model_class`, made with `options.model_args` (a table of named ones, or a list)."""
+    source = context.options.get("model_class")
+    if not isinstance(source, str) or ":" not in source:
+        raise HandlerLoadError(
+            f"{path.name} holds weights alone; name the class they belong to in the model's options, "
+            'as in model_class = "net.py:Net" (next to the weights) or "package.module:Net"'
+        )
+    place, _, name = source.rpartition(":")
+    module = import_file(context.folder / place) if place.endswith(".py") else import_name(place)
+    kind = getattr(module, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, import_module("torch").nn.Module):
+        raise HandlerLoadError(f"options.model_class {source!r}: {place} has no torch.nn.Module class called {name!r}")
+    given = context.options.get("model_args", {})
+    try:
+        return kind(**given) if isinstance(given, dict) else kind(*given)
+    except TypeError as error:
+        raise HandlerLoadError(f"options.model_args {given!r} do not fit {source}: {error}") from error
+
+
+def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: Declared) -> Program:
+    return Program(kind, module, arguments, declared.ports, declared.elements, declared.batch)
+
+
+def _unreadable(path: Path, error: Exception, advice: str) -> HandlerLoadError:
+    return HandlerLoadError(f"torch cannot load {path.name}: {_first_line(error)}; {advice}")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]

@@ -1,0 +1,56 @@
+"""CUDA graphs: the kernels of one batch size recorded once and replayed as one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# As torch recommends: the first runs allocate, choose kernels and build caches, none of which may happen while recording.
+_RUNS_BEFORE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    graph: Any
+    inputs: list[Any]
+    result: Any
+
+
+class GraphedCall:
+    """`call` by shapes of its inputs. A result lies in memory that the next call of the same shapes overwrites."""
+
+    def __init__(self, torch: Any, call: Callable[[Sequence[Any]], Any]) -> None:
+        self._torch = torch
+        self._call = call
+        self._recorded: dict[tuple[Any, ...], _Recorded] = {}
+
+    def __call__(self, tensors: Sequence[Any]) -> Any:
+        key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
+        recorded = self._recorded.get(key)
+        if recorded is None:
+            recorded = self._recorded[key] = self._record(tensors)
+        for place, tensor in zip(recorded.inputs, tensors, strict=True):
+            place.copy_(tensor)
+        recorded.graph.replay()
+        return recorded.result
+
+    def _record(self, tensors: Sequence[Any]) -> _Recorded:
+        torch = self._torch
+        inputs = [tensor.clone() for tensor in tensors]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_RUNS_BEFORE):
+                self._call(inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Thread-local: the thread that uploads the next batch allocates meanwhile, which a global capture would refuse.
+        with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
+            result = self._call(inputs)
+        return _Recorded(graph, inputs, result)
+
+    def _pool(self) -> Any:
+        """One for all sizes: they never run at the same time."""
+        first = next(iter(self._recorded.values()), None)
+        return first.graph.pool() if first else None

@@ -1,0 +1,57 @@
+"""torch itself, set up for one model: imported, its threads and its float32 arithmetic fixed, the device checked."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+
+
+def torch_library() -> Any:
+    """The module `torch`; raises `HandlerLoadError` naming the extra that brings it."""
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        raise HandlerLoadError(
+            f"this model needs torch, which cannot be imported ({error}); run: pip install 'penstock[torch]'"
+        ) from error
+
+
+def checked_device(torch: Any, device: str) -> Any:
+    """The `torch.device` called `device`; raises `HandlerLoadError` where torch would not run on it."""
+    kind, _, index = device.partition(":")
+    if device == "cpu":
+        return torch.device("cpu")
+    if kind != "cuda" or (index and not index.isdecimal()):
+        raise HandlerLoadError(f"torch models run on cpu, cuda or cuda:N, not on {device!r}; change `device`")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= found:
+        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
+        raise HandlerLoadError(
+            f"device {device!r} was asked for, but torch {torch.__version__} (built for {built}) sees {found} GPUs; "
+            'install a CUDA build of torch and the driver, or set device = "cpu"'
+        )
+    chosen = torch.device("cuda", int(index or 0))
+    # Streams, graph captures and compiled kernels go to the current device.
+    torch.cuda.set_device(chosen)
+    return chosen
+
+
+def set_up(torch: Any, device: Any, *, threads: int, precision: str) -> None:
+    """For the whole process, which holds one model. `tf32` is the only precision that lets a GPU round float32."""
+    torch.set_num_threads(threads)
+    # It can be set once, before the first parallel work; model code that came first keeps its own number.
+    with suppress(RuntimeError):
+        torch.set_num_interop_threads(1)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        # torch's own default for convolutions is TF32.
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def provider_words(torch: Any, device: Any, *, extras: list[str]) -> str:
+    """As in `torch 2.13.0 cuda:0 NVIDIA H200 bf16 compile=default`."""
+    place = f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "cpu"
+    return " ".join([f"torch {torch.__version__}", place, *extras])

@@ -1,0 +1,167 @@
+"""From a model file and its options to a runtime that has answered once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError, PenstockError
+from penstock.handlers.handler import Context
+from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
+from penstock.handlers.runtimes.torch.checks import check_compiler, check_options
+from penstock.handlers.runtimes.torch.exported import read_exported
+from penstock.handlers.runtimes.torch.files import read_package, read_script, read_weights
+from penstock.handlers.runtimes.torch.graphs import GraphedCall
+from penstock.handlers.runtimes.torch.library import checked_device, provider_words, set_up, torch_library
+from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
+from penstock.handlers.runtimes.torch.program import Program
+from penstock.handlers.runtimes.torch.runtime import Plan, TorchRuntime
+from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
+from penstock.model_spec import RuntimeOptions
+
+Call = Callable[[Sequence[Any]], Any]
+
+
+def open_model(model: Path | bytes, context: Context) -> TorchRuntime:
+    """The model, run once if its shapes are known; raises `HandlerLoadError` for whatever would fail with every batch."""
+    if isinstance(model, bytes):
+        raise HandlerLoadError("a torch model is opened from a file, not from memory; write it to one")
+    kind, options = file_kind(model), context.runtime
+    check_options(kind, options, context.device.partition(":")[0])
+    torch = torch_library()
+    device = checked_device(torch, context.device)
+    set_up(torch, device, threads=context.threads, precision=options.precision)
+    program = _read(kind, model, device, context=context)
+    adapted = replace(program, module=_adapted(torch, program, options))
+    plan = _plan(torch, adapted, context)
+    runtime = TorchRuntime(
+        torch,
+        _call(torch, adapted, plan, context=context),
+        plan,
+        transfer=CudaTransfer(torch, device) if device.type == "cuda" else HostTransfer(torch),
+        provider=provider_words(torch, device, extras=_extras(options)),
+    )
+    _run_once(torch, runtime, adapted, plan=plan, file=model.name, options=options)
+    return runtime
+
+
+def _read(kind: FileKind, path: Path, device: Any, *, context: Context) -> Program:
+    if kind is FileKind.EXPORTED:
+        return read_exported(path, device)
+    readers = {FileKind.PACKAGE: read_package, FileKind.SCRIPT: read_script, FileKind.WEIGHTS: read_weights}
+    return readers[kind](path, device, context)
+
+
+def _adapted(torch: Any, program: Program, options: RuntimeOptions) -> Any:
+    module = program.module
+    if options.quantize == "int8":
+        module = quantized(torch, module)
+    if options.precision in HALVES:
+        module = cast(torch, module, getattr(torch, HALVES[options.precision]))
+    if options.channels_last:
+        module = module.to(memory_format=torch.channels_last)
+    return module
+
+
+def _plan(torch: Any, program: Program, context: Context) -> Plan:
+    options, names = context.runtime, context.options.get("outputs", ())
+    sizes = program.batch.padded_to(options.batch_buckets)
+    if sizes.low == sizes.high and sizes.low > 1:
+        sizes = replace(sizes, buckets=(sizes.low,))
+    half = HALVES.get(options.precision)
+    elements = [half if half and element == "float32" else element for element in program.elements]
+    return Plan(
+        ports=program.ports,
+        dtypes=tuple(getattr(torch, element) for element in elements),
+        sizes=sizes,
+        names=tuple(map(str, names)),
+        channels_last=options.channels_last,
+        marks_batch=options.compile != "off" and not sizes.buckets and sizes.free,
+    )
+
+
+def _call(torch: Any, program: Program, plan: Plan, *, context: Context) -> Call:
+    """The program as a function of its tensors: compiled, and recorded in CUDA graphs, if so asked."""
+    options, module, arguments = context.runtime, program.module, program.arguments
+    if options.compile != "off":
+        module = _compiled(torch, module, plan, context=context)
+
+    def call(tensors: Sequence[Any]) -> Any:
+        args, kwargs = arguments(tensors)
+        return module(*args, **kwargs)
+
+    if not options.cuda_graphs:
+        return call
+    if any(None in port.shape for port in program.ports):
+        raise HandlerLoadError(
+            "cuda_graphs need inputs of one shape, and this model's have free dimensions; leave it out, or fix them at export"
+        )
+    return GraphedCall(torch, call)
+
+
+def _compiled(torch: Any, module: Any, plan: Plan, *, context: Context) -> Any:
+    """With buckets one kernel set per size; without, one for size 1 and one for all others (the batch axis is marked).
+
+    Counted with torch 2.13 over the sizes 1 to 12: fixed shapes alone compile 8 times, then give up and run uncompiled.
+    """
+    options, device = context.runtime, context.device.partition(":")[0]
+    check_compiler(device, found=shutil.which, compiler=os.environ.get("CXX" if device == "cpu" else "CC"))
+    if options.cache_dir:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(context.folder / options.cache_dir)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, len(plan.sizes.buckets) + 1)
+    # A pool of compiler processes would run on cores that are not this child's, and outlive the compilation.
+    torch._inductor.config.compile_threads = 1
+    fixed = bool(plan.sizes.buckets) and not any(None in port.shape for port in plan.ports)
+    return torch.compile(module, mode=options.compile, dynamic=False if fixed else None)
+
+
+def _run_once(torch: Any, runtime: TorchRuntime, program: Program, *, plan: Plan, file: str, options: RuntimeOptions) -> None:
+    """One call with the smallest batch: on the file's own example, else on zeros if all shapes are fixed."""
+    feed = _example_feed(program, plan)
+    if feed is None:
+        return
+    try:
+        runtime.run(feed)
+    except PenstockError as error:
+        raise HandlerLoadError(f"{file} was loaded, but {error.message}") from error
+    except Exception as error:
+        # torch, its compilers and the model's own code raise here.
+        chosen = ", ".join(_extras(options))
+        advice = f"it may not take {chosen}: leave that out, or save the model that way" if chosen else "check the file"
+        words = str(error).strip().partition("\n")[0][:400]
+        raise HandlerLoadError(
+            f"{file} was loaded, but its first call failed: {type(error).__name__}: {words}; {advice}"
+        ) from error
+
+
+def _example_feed(program: Program, plan: Plan) -> dict[str, Any] | None:
+    import numpy as np
+
+    rows = plan.sizes.smallest
+    if program.example is not None:
+        firsts = [_as_array(example) for example in program.example]
+        return {
+            port.name: np.repeat(first[:1], rows, axis=0).astype(port.dtype)
+            for port, first in zip(plan.ports, firsts, strict=True)
+        }
+    if any(None in port.shape for port in plan.ports):
+        return None
+    return {port.name: np.zeros((rows, *[size or 0 for size in port.shape]), port.dtype) for port in plan.ports}
+
+
+def _as_array(example: Any) -> Any:
+    plain = example.detach().cpu()
+    return (plain.float() if plain.is_floating_point() else plain).numpy()
+
+
+def _extras(options: RuntimeOptions) -> list[str]:
+    """What is not as in the file, in the words of the settings."""
+    said = [options.precision] if options.precision != "fp32" else []
+    said += ["channels_last"] if options.channels_last else []
+    said += [f"compile={options.compile}"] if options.compile != "off" else []
+    said += [options.quantize] if options.quantize != "off" else []
+    return said + (["cuda_graphs"] if options.cuda_graphs else [])

@@ -1,0 +1,34 @@
+"""A model file once read: a callable, and what is known of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.torch.archive import FileKind
+from penstock.handlers.runtimes.torch.batches import BatchSizes
+
+# One tensor per port -> positional and named arguments of the module.
+Arguments = Callable[[Sequence[Any]], tuple[Sequence[Any], dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`elements` are the names of the inputs' own dtypes; `example` holds one tensor per input, if the file carries them."""
+
+    kind: FileKind
+    module: Any
+    arguments: Arguments
+    ports: tuple[Port, ...]
+    elements: tuple[str, ...]
+    batch: BatchSizes
+    example: tuple[Any, ...] | None = None
+
+
+def by_name(names: Sequence[str], parameters: Iterable[str]) -> Arguments:
+    """Named arguments where the module has parameters of these names, else positional ones in the order declared."""
+    if set(names) <= set(parameters):
+        return lambda tensors: ((), dict(zip(names, tensors, strict=True)))
+    return lambda tensors: (tensors, {})

@@ -1,0 +1,125 @@
+"""A loaded torch model as a `Runtime`: batches cut and padded, inputs in the model's dtypes, outputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import HandlerContractError
+from penstock.handlers.runtimes.runtime import DeviceRow, Port
+from penstock.handlers.runtimes.torch.batches import BatchSizes, Piece, padding_ratio
+from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+Upload = Callable[["Arrays"], list[dict[str, DeviceRow]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a program is called: the inputs' torch dtypes, the sizes, and which axis sizes torch.compile is told will change."""
+
+    ports: tuple[Port, ...]
+    dtypes: tuple[Any, ...]
+    sizes: BatchSizes
+    names: tuple[str, ...] = ()
+    channels_last: bool = False
+    marks_batch: bool = False
+
+
+class TorchRuntime:
+    """A `Runtime`. `padding_ratio` is the share of rows of the last call that were padding.
+
+    On a GPU `upload` starts the copy of a batch that runs later; `run` then takes its rows in place of an array.
+    """
+
+    def __init__(self, torch: Any, call: Callable[[Sequence[Any]], Any], plan: Plan, *, transfer: Any, provider: str) -> None:
+        self._torch = torch
+        self._call = call
+        self._plan = plan
+        self._transfer: HostTransfer | CudaTransfer = transfer
+        self.provider = provider
+        self.inputs = list(plan.ports)
+        # Known after the first call, unless the options name them.
+        self.outputs = list(plan.names)
+        self.stacks = plan.sizes.high != 1
+        self.padding_ratio = 0.0
+        self.upload: Upload | None = transfer.upload if isinstance(transfer, CudaTransfer) else None
+
+    def run(self, feed: Mapping[str, Any], /) -> Arrays:
+        """Raises `HandlerContractError` for an output that is no tensor, or none of as many rows."""
+        rows = len(next(iter(feed.values())))
+        pieces = self._plan.sizes.pieces(rows)
+        with self._torch.inference_mode():
+            given = [self._transfer.to_device(feed[port.name]) for port in self._plan.ports]
+            parts = [self._run_piece(given, piece) for piece in pieces]
+        self.padding_ratio = padding_ratio(pieces)
+        return parts[0] if len(parts) == 1 else _chained(parts)
+
+    def _run_piece(self, given: Sequence[Any], piece: Piece) -> Arrays:
+        tensors = [
+            self._prepared(tensor[piece.start : piece.stop], dtype, piece.size)
+            for tensor, dtype in zip(given, self._plan.dtypes, strict=True)
+        ]
+        results = named(self._call(tensors), self._plan.names)
+        self.outputs = self.outputs or list(results)
+        for name, result in results.items():
+            _check_rows(name, result, piece.size)
+        return self._transfer.to_host({name: result[: piece.stop - piece.start] for name, result in results.items()})
+
+    def _prepared(self, rows: Any, dtype: Any, size: int) -> Any:
+        # A copy of the last row, not zeros: it stays among the values that the model was made for.
+        missing = size - len(rows)
+        padded = self._torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])]) if missing else rows
+        tensor = padded.to(dtype)
+        if self._plan.channels_last and tensor.dim() == 4:
+            tensor = tensor.contiguous(memory_format=self._torch.channels_last)
+        # torch always compiles size 1 by itself, and refuses to be told that it may change.
+        if self._plan.marks_batch and size > 1:
+            self._torch._dynamo.mark_dynamic(tensor, 0)
+        return tensor
+
+
+def named(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """A model's result by name: its own names, else `output`, or `output_0` and so on; `names` replace them in order.
+
+    Raises `HandlerContractError` for anything but a tensor, or a flat sequence or table of tensors.
+    """
+    found = {name: value for name, value in _items(result) if value is not None}
+    odd = [f"{name} is a {type(value).__name__}" for name, value in found.items() if not hasattr(value, "dtype")]
+    if odd or not found:
+        raise HandlerContractError(
+            f"the model must return tensors, alone or in a flat list or dict; {', '.join(odd) or 'it returned none'}"
+        )
+    if names and len(names) != len(found):
+        raise HandlerContractError(f"options.outputs names {len(names)} outputs, and the model returns {len(found)}")
+    return dict(zip(names or found, found.values(), strict=True))
+
+
+def _items(result: Any) -> list[tuple[str, Any]]:
+    if isinstance(result, Mapping):
+        return [(str(name), value) for name, value in result.items()]
+    if hasattr(result, "_fields"):
+        return list(zip(result._fields, result, strict=True))
+    if is_dataclass(result):
+        return [(field.name, getattr(result, field.name)) for field in fields(result)]
+    if isinstance(result, (list, tuple)) and len(result) != 1:
+        return [(f"output_{place}", value) for place, value in enumerate(result)]
+    return [("output", result[0] if isinstance(result, (list, tuple)) else result)]
+
+
+def _check_rows(name: str, result: Any, size: int) -> None:
+    if not result.dim() or len(result) != size:
+        raise HandlerContractError(
+            f"output {name} has shape {tuple(result.shape)} for a batch of {size}; its first axis must be the batch"
+        )
+
+
+def _chained(parts: Sequence[Arrays]) -> Arrays:
+    import numpy as np
+
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
