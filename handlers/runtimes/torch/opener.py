@@ -104,9 +104,9 @@ def _call(torch: Any, program: Program, plan: Plan, *, context: Context) -> Call
 
 
 def _compiled(torch: Any, module: Any, plan: Plan, *, context: Context) -> Any:
-    """With buckets one kernel set per size; without, one for size 1 and one for all others (the batch axis is marked).
+    """With buckets one compilation per size; without, one for size 1 and one for all others, whose batch axis is marked.
 
-    Counted with torch 2.13 over the sizes 1 to 12: fixed shapes alone compile 8 times, then give up and run uncompiled.
+    Counted in tests/unit/handlers/runtimes/torch/test_compile.py; with every size fixed, torch gives up after 8 of them.
     """
     options, device = context.runtime, context.device.partition(":")[0]
     check_compiler(device, found=shutil.which, compiler=os.environ.get("CXX" if device == "cpu" else "CC"))

@@ -1,0 +1,98 @@
+"""Tiny seeded models, and the files they are saved to. Imported by tests that have made sure of torch."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Convolutions(nn.Module):
+    """Images [n, 3, 8, 8] -> {"logits": [n, 5], "features": [n, 4]}."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        features = torch.relu(self.norm(self.conv(pixels))).mean((2, 3))
+        # Made inside, in torch's default dtype: what a mere cast of the weights trips over.
+        features = features + torch.zeros(features.shape[0], 4)
+        return {"logits": self.head(features), "features": features}
+
+
+class Perceptron(nn.Module):
+    """Rows [n, 4] -> [n, 3]."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+class Embedder(nn.Module):
+    """Token ids and mask, both [n, length] -> a pair of [n, 3] and [n]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 3)
+        self.scale = torch.tensor([2.0, 1.0, 0.5])
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = mask.unsqueeze(-1).float()
+        pooled = (self.norm(self.table(ids)) * weights).sum(1) / weights.sum(1)
+        return self.head(pooled) * self.scale + torch.arange(3, device=ids.device), mask.sum(1)
+
+
+def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return kind(*args).eval()
+
+
+def export(module: nn.Module, args: tuple[Any, ...], shapes: Any, path: Path) -> Path:
+    """Saved with torch.export; `shapes` as its dynamic_shapes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
+        torch.export.save(torch.export.export(module, args, dynamic_shapes=shapes), path)
+    return path
+
+
+def batch_axis(low: int = 1, high: int = 64) -> Any:
+    return torch.export.Dim("batch", min=low, max=high)
+
+
+def save_convolutions(path: Path) -> nn.Module:
+    net = seeded(Convolutions)
+    export(net, (torch.randn(3, 3, 8, 8),), {"pixels": {0: batch_axis()}}, path)
+    return net
+
+
+def save_perceptron(path: Path, shapes: Any = None, *, rows: int = 2) -> nn.Module:
+    net = seeded(Perceptron)
+    export(net, (torch.randn(rows, 4),), shapes, path)
+    return net
+
+
+def save_embedder(path: Path) -> nn.Module:
+    net = seeded(Embedder)
+    free = {0: batch_axis(), 1: torch.export.Dim("length", min=3, max=16)}
+    args = (torch.randint(1, 50, (2, 5)), torch.ones(2, 5, dtype=torch.int64))
+    export(net, args, {"ids": free, "mask": free}, path)
+    return net
+
+
+def save_script(net: nn.Module, path: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        torch.jit.script(net).save(str(path))
+    return path

@@ -1,0 +1,214 @@
+"""TorchScript and weights with a model class on the CPU; what would run code when it is opened is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.handler import Context
+from penstock.handlers.load import load
+from penstock.handlers.runtimes.runtime import open_runtime
+from penstock.model_spec import RuntimeOptions
+
+torch = pytest.importorskip("torch")
+from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
+
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+ROWS = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+INPUTS = {"x": {"dtype": "float32", "shape": [4]}}
+CLASS = "tests.unit.handlers.runtimes.torch.nets:Perceptron"
+SOURCE = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+def make():
+    return Net()
+"""
+
+
+@pytest.fixture
+def net() -> Any:
+    return nets.seeded(nets.Perceptron)
+
+
+def opened(path: Path, options: dict[str, Any] | None = None, **runtime: Any) -> Any:
+    options = {"inputs": INPUTS} if options is None else options
+    return open_runtime(path, Context("net", folder=path.parent, options=options, runtime=RuntimeOptions(**runtime)))
+
+
+def wanted(net: Any) -> Any:
+    with torch.inference_mode():
+        return net(torch.from_numpy(ROWS)).numpy()
+
+
+def saved_weights(net: Any, path: Path) -> Path:
+    if path.suffix == ".safetensors":
+        pytest.importorskip("safetensors.torch").save_file(net.state_dict(), path)
+    else:
+        torch.save(net.state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pth", ".ts"])
+def test_torchscript_runs_without_its_class(tmp_path: Path, net: Any, ending: str) -> None:
+    runtime = opened(nets.save_script(net, tmp_path / f"net{ending}"))
+    assert runtime.outputs == ["output"]
+    np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)
+
+
+def test_torchscript_with_two_inputs_takes_them_by_name(tmp_path: Path) -> None:
+    net = nets.seeded(nets.Embedder)
+    path = nets.save_script(net, tmp_path / "text.pt")
+    shape = {"dtype": "int64", "shape": ["length"]}
+    # Not in the order of the model: names decide.
+    runtime = opened(path, {"inputs": {"mask": shape, "ids": shape}})
+    assert runtime.outputs == []
+    ids, mask = np.full((2, 5), 7), np.array([[1, 1, 1, 0, 0]] * 2)
+    with torch.inference_mode():
+        want = net(torch.from_numpy(ids), torch.from_numpy(mask))
+    found = runtime.run({"ids": ids, "mask": mask})
+    np.testing.assert_allclose(found["output_0"], want[0].numpy(), **CLOSE)
+    assert found["output_1"].tolist() == [3, 3]
+    assert runtime.outputs == ["output_0", "output_1"]
+
+
+def test_torchscript_in_bf16_and_with_buckets(tmp_path: Path, net: Any) -> None:
+    path = nets.save_script(net, tmp_path / "net.pt")
+    runtime = opened(path, precision="bf16", batch_buckets=(4,))
+    np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(net), rtol=2e-2, atol=2e-2)
+    assert runtime.padding_ratio == pytest.approx(3 / 8)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pth", ".safetensors"])
+def test_weights_fill_the_model_class(tmp_path: Path, net: Any, ending: str) -> None:
+    path = saved_weights(net, tmp_path / f"net{ending}")
+    runtime = opened(path, {"inputs": INPUTS, "model_class": CLASS})
+    np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)
+
+
+@pytest.mark.parametrize("args", [{"width": 16}, [16]])
+def test_the_class_may_lie_beside_the_weights_and_take_arguments(tmp_path: Path, args: Any) -> None:
+    (tmp_path / "net.py").write_text(SOURCE)
+    wide = nets.seeded(nets.Perceptron, 16)
+    path = saved_weights(wide, tmp_path / "net.safetensors")
+    runtime = opened(path, {"inputs": INPUTS, "model_class": "net.py:Net", "model_args": args})
+    np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(wide), **CLOSE)
+
+
+def test_weights_inside_a_checkpoint_are_named_by_a_key(tmp_path: Path, net: Any) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"epoch": 3, "model": net.state_dict()}, path)
+    options = {"inputs": INPUTS, "model_class": CLASS}
+    with pytest.raises(HandlerLoadError, match=r"the entries epoch, model; .*weights_key"):
+        opened(path, options)
+    found = opened(path, {**options, "weights_key": "model"}).run({"x": ROWS})["output"]
+    np.testing.assert_allclose(found, wanted(net), **CLOSE)
+
+
+def test_int8_is_close_and_only_for_layers_that_have_it(tmp_path: Path, net: Any) -> None:
+    path = saved_weights(net, tmp_path / "net.safetensors")
+    runtime = opened(path, {"inputs": INPUTS, "model_class": CLASS}, quantize="int8")
+    found = runtime.run({"x": ROWS})["output"]
+    # 8 bits for weights and activations of values up to about 3.
+    np.testing.assert_allclose(found, wanted(net), atol=5e-2)
+    assert not np.array_equal(found, wanted(net))
+    assert runtime.provider.endswith("cpu int8")
+    bare = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
+    path = saved_weights(bare, tmp_path / "bare.pt")
+    (tmp_path / "bare.py").write_text(
+        "from torch import nn\nclass Bare(nn.Sequential):\n"
+        "    def __init__(self):\n        super().__init__(nn.BatchNorm1d(4))\n"
+    )
+    with pytest.raises(HandlerLoadError, match="would change nothing: Bare has no Linear or LSTM"):
+        opened(path, {"inputs": INPUTS, "model_class": "bare.py:Bare"}, quantize="int8")
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pth"])
+def test_a_pickled_module_is_refused_with_its_alternatives(tmp_path: Path, net: Any, ending: str) -> None:
+    path = tmp_path / f"net{ending}"
+    torch.save(net, path)
+    with pytest.raises(HandlerLoadError, match=r"pickled module would run code .*torch\.export\.save .*safetensors") as caught:
+        opened(path, {"inputs": INPUTS, "model_class": CLASS})
+    assert "never loaded" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r"weights alone; name the class .*model_class = \"net\.py:Net\""),
+        ({"model_class": "Net"}, "weights alone"),
+        ({"model_class": "net.py:Nett"}, r"no torch\.nn\.Module class called 'Nett'"),
+        ({"model_class": "net.py:make"}, r"no torch\.nn\.Module class called 'make'"),
+        ({"model_class": "gone.py:Net"}, r"there is no file .*gone\.py"),
+        ({"model_class": "no_such_package.nets:Net"}, "needs the module 'no_such_package'"),
+        ({"model_class": "net.py:Net", "model_args": {"depth": 3}}, "do not fit net.py:Net"),
+        ({"model_class": "net.py:Net", "model_args": [16], "inputs": INPUTS}, r"do not fit Net: .*size mismatch"),
+        ({"model_class": "net.py:Net"}, r"net\.pt is weights with a model class, which does not say what its inputs are"),
+    ],
+)
+def test_what_is_missing_beside_the_weights_is_told(tmp_path: Path, net: Any, options: dict[str, Any], words: str) -> None:
+    (tmp_path / "net.py").write_text(SOURCE)
+    with pytest.raises(HandlerLoadError, match=f"(?s){words}"):
+        opened(saved_weights(net, tmp_path / "net.pt"), options)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".safetensors", ".ts"])
+def test_a_broken_file_is_told_by_name(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"broken{ending}"
+    path.write_bytes(b"garbage")
+    with pytest.raises(HandlerLoadError, match=rf"broken{ending} .*cannot be read|torch cannot load broken{ending}"):
+        opened(path, {"inputs": INPUTS, "model_class": CLASS})
+
+
+def test_what_the_model_returns_must_be_tensors(tmp_path: Path, net: Any) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from tests.unit.handlers.runtimes.torch.nets import Perceptron\n"
+        "class Odd(Perceptron):\n    def forward(self, x):\n        return [super().forward(x), 'words']\n"
+    )
+    path = saved_weights(net, tmp_path / "net.pt")
+    with pytest.raises(HandlerLoadError, match=r"net\.pt was loaded, but the model must return tensors.*output_1 is a str"):
+        opened(path, {"inputs": INPUTS, "model_class": "odd.py:Odd"})
+
+
+def test_weights_are_served_with_no_code_but_the_class(tmp_path: Path, net: Any) -> None:
+    (tmp_path / "net.py").write_text(SOURCE)
+    path = saved_weights(net, tmp_path / "net.safetensors")
+    loaded = load(str(path), "net", options={"inputs": INPUTS, "model_class": "net.py:Net"})
+    assert loaded.preprocess is not None
+    assert loaded.postprocess is not None
+    answers: Any = loaded.postprocess(loaded.inference(loaded.preprocess(ROWS.tolist())))
+    np.testing.assert_allclose([answer["output"] for answer in answers], wanted(net), **CLOSE)
+
+
+@pytest.mark.parametrize(("module", "ending"), [("torch", ".pt2"), ("torch", ".safetensors"), ("safetensors", ".safetensors")])
+def test_without_the_library_the_extra_to_install_is_named(tmp_path: Path, net: Any, module: str, ending: str) -> None:
+    path = tmp_path / f"net{ending}"
+    if ending == ".pt2":
+        nets.save_perceptron(path)
+    else:
+        saved_weights(net, path)
+    program = f"""
+import sys
+sys.modules[{module!r}] = None
+from penstock.errors import HandlerLoadError
+from penstock.handlers.load import load
+try:
+    load({str(path)!r}, "net", options={{"model_class": {CLASS!r}}})
+except HandlerLoadError as error:
+    print(error.message)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'penstock[torch]'" in done.stdout
