@@ -7,6 +7,8 @@ SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# Tests that need torch skip without it: TEST_EXTRAS=torch,test brings it.
+TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
 # What reads code out of data. Ruff refuses the imports; this also finds the options that switch such readers on.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
@@ -58,5 +60,5 @@ $(VENV)/.installed-onnx: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(TEST_EXTRAS)]' -c constraints.txt
 	@touch $(VENV)/.installed-onnx $@

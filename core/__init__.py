@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from penstock.client.aio import AsyncClient
     from penstock.client.sync import Client
     from penstock.errors import PenstockError
+    from penstock.handlers.arrays import ArrayHandler
     from penstock.handlers.decorator import model
     from penstock.handlers.handler import Context, Failure, Handler
+    from penstock.handlers.runtimes.runtime import open_runtime
     from penstock.job import Job, JobState, Priority
 
 _HOMES = {
+    "ArrayHandler": "penstock.handlers.arrays",
     "AsyncClient": "penstock.client.aio",
     "Client": "penstock.client.sync",
     "Context": "penstock.handlers.handler",
@@ -29,9 +32,11 @@ _HOMES = {
     "PenstockError": "penstock.errors",
     "Priority": "penstock.job",
     "model": "penstock.handlers.decorator",
+    "open_runtime": "penstock.handlers.runtimes.runtime",
 }
 
 __all__ = [
+    "ArrayHandler",
     "AsyncClient",
     "Client",
     "Context",
@@ -43,6 +48,7 @@ __all__ = [
     "Priority",
     "__version__",
     "model",
+    "open_runtime",
 ]
 
 try:

@@ -66,8 +66,9 @@ class RuntimeOptions:
 class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
-    `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`). `workers` is the number of child
-    processes per worker process; `threads` the cores each may use (None: an equal share). `options` go to the handler as is.
+    `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`, `*.pt2`). `workers` is the number of
+    child processes per worker process; `threads` the cores each may use (None: an equal share). `options` go to the handler
+    as is.
     `warm_up`: run every batch size before the first job.
     """
 

@@ -129,5 +129,5 @@ def test_every_exported_name_loads(name: str) -> None:
 
 
 def test_a_name_that_is_not_exported_is_refused_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="it exports AsyncClient"):
+    with pytest.raises(AttributeError, match="it exports ArrayHandler"):
         penstock.Clinet  # noqa: B018
