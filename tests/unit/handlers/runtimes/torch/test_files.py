@@ -145,6 +145,25 @@ def test_a_pickled_module_is_refused_with_its_alternatives(tmp_path: Path, net: 
     assert "never loaded" in caught.value.message
 
 
+class Touch:
+    """What a hostile file holds in place of weights: unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
+@pytest.mark.parametrize("content", [lambda touch: touch, lambda touch: {"layers.0.weight": touch}])
+def test_pickled_code_in_a_file_of_weights_is_never_run(tmp_path: Path, content: Any) -> None:
+    path, marker = tmp_path / "hostile.pt", tmp_path / "ran"
+    torch.save(content(Touch(marker)), path)
+    with pytest.raises(HandlerLoadError, match=r"hostile\.pt is no TorchScript and holds more than weights"):
+        opened(path, {"inputs": INPUTS, "model_class": CLASS})
+    assert not marker.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
