@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,14 @@ def graphs_compiled() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _kernels_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled anew in every run; `cache_dir` sets the same variable, which this puts back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def net() -> Any:
     return nets.seeded(nets.Perceptron)
@@ -60,7 +70,7 @@ def exported(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def package(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled once: 20 s of g++ on a laptop's core."""
+    """Compiled once: the slowest step of these tests, all of it g++."""
     if shutil.which("g++") is None:
         pytest.skip("torch compiles with g++")
     path = tmp_path_factory.mktemp("package") / "net.pt2"
@@ -155,8 +165,6 @@ def test_a_package_does_not_say_its_inputs_and_takes_no_options(package: Path) -
 def test_a_package_for_another_machine_is_refused_before_it_is_loaded(
     package: Path, tmp_path: Path, told: str, words: str
 ) -> None:
-    import zipfile
-
     if "AVX" in told and not Path("/proc/cpuinfo").is_file():
         pytest.skip("the processor does not say what it can do")
     other = tmp_path / "other.pt2"
