@@ -20,12 +20,12 @@ from penstock.errors import StoreUnavailable
 from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
-from penstock.workers import pins
 from penstock.workers.announce import merged, peers, refusals, unserved
 from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
+from penstock.workers.devices import pins
+from penstock.workers.devices.pins import Pin
 from penstock.workers.events import EventFeed
 from penstock.workers.metrics import Metrics
-from penstock.workers.pins import Pin
 from penstock.workers.rollouts import Key, kept, key_of, known_specs
 from penstock.workers.slot import Slot
 from penstock.workers.surroundings import Observer, Surroundings

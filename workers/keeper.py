@@ -12,8 +12,8 @@ import structlog
 from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import IDLE, Busy, Held
+from penstock.workers.devices.pins import Pin
 from penstock.workers.frames import ChildGone, Done, FromChild, Item, LoadFailed, Ready
-from penstock.workers.pins import Pin
 from penstock.workers.process import ChildProcess, Restarts
 
 log = structlog.get_logger(__name__)

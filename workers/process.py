@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from penstock.model_spec import ModelSpec
 from penstock.workers.board import Board, Stage
+from penstock.workers.devices.pins import Pin
 from penstock.workers.frames import FromChild, Item, Load, Run, Stop, Wire
-from penstock.workers.pins import Pin
 
 # What model code may see of the environment. Anything of ours stays out: a store's URL may hold a password.
 _ALLOWED = frozenset(

@@ -20,13 +20,13 @@ from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
+from penstock.workers.devices.pins import Pin
 from penstock.workers.exchange import Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
 from penstock.workers.inputs import INPUT_MISSING, with_inputs
 from penstock.workers.keeper import Cause, Event, Keeper, Lost, Ran, Unloadable, Up
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
-from penstock.workers.pins import Pin
 from penstock.workers.settle import accepted, decide, failure, give_back
 from penstock.workers.surroundings import Surroundings
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.workers.pins import Pin
+from penstock.workers.devices.pins import Pin
 from penstock.workers.process import Restarts, child_environment, exit_in_words
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.model_spec import ModelSpec
-from penstock.workers.pins import Pin, check_devices, plan, usable_cores
+from penstock.workers.devices.pins import Pin, check_devices, plan, usable_cores
 
 
 def spec(name: str = "m", *, workers: int = 1, threads: int | None = None, device: str = "cpu") -> ModelSpec:
