@@ -39,6 +39,7 @@ class Limits:
     max_run_s: float = 75.0
     load_timeout_s: float = 300.0
     memory_limit_bytes: int | None = None
+    recycle_after_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
     `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`, `*.pt2`). `workers` is the number of
-    child processes per worker process; `threads` the cores each may use (None: an equal share). `options` go to the handler
-    as is.
-    `warm_up`: run every batch size before the first job.
+    child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
+    each takes `device_memory_bytes` there. `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
+    may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
     """
 
     name: str
@@ -80,6 +81,9 @@ class ModelSpec:
     workers: int = 1
     threads: int | None = None
     device: str = "cpu"
+    workers_per_device: int = 1
+    placement: str = "dedicated"
+    device_memory_bytes: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     warm_up: bool = True
@@ -112,6 +116,8 @@ class SlotInfo:
 
     `first_call_s` maps batch size to what its first call took in the warm-up, on an input from `warm_origin`;
     `warm_note` says why sizes are missing.
+    `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
+    node that holds all its `cores`; None: several, or not pinned.
     """
 
     model: str
@@ -128,6 +134,11 @@ class SlotInfo:
     first_call_s: dict[int, float] = field(default_factory=dict)
     warm_origin: WarmOrigin = WarmOrigin.NONE
     warm_note: str = ""
+    threads: int = 0
+    node: int | None = None
+    placement: str = "dedicated"
+    device_name: str = ""
+    device_uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,9 @@ class VersionSettings(Table):
     workers: Count = 1
     threads: Count | None = None
     device: str = Field(default="cpu", min_length=1)
+    workers_per_device: Count = 1
+    placement: Literal["dedicated", "shared"] = "dedicated"
+    device_memory_bytes: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     runtime: Literal["auto", "torch", "onnx", "tensorrt"] = "auto"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
@@ -120,6 +123,7 @@ class VersionSettings(Table):
     max_run_s: Seconds = Limits().max_run_s
     load_timeout_s: Seconds = Limits().load_timeout_s
     memory_limit_bytes: Count | None = None
+    recycle_after_batches: Count | None = None
 
 
 class ModelSettings(VersionSettings):
@@ -228,6 +232,9 @@ class Settings(Table):
         return self._origins.get(path, "default")
 
 
+_PLAIN = "source workers threads device workers_per_device placement device_memory_bytes options warm_up".split()
+
+
 def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
     return ModelSpec(
         name=name,
@@ -235,7 +242,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", "workers", "threads", "device", "options", "warm_up")},
+        **{key: table[key] for key in _PLAIN},
     )
 
 

@@ -1,0 +1,169 @@
+"""Which GPU or MIG slice each slot gets. Pure: the free memory is what was read when the plan was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.errors import ConfigError
+from penstock.model_spec import ModelSpec
+from penstock.workers.devices.gpus import Gpu, Gpus, Unit
+
+ANY, EVERY = "cuda", "cuda:*"
+_GIB = 1 << 30
+
+
+def on_cpu(spec: ModelSpec) -> bool:
+    return spec.device == "cpu"
+
+
+def assign(specs: Sequence[ModelSpec], gpus: Gpus) -> list[list[Unit | None]]:
+    """Per spec one device per slot, None for the CPU. Raises `ConfigError` with every wish that cannot be met."""
+    ledger = Ledger(gpus)
+    found: dict[int, list[Unit | None]] = {}
+    faults: list[str] = []
+    # Those that name their device first: the others take what is left.
+    for place in sorted(range(len(specs)), key=lambda place: specs[place].device == ANY):
+        try:
+            found[place] = ledger.fill(specs[place])
+        except _Unmet as unmet:
+            faults.append(f"model {specs[place].name}: device {specs[place].device!r}: {unmet}")
+    if faults:
+        raise ConfigError(
+            f"A device that is asked for cannot be used. {there_is(gpus)}", faults=faults, hint="see `penstock devices`"
+        )
+    return [found[place] for place in range(len(specs))]
+
+
+def there_is(gpus: Gpus) -> str:
+    """What can be asked for, in words."""
+    units = ", ".join(f"{name_of(gpus, unit)} ({unit.name}, {unit.uuid})" for unit in gpus.units)
+    return f"There is: cpu, {units}." if units else f"There is no GPU: {gpus.absent or 'none has a slice to use'}."
+
+
+def name_of(gpus: Gpus, unit: Unit) -> str:
+    """The shortest name that a model may ask for it by."""
+    if unit.slice:
+        return unit.uuid
+    return next((f"cuda:{place}" for place, gpu in enumerate(gpus.found) if gpu.whole.uuid == unit.uuid), unit.uuid)
+
+
+class _Unmet(Exception):
+    """This wish cannot be met; the text says why."""
+
+
+class Ledger:
+    """Who has what. A slot that ends is given back with `leave`."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._slots: dict[str, list[ModelSpec]] = {}
+
+    def fill(self, spec: ModelSpec) -> list[Unit | None]:
+        """The devices of all slots that the spec declares, taken."""
+        if on_cpu(spec):
+            return [None] * spec.workers
+        if spec.device != ANY and spec.workers > 1:
+            raise _Unmet(f'workers = {spec.workers} counts devices and goes with "{ANY}"; set workers_per_device')
+        rounds = spec.workers if spec.device == ANY else len(self._named(spec)) if spec.device == EVERY else 1
+        chosen = [self._fresh(spec) for _ in range(rounds)]
+        return [unit for unit in chosen for _ in range(spec.workers_per_device)]
+
+    def _fresh(self, spec: ModelSpec) -> Unit:
+        """A device without a slot of this spec, then with all that go on one."""
+        fits = [unit for unit in self._open(spec, spec.workers_per_device) if spec not in self._on(unit)]
+        if not fits:
+            raise _Unmet(f"{spec.workers} devices are wanted, and no further one is free for it")
+        unit = self._best(fits)
+        for _ in range(spec.workers_per_device):
+            self.enter(spec, unit)
+        return unit
+
+    def further(self, spec: ModelSpec) -> Unit | None:
+        """Where one more slot may go, taken; None: the CPU. Raises `ConfigError` when every device is full."""
+        if on_cpu(spec):
+            return None
+        try:
+            fits = [unit for unit in self._open(spec, 1) if self._on(unit).count(spec) < spec.workers_per_device]
+        except _Unmet as unmet:
+            raise ConfigError(f"model {spec.name} gets no further slot: {unmet}") from unmet
+        if not fits:
+            raise ConfigError(
+                f"model {spec.name} has {spec.workers_per_device} slots on each of its devices already",
+                hint="set a larger workers_per_device",
+            )
+        unit = self._best(fits)
+        self.enter(spec, unit)
+        return unit
+
+    def enter(self, spec: ModelSpec, unit: Unit) -> None:
+        self._slots.setdefault(unit.uuid, []).append(spec)
+
+    def leave(self, spec: ModelSpec, uuid: str) -> None:
+        self._slots[uuid].remove(spec)
+
+    def _on(self, unit: Unit) -> list[ModelSpec]:
+        return self._slots.get(unit.uuid, [])
+
+    def _best(self, units: Iterable[Unit]) -> Unit:
+        """Fewest slots first, which is round robin; then most memory free beyond what was promised here."""
+        return min(units, key=lambda unit: (len(self._on(unit)), self._promised(unit) - unit.free_bytes))
+
+    def _promised(self, unit: Unit) -> int:
+        return sum(spec.device_memory_bytes or 0 for spec in self._on(unit))
+
+    def _open(self, spec: ModelSpec, slots: int) -> list[Unit]:
+        """The devices it names that have room for so many slots, and no neighbour who wants to be alone."""
+        named = self._named(spec)
+        kept = [unit for unit in named if self._shared(spec, unit)]
+        if not kept:
+            others = sorted({other.name for unit in named for other in self._on(unit) if other != spec})
+            raise _Unmet(f'taken by {", ".join(others)}; set placement = "shared" on all of them to share a device')
+        needed = slots * (spec.device_memory_bytes or 0)
+        roomy = [unit for unit in kept if self._promised(unit) + needed <= unit.memory_bytes]
+        if not roomy:
+            most = max(unit.memory_bytes - self._promised(unit) for unit in kept)
+            raise _Unmet(f"its device_memory_bytes come to {_gib(needed)}, and at most {_gib(most)} are not promised yet")
+        return roomy
+
+    def _shared(self, spec: ModelSpec, unit: Unit) -> bool:
+        """Whether its slots may stand there: own neighbours are always welcome, others where all agreed to share."""
+        others = [other for other in self._on(unit) if other != spec]
+        return not others or all(one.placement == "shared" for one in (spec, *others))
+
+    def _named(self, spec: ModelSpec) -> list[Unit]:
+        found = _units(spec.device, self._gpus)
+        if not found:
+            raise _Unmet(_why_none(spec.device, self._gpus))
+        return found
+
+
+def _units(device: str, gpus: Gpus) -> list[Unit]:
+    if device in (ANY, EVERY):
+        return list(gpus.units)
+    if device.startswith("MIG-"):
+        return [unit for unit in gpus.units if unit.uuid == device]
+    gpu = _gpu(device, gpus)
+    # The whole of a cut GPU cannot be had, and a slice is not what was asked for.
+    return [gpu.whole] if gpu and not gpu.mig else []
+
+
+def _gpu(device: str, gpus: Gpus) -> Gpu | None:
+    if device.startswith("GPU-"):
+        return next((gpu for gpu in gpus.found if gpu.whole.uuid == device), None)
+    kind, _, number = device.partition(":")
+    known = kind == ANY and number.isdigit() and int(number) < len(gpus.found)
+    return gpus.found[int(number)] if known else None
+
+
+def _why_none(device: str, gpus: Gpus) -> str:
+    gpu = _gpu(device, gpus)
+    if gpu is not None:
+        slices = ", ".join(unit.uuid for unit in gpu.slices) or "none yet; make some with `nvidia-smi mig -cgi`"
+        return f"MIG is on there: ask for a slice ({slices})"
+    if not device.startswith((ANY, "GPU-", "MIG-")):
+        return f'unknown; devices are "cpu", "{ANY}", "cuda:N", "{EVERY}", "GPU-<uuid>" and "MIG-<uuid>"'
+    return "not there"
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:.1f} GiB"
