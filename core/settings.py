@@ -232,7 +232,7 @@ class Settings(Table):
         return self._origins.get(path, "default")
 
 
-_PLAIN = "source workers threads device workers_per_device placement device_memory_bytes options warm_up".split()
+_PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
 
 
 def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
@@ -242,7 +242,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in _PLAIN},
+        **{key: table[key] for key in ("source", *_PLACE, "options", "warm_up")},
     )
 
 

@@ -13,6 +13,34 @@ from penstock.model_spec import BatchPolicy, RuntimeOptions
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.
 _MESSAGE_LIMIT = 1_000
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
+# From the texts of CUDA's sticky errors (those after which every later call of the process fails; CUDA Runtime API, "Data types
+# used by CUDA Runtime", cudaError_t) and what cuDNN and cuBLAS make of them. Their INTERNAL_ERROR alone is none: it also says
+# that memory ran out.
+_BROKEN_DEVICE_TEXTS = (
+    "uncorrectable ecc error",
+    "eccuncorrectable",
+    "gpu is lost",
+    "device lost",
+    "fallen off the bus",
+    "no cuda-capable device",
+    "devices are busy or unavailable",
+)
+_POISONED_CONTEXT_TEXTS = (
+    "device-side assert",
+    "illegal memory access",
+    "illegal instruction",
+    "illegaladdress",
+    "misaligned address",
+    "unspecified launch failure",
+    "launchfailure",
+    "launch timed out",
+    "invalid program counter",
+    "hardware stack error",
+    "context is destroyed",
+    "cudnn_status_execution_failed",
+    "cublas_status_execution_failed",
+)
+_DEVICE_WORDS = ("cuda", "cudnn", "cublas", "hip error", "nvml")
 _OUT_OF_MEMORY_TEXTS = ("out of memory", "failed to allocate memory", "bad allocation", "bad_alloc")
 
 
@@ -96,10 +124,28 @@ def out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may pass where this one raised: Python's, torch's and ONNX Runtime's ways of saying it."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    # ONNX Runtime's exceptions derive from Exception directly, torch's older ones from RuntimeError: only the text tells.
-    module = type(error).__module__
-    native = isinstance(error, RuntimeError) or module.startswith("onnxruntime")
-    return native and any(text in _words(error).lower() for text in _OUT_OF_MEMORY_TEXTS)
+    return _native(error) and _says(error, _OUT_OF_MEMORY_TEXTS)
+
+
+def fatal_device_error(error: Exception) -> bool:
+    """Whether every later call on the device will fail in this process, so that only a new one helps."""
+    told = _native(error) and not out_of_memory(error) and _says(error, _DEVICE_WORDS)
+    return told and _says(error, (*_POISONED_CONTEXT_TEXTS, *_BROKEN_DEVICE_TEXTS))
+
+
+def broken_device(error: Exception) -> bool:
+    """Whether a fatal error is the device's own doing: no input can cause it."""
+    return fatal_device_error(error) and _says(error, _BROKEN_DEVICE_TEXTS)
+
+
+def _native(error: Exception) -> bool:
+    # ONNX Runtime's exceptions derive from Exception directly, torch's and CuPy's from RuntimeError: only the text tells.
+    return isinstance(error, RuntimeError) or type(error).__module__.startswith(("onnxruntime", "pycuda", "tensorrt"))
+
+
+def _says(error: Exception, texts: tuple[str, ...]) -> bool:
+    words = _words(error).lower()
+    return any(text in words for text in texts)
 
 
 def _words(error: Exception) -> str:

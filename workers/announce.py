@@ -5,7 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
+from penstock.workers.devices.pins import Pin
+from penstock.workers.frames import Ready
+from penstock.workers.keeper import Keeper
+
+
+def slot_info(spec: ModelSpec, pin: Pin, keeper: Keeper, *, latency_s: dict[int, float], warm: Ready) -> SlotInfo:
+    """What a slot is, where it lies and how it fares."""
+    return SlotInfo(
+        model=spec.name,
+        version=spec.version,
+        state=keeper.state,
+        device=pin.device,
+        pid=keeper.pid,
+        cores=pin.cores,
+        provider=keeper.provider,
+        latency_s=latency_s,
+        load_s=keeper.load_s,
+        error=keeper.error,
+        restarts=keeper.restarts.total,
+        first_call_s={run.size: run.first_s for run in warm.warm},
+        warm_origin=warm.warm_origin,
+        warm_note=warm.warm_note,
+        threads=pin.threads,
+        node=pin.node,
+        placement=pin.placement,
+        device_name=pin.device_name,
+        device_uuid=pin.uuid,
+    )
 
 
 def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo | None) -> ModelInfo:

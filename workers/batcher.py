@@ -114,6 +114,7 @@ class Batcher:
         self._memory_cap = policy.max_batch_size
         self._grow_after = _GROW_AFTER
         self._passed = 0
+        self._grown = False
         self.claim_s = Smoothed()
         self.feed_s = Smoothed()
         self.peers = 0
@@ -121,9 +122,10 @@ class Batcher:
     # What happened.
 
     def follow(self, policy: BatchPolicy) -> None:
-        """From now on by this policy; a limit of memory learned before stands no longer."""
+        """From now on by this policy. What memory was found to hold stands: a new child has no more of it than the last one."""
+        unbound = self._memory_cap >= self._policy.max_batch_size
         self._policy = policy
-        self._memory_cap = policy.max_batch_size
+        self._memory_cap = policy.max_batch_size if unbound else min(self._memory_cap, policy.max_batch_size)
 
     def heard(self) -> None:
         """A wake-up, or any other reason to believe that there is work."""
@@ -154,12 +156,17 @@ class Batcher:
         self._passed = self._passed + 1 if size >= self._memory_cap else 0
         if self._passed >= self._grow_after:
             self._passed = 0
+            if self._grown:
+                # It went well last time, so memory was freed: a limit met often must not keep batches small for hours after.
+                self._grow_after = max(_GROW_AFTER, self._grow_after // 2)
+            self._grown = True
             self._memory_cap = min(self._policy.max_batch_size, self._memory_cap + max(1, self._memory_cap // 8))
 
     def capped(self, size: int) -> None:
         """More than `size` items did not fit into memory."""
         self._memory_cap = max(1, size)
         self._passed = 0
+        self._grown = False
         self._grow_after = min(_GROW_AFTER_MOST, self._grow_after * 2)
 
     # What to do.

@@ -26,10 +26,11 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.workers import runner, warmup
 from penstock.workers.board import Board, Stage
-from penstock.workers.frames import ChildWire, Done, Failed, Load, LoadFailed, Outcome, Output, Ready, Run, Warm
+from penstock.workers.frames import ChildWire, DeviceLost, Done, Failed, Load, LoadFailed, Outcome, Output, Ready, Run, Warm
 
 _PR_SET_PDEATHSIG = 1
 _CRASH_EXIT = 70
+_DEVICE_EXIT = 71
 
 
 class _Prepared(NamedTuple):
@@ -51,8 +52,9 @@ class Pipeline:
         self._wire = wire
         self._board = board
         self._loaded = loaded
-        self._prepared: SimpleQueue[_Prepared | None] = SimpleQueue()
-        self._ran: SimpleQueue[_Ran | None] = SimpleQueue()
+        # A fault of the device takes the batches' way, so that those before it still get their answer.
+        self._prepared: SimpleQueue[_Prepared | runner.DeviceFault | None] = SimpleQueue()
+        self._ran: SimpleQueue[_Ran | runner.DeviceFault | None] = SimpleQueue()
 
     def serve(self) -> None:
         """Until the supervisor says stop or is gone; what was begun is finished and sent."""
@@ -60,32 +62,56 @@ class Pipeline:
         writer = Thread(target=_or_die, args=(self._write,), daemon=True)
         writer.start()
         while (prepared := self._prepared.get()) is not None:
-            self._ran.put(self._infer(prepared))
+            self._ran.put(ran := self._infer(prepared))
+            if isinstance(ran, runner.DeviceFault):
+                break
         self._ran.put(None)
         writer.join()
 
     def _read(self) -> None:
         while isinstance(frame := self._wire.read(), Run):
             self._board.mark(frame.batch, Stage.DECODING, time.monotonic())
-            flow = runner.prepare(self._loaded, [_item(item.content_type, item.data, item.path) for item in frame.items])
+            try:
+                flow = runner.prepare(self._loaded, [_item(item.content_type, item.data, item.path) for item in frame.items])
+            except runner.DeviceFault as fault:
+                self._prepared.put(fault)
+                return
             self._board.mark(frame.batch, Stage.DECODED, time.monotonic())
             self._prepared.put(_Prepared(frame.batch, flow))
         self._prepared.put(None)
 
-    def _infer(self, prepared: _Prepared) -> _Ran:
+    def _infer(self, prepared: _Prepared | runner.DeviceFault) -> _Ran | runner.DeviceFault:
+        if isinstance(prepared, runner.DeviceFault):
+            return prepared
         began_at = time.monotonic()
         # Mark first, look second: the supervisor writes its recall first and looks at the mark second, so one sees the other.
         self._board.mark(prepared.batch, Stage.RUNNING, began_at)
         if self._board.recalled(prepared.batch):
             return _Ran(prepared.batch, None, began_at, began_at)
-        flow = runner.infer(self._loaded, prepared.flow)
+        try:
+            flow = runner.infer(self._loaded, prepared.flow)
+        except runner.DeviceFault as fault:
+            return fault
         ended_at = time.monotonic()
         self._board.mark(prepared.batch, Stage.RAN, ended_at)
         return _Ran(prepared.batch, flow, began_at, ended_at)
 
     def _write(self) -> None:
         while (ran := self._ran.get()) is not None:
-            self._wire.write(self._complete(ran))
+            if isinstance(ran, runner.DeviceFault):
+                self._give_up(ran)
+                return
+            try:
+                done = self._complete(ran)
+            except runner.DeviceFault as fault:
+                self._give_up(fault)
+                return
+            self._wire.write(done)
+
+    def _give_up(self, fault: runner.DeviceFault) -> None:
+        """At once: what libraries do at a normal exit may wait for the device for ever."""
+        self._wire.write(DeviceLost(fault.message, fault.broken))
+        os._exit(_DEVICE_EXIT)
 
     def _complete(self, ran: _Ran) -> Done:
         if ran.flow is None:

@@ -16,14 +16,18 @@ import structlog
 from penstock.broker.blobs import LocalBlobs
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.wakeup import WakeUps
-from penstock.errors import StoreUnavailable
+from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
 from penstock.workers.announce import merged, peers, refusals, unserved
 from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
-from penstock.workers.devices import pins
+from penstock.workers.devices.assign import on_cpu
+from penstock.workers.devices.gpus import Gpus
+from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.pins import Pin
+from penstock.workers.devices.plan import COLUMNS, Plan, one_more, plan, table
+from penstock.workers.devices.topology import read_topology
 from penstock.workers.events import EventFeed
 from penstock.workers.metrics import Metrics
 from penstock.workers.rollouts import Key, kept, key_of, known_specs
@@ -33,7 +37,10 @@ from penstock.workers.surroundings import Observer, Surroundings
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
 FLEET_ENDED = "fleet_ended"
+SLOT_PLACED = "slot_placed"
+PLAN_ADVICE = "plan_advice"
 SLOT_ADDED = "slot_added"
+SLOT_REFUSED = "slot_refused"
 SLOT_REMOVED = "slot_removed"
 VERSION_STARTED = "version_started"
 VERSION_RETIRED = "version_retired"
@@ -93,16 +100,19 @@ class Fleet:
 
     def start(self) -> None:
         """Raises `ConfigError` for a device that is not there."""
-        pins.check_devices(self._specs)
-        plan = pins.plan(self._specs, pins.usable_cores())
+        found = plan(self._specs, self._machine())
+        _tell(found)
         self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()
-        for spec, row in zip(self._specs, plan, strict=True):
-            for pin in row:
-                self._add(spec, pin)
+        for spec, pin in found.places():
+            self._add(spec, pin)
         self._beat.start()
         self._sweeper.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self._crews))
+
+    def _machine(self) -> Machine:
+        """GPUs are looked for only when one is asked for: the first look loads the driver."""
+        return Machine(read_topology(), Gpus()) if all(map(on_cpu, self._specs)) else discover()
 
     def _add(self, spec: ModelSpec, pin: Pin) -> None:
         name = f"{self._incarnation}.{self._numbers}"
@@ -171,8 +181,14 @@ class Fleet:
         """Add slots, each for the model with the fewest."""
         for _ in range(count):
             spec = min(self._specs, key=lambda spec: len(self._of(spec)))
-            # Not pinned: the cores were shared out at the start, and moving the others would slow them down.
-            self._add(spec, Pin((), spec.threads or 1))
+            taken = [(crew.slot.spec, crew.slot.pin) for crew in (*self._crews, *self._leaving) if crew.thread.is_alive()]
+            try:
+                # Beside the others: their cores were shared out at the start, and moving them would slow them down.
+                pin = one_more(spec, self._machine(), taken)
+            except ConfigError as error:
+                log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
+                return
+            self._add(spec, pin)
             log.info(SLOT_ADDED, model=spec.name, slots=len(self._of(spec)))
 
     def shrink(self, count: int) -> None:
@@ -265,6 +281,14 @@ class Fleet:
             )
             store.announce_model(merged(replace(info, policy=policy or info.policy), loaded, known))
             self._announced[name] = loaded
+
+
+def _tell(found: Plan) -> None:
+    """The plan, one line per slot."""
+    for cells in table(found):
+        log.info(SLOT_PLACED, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})
+    for sentence in found.advice:
+        log.warning(PLAN_ADVICE, text=sentence)
 
 
 class _Bell:

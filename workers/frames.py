@@ -110,8 +110,15 @@ class Done(Struct, tag="done", array_like=True):
     cap: int | None = None
 
 
+class DeviceLost(Struct, tag="device", array_like=True):
+    """The last frame of a child whose device fails every call. `broken`: no input can have done it."""
+
+    message: str
+    broken: bool = False
+
+
 ToChild = Load | Run | Stop
-FromChild = Ready | LoadFailed | Done
+FromChild = Ready | LoadFailed | Done | DeviceLost
 
 _encoder = msgpack.Encoder()
 _to_child = msgpack.Decoder(ToChild)

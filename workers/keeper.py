@@ -12,8 +12,9 @@ import structlog
 from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import IDLE, Busy, Held
+from penstock.workers.devices.health import DeviceHealth
 from penstock.workers.devices.pins import Pin
-from penstock.workers.frames import ChildGone, Done, FromChild, Item, LoadFailed, Ready
+from penstock.workers.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready
 from penstock.workers.process import ChildProcess, Restarts
 
 log = structlog.get_logger(__name__)
@@ -23,6 +24,7 @@ CHILD_UNLOADABLE = "child_unloadable"
 CHILD_ENDED = "child_ended"
 CHILD_KILLED = "child_killed"
 CHILD_RECYCLED = "child_recycled"
+DEVICE_LOST = "device_lost"
 HANDLER_SAID = "handler_said"
 
 STOP_WITHIN_S = 2.0
@@ -83,7 +85,10 @@ class Keeper:
         # Why this child is ended by us; its exit alone would look like a kill for want of memory.
         self._why = ""
         self._recycled = False
-        self._measure_at = float("-inf")
+        self._recycled_at = self._measure_at = float("-inf")
+        self._runs = 0
+        self._fault: DeviceLost | None = None
+        self._health = DeviceHealth()
         self.restarts = Restarts()
         self.state = "loading"
         self.error = ""
@@ -110,13 +115,21 @@ class Keeper:
 
         Nothing more is given to it then, and it goes when it is empty.
         """
-        limit = self._spec.limits.memory_limit_bytes
-        if limit and not self._recycled and self.state == "ready" and now >= self._measure_at:
-            self._measure_at = now + _MEASURE_EVERY_S
-            self._recycled = child.resident_bytes() > limit * _WORN_SHARE
-            if self._recycled:
-                log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid)
+        if not self._recycled and self.state == "ready" and (self._runs_spent() or self._bloated(child, now)):
+            self._recycled, self._recycled_at = True, now
+            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._runs)
         return self._recycled
+
+    def _runs_spent(self) -> bool:
+        most = self._spec.limits.recycle_after_batches
+        return most is not None and self._runs >= most
+
+    def _bloated(self, child: ChildProcess, now: float) -> bool:
+        limit = self._spec.limits.memory_limit_bytes
+        if not limit or now < self._measure_at:
+            return False
+        self._measure_at = now + _MEASURE_EVERY_S
+        return child.resident_bytes() > limit * _WORN_SHARE
 
     def _late(self) -> str:
         limits = self._spec.limits
@@ -132,7 +145,7 @@ class Keeper:
         if self._hung:
             return float("inf")
         if self._recycled:
-            return self._measure_at + self._spec.limits.max_run_s
+            return self._recycled_at + self._spec.limits.max_run_s
         if self.state != "ready":
             assert self._child is not None
             return self._child.started_at + self._spec.limits.load_timeout_s
@@ -141,13 +154,20 @@ class Keeper:
     def _start(self, now: float) -> None:
         self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
         self._hung = self._recycled = False
-        self._why = ""
+        self._runs, self._fault, self._why = 0, None, ""
         if self.state != "failed":
             # A model that could not be loaded stays failed for readers until it is: a retry is no news.
             self.state = "loading"
         for fd, name in ((child.wire.fileno(), "wire"), (child.exit_fd, "exit"), (child.log_fd, "log")):
             self._selector.register(fd, EVENT_READ, name)
-        log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, cores=self._pin.cores)
+        log.info(
+            CHILD_STARTED,
+            model=self._spec.name,
+            version=self._spec.version,
+            pid=child.pid,
+            device=self._pin.device,
+            cores=self._pin.cores,
+        )
 
     @property
     def taking(self) -> bool:
@@ -203,10 +223,15 @@ class Keeper:
                 self.state, self.error, self._why = "failed", message, "stopped after the failed load"
                 log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
                 return Unloadable(message)
+            case DeviceLost(message):
+                self._fault, self._why = frame, f"its device {self._pin.device} fails every call: {message}"
+                log.error(DEVICE_LOST, model=self._spec.name, pid=self.pid, device=self._pin.device, error=message)
+                return None
 
     def _done(self, done: Done, now: float) -> Event | None:
         held = self._batches.pop(done.batch, None)
         self._head_since = now
+        self._runs += 1
         if held is None:
             return None
         if not done.outcomes:
@@ -302,10 +327,19 @@ class Keeper:
             events.append(Unloadable(self.error))
         elif self.state == "ready":
             self.state = "loading"
-        self._start_at = now + self.restarts.failed()
+        self._start_at = now + max(self.restarts.failed(), self._rest_s(now, how))
+        if self.state == "failed" and self._fault:
+            events.append(Unloadable(self.error))
         log.warning(CHILD_ENDED, model=self._spec.name, pid=child.pid, how=how, restart_in_s=round(self._start_at - now, 1))
         self._forget(child)
         return events
+
+    def _rest_s(self, now: float, how: str) -> float:
+        """How long the device is left alone before the next try."""
+        rest_s = self._health.fault(now) if self._fault else 0.0
+        if rest_s:
+            self.state, self.error = "failed", f"device {self._pin.device} is unhealthy; next try in {rest_s:.0f} s: {how}"
+        return rest_s
 
     def _blame(self, child: ChildProcess) -> list[tuple[Held, Cause]]:
         numbers = list(self._batches)
@@ -321,6 +355,8 @@ class Keeper:
         ]
 
     def _cause(self, held: Held) -> Cause:
+        if self._fault and self._fault.broken:
+            return Cause.UNSTARTED
         return Cause.TIMED_OUT if self._hung and held.size == 1 else Cause.CRASHED
 
     def _forget(self, child: ChildProcess) -> None:

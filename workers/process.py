@@ -170,7 +170,7 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> Load:
         model=spec.name,
         version=spec.version,
         source=spec.source,
-        device=spec.device,
+        device=pin.handler_device,
         threads=pin.threads,
         cores=pin.cores,
         max_batch_size=max_batch_size,

@@ -2,7 +2,8 @@
 
 Pure but for the handler's own code: no Redis, no Celery, no files; time comes from the `clock` passed in. Three steps, so that
 a child can `prepare` batch n+1 and `complete` batch n-1 while batch n is in `infer`. A stage that raises is bisected, so that
-only the items at fault fail; it may therefore see the same values again, and must not change them before it raises.
+only the items at fault fail; it may therefore see the same values again, and must not change them before it raises. An error of
+the device that would repeat for every item is not: it is passed on as `DeviceFault`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
-from penstock.handlers.handler import Failure, failure_of, out_of_memory
+from penstock.handlers.handler import Failure, broken_device, failure_of, fatal_device_error, out_of_memory
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 
@@ -35,6 +36,15 @@ class Output(NamedTuple):
 
 
 Outcome = Output | Failure
+
+
+class DeviceFault(Exception):
+    """The device, or this process's hold on it, is gone: every later call would fail. `broken`: no input can have done it."""
+
+    def __init__(self, message: str, *, broken: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.broken = broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,7 @@ def _written(value: Any) -> Outcome:
     try:
         return Output(*encode(value))
     except Exception as error:  # noqa: BLE001 - arrays and user models are written by their own code
+        _pass_on(error)
         return failure_of(error)
 
 
@@ -184,7 +195,13 @@ def _attempt(stage: Stage, name: str, values: list[Any]) -> list[Any] | _Refusal
     try:
         return _checked(stage(values), len(values), name)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        _pass_on(error)
         return _Refusal(failure_of(error), out_of_memory(error))
+
+
+def _pass_on(error: Exception) -> None:
+    if fatal_device_error(error):
+        raise DeviceFault(failure_of(error).message, broken=broken_device(error)) from error
 
 
 def _checked(outputs: Any, count: int, name: str) -> list[Any]:

@@ -19,6 +19,7 @@ from penstock.broker.wakeup import Wake
 from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
+from penstock.workers.announce import slot_info
 from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
 from penstock.workers.devices.pins import Pin
 from penstock.workers.exchange import Exchange, Finish, Release, TryAgain
@@ -48,7 +49,7 @@ class Slot:
 
     def __init__(self, spec: ModelSpec, pin: Pin, around: Surroundings, *, name: str) -> None:
         self.spec = spec
-        self._pin = pin
+        self.pin = pin
         self._around = around
         self._selector = DefaultSelector()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -105,23 +106,7 @@ class Slot:
         return self._keeper.state
 
     def info(self) -> SlotInfo:
-        keeper = self._keeper
-        return SlotInfo(
-            model=self.spec.name,
-            version=self.spec.version,
-            state=keeper.state,
-            device=self.spec.device,
-            pid=keeper.pid,
-            cores=self._pin.cores,
-            provider=keeper.provider,
-            latency_s=self._latency.table(),
-            load_s=keeper.load_s,
-            error=keeper.error,
-            restarts=keeper.restarts.total,
-            first_call_s={run.size: run.first_s for run in self._warm.warm},
-            warm_origin=self._warm.warm_origin,
-            warm_note=self._warm.warm_note,
-        )
+        return slot_info(self.spec, self.pin, self._keeper, latency_s=self._latency.table(), warm=self._warm)
 
     # The loop.
 

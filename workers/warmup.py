@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.handlers.example_input import NoExample, example_input
-from penstock.handlers.handler import Failure
+from penstock.handlers.handler import Failure, fatal_device_error
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
 from penstock.model_spec import WarmOrigin
@@ -56,7 +56,9 @@ def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Cl
         runs, note = _run_all(loaded, generated, wanted, budget_s=budget_s, clock=clock)
     except (NoExample, PenstockError) as error:
         return WarmUp(note=f"no warm-up: {error}; set `sample` on the handler")
-    except Exception as error:  # noqa: BLE001 - model code may refuse in its own way what only fits the schema
+    except Exception as error:
+        if fatal_device_error(error):
+            raise
         return WarmUp(
             note=f"no warm-up: an input made from the schema raised {type(error).__name__}; set `sample` on the handler"
         )

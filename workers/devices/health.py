@@ -1,0 +1,27 @@
+"""When a device that keeps failing is left alone. Pure: moments are monotonic and passed in."""
+
+from __future__ import annotations
+
+_MANY, _WITHIN_S = 3, 60.0
+_REST_FIRST_S, _REST_MOST_S = 60.0, 600.0
+
+
+class DeviceHealth:
+    """Counts the faults of one slot's device. Three within a minute: it rests a minute, then two, four ... ten."""
+
+    def __init__(self) -> None:
+        self._recent: list[float] = []
+        self._rests = 0
+        self._trusted_at = float("inf")
+
+    def fault(self, now: float) -> float:
+        """Seconds to leave it alone for; 0.0 while it is trusted. A minute without a fault after a rest clears it."""
+        if now > self._trusted_at:
+            self._rests, self._recent = 0, []
+        self._recent = [*(at for at in self._recent if now - at < _WITHIN_S), now]
+        if len(self._recent) < _MANY and not self._rests:
+            return 0.0
+        rest_s: float = min(_REST_MOST_S, _REST_FIRST_S * 2**self._rests)
+        self._rests += 1
+        self._trusted_at = now + rest_s + _WITHIN_S
+        return rest_s
