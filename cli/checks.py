@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from penstock.cli import plan
+from penstock.cli.devices import cores_line
 from penstock.cli.exits import StartError
 from penstock.cli.readiness import readiness
 from penstock.cli.state import running_stack
@@ -19,6 +20,10 @@ from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.settings import Settings
 from penstock.settings_sources import source_file
+from penstock.workers.devices.assign import on_cpu, there_is
+from penstock.workers.devices.machine import Machine, discover
+from penstock.workers.devices.plan import plan as pinned
+from penstock.workers.devices.topology import read_topology
 
 LOW_DISK_BYTES = 1024**3
 OLDEST_REDIS = (7, 0)
@@ -41,9 +46,12 @@ class Finding:
 
 
 def findings(settings: Settings) -> list[Finding]:
+    machine = discover()
     checks: list[Callable[[], Finding]] = [
         python,
         cores,
+        lambda: gpus(settings, machine),
+        lambda: pinning(settings, machine),
         lambda: store(settings),
         lambda: onnxruntime(_version),
         torch,
@@ -62,19 +70,31 @@ def python() -> Finding:
 
 
 def cores() -> Finding:
-    """Cores of this machine, those this process may use, and the container's quota, which neither of the two shows."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota()
-    text = f"{usable} of {os.cpu_count()} cores usable" + (f", quota {quota:g}" if quota else "")
-    if quota and quota < 1:
-        return Finding("cores", Level.WARN, text, "give the container at least one whole core (cpus: 1)")
-    return Finding("cores", Level.OK, text)
+    """Physical cores that this process may use, and the container's quota, which they do not show."""
+    topology = read_topology()
+    if topology.quota and topology.quota < 1:
+        return Finding("cores", Level.WARN, cores_line(topology), "give the container at least one whole core (cpus: 1)")
+    return Finding("cores", Level.OK, cores_line(topology))
 
 
-def quota_of(text: str) -> float | None:
-    """Cores that a cgroup's cpu.max grants; None for no limit."""
-    words = text.split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
+def gpus(settings: Settings, machine: Machine) -> Finding:
+    """Their absence is a fault only where a model asks for one."""
+    found = machine.gpus
+    if found.units:
+        return Finding("gpus", Level.OK, f"driver {found.driver}. {there_is(found)}" + (" MPS runs." if machine.mps else ""))
+    wanted = [spec.name for spec in settings.specs() if not on_cpu(spec)]
+    return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and nothing is cut'}")
+
+
+def pinning(settings: Settings, machine: Machine) -> Finding:
+    try:
+        found = pinned(settings.specs(), machine)
+    except ConfigError as error:
+        return Finding("pinning", Level.FAIL, error.message, "penstock devices")
+    slots = len(found.places())
+    pinned_slots = sum(bool(pin.cores) for _, pin in found.places())
+    text = f"{pinned_slots} of {slots} slots have cores of their own" if slots else "no model, no slots"
+    return Finding("pinning", Level.OK, " ".join([text, *found.advice]))
 
 
 def store(settings: Settings) -> Finding:
@@ -154,13 +174,6 @@ def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Find
 
 def broken_settings(error: ConfigError) -> Finding:
     return Finding("settings", Level.FAIL, error.message, "correct these, then `penstock config check`")
-
-
-def _quota() -> float | None:
-    try:
-        return quota_of(Path("/sys/fs/cgroup/cpu.max").read_text("ascii"))
-    except OSError:
-        return None
 
 
 def _version(package: str) -> str | None:

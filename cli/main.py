@@ -28,6 +28,7 @@ class Penstock(LazyGroup):
         "keys": Entry("penstock.cli.keys", "Make API keys, see which are declared.", _HELP),
         "store": Entry("penstock.cli.store", "Prepare a Redis of yours: users, functions.", _HELP),
         "config": Entry("penstock.cli.config", "Show the settings in force, or check them.", _HELP),
+        "devices": Entry("penstock.cli.devices", "This machine's cores and GPUs, and which slot gets what.", _HELP),
         "doctor": Entry("penstock.cli.doctor", "Check this machine and say what to do next.", _HELP),
     }
 

@@ -11,7 +11,7 @@ from penstock.errors import ConfigError
 
 _PR_SET_PDEATHSIG = 1
 # As the command line's table of exit codes has it for settings that cannot be used.
-_CONFIG_EXIT = 4
+CONFIG_EXIT = 4
 
 
 def _die_with_parent() -> None:
@@ -29,8 +29,8 @@ def main() -> int:
         # Imported here: the settings are read, and found wanting, as the app is built.
         from penstock.broker.celery_app import app
     except ConfigError as error:
-        sys.stderr.write("\n".join(filter(None, [error.message, error.hint, ""])))
-        return _CONFIG_EXIT
+        sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
+        return CONFIG_EXIT
     from celery.bin.celery import celery
 
     # What `app.worker_main` does, but for the exit code, which that throws away.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from celery.concurrency.base import BasePool
 from celery.worker import state as worker_state
 
-from penstock.errors import InternalError
+from penstock.errors import ConfigError, InternalError
 from penstock.workers.fleet import Fleet
+from penstock.workers.main import CONFIG_EXIT
 
 _LOOK_EVERY_S = 0.1
 
@@ -22,8 +24,14 @@ class DevicePool(BasePool):
 
     def on_start(self) -> None:
         _, hostname = self.options.get("initargs") or (None, "penstock")
-        self.fleet = Fleet(self.app.settings, name=hostname, app=self.app)
-        self.fleet.start()
+        fleet = Fleet(self.app.settings, name=hostname, app=self.app)
+        try:
+            fleet.start()
+        except ConfigError as error:
+            sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
+            # Celery would log any other error with its traceback, and exit with 1.
+            raise SystemExit(CONFIG_EXIT) from error
+        self.fleet = fleet
 
     def on_apply(self, *_: Any, **__: Any) -> Any:
         raise InternalError("a Celery task reached the device pool; jobs are claimed, never applied")

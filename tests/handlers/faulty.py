@@ -1,6 +1,6 @@
 """Handlers that go wrong on purpose, for tests. The input says what to do; every other input is echoed.
 
-Inputs: `{"do": "echo" | "raise" | "fail" | "sleep" | "hang" | "segfault" | "exit" | "exhaust" | "short", "seconds": 0.1, ...}`.
+Inputs: `{"do": "echo" | "raise" | "fail" | "sleep" | "hang" | "segfault" | "exit" | "exhaust" | "short" | "device", ...}`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,19 @@ class SmallMemory(Handler):
     def inference(self, batch: list[Order], /) -> list[Any]:
         if len(batch) > self._fits or any(order.do == "exhaust" for order in batch):
             raise MemoryError(f"{len(batch)} items do not fit")
+        return [order.tag for order in batch]
+
+
+class Accelerated(Handler):
+    """As if on a GPU: once an item's order was `device`, every call of this process raises what its `tag` says."""
+
+    def initialize(self, context: Context, /) -> None:
+        self._broken = str(context.options.get("broken", ""))
+
+    def inference(self, batch: list[Order], /) -> list[Any]:
+        self._broken = next((str(order.tag) for order in batch if order.do == "device"), self._broken)
+        if self._broken:
+            raise RuntimeError(self._broken)
         return [order.tag for order in batch]
 
 

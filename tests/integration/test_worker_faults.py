@@ -97,6 +97,37 @@ def test_batches_that_do_not_fit_into_memory_are_halved_and_all_items_succeed(
     assert jobs[-1].batch.size <= 2
 
 
+def test_a_device_error_that_stays_ends_the_child_and_only_its_item_is_given_up(
+    desk: Desk, fresh_redis: str, tmp_path: Path
+) -> None:
+    # Bisecting in the same process would have failed all twenty: every call after such an error raises it again.
+    ids = desk.submit(*with_one({"do": "device", "tag": "CUDA error: device-side assert triggered"}))
+    with worker(fresh_redis, tmp_path, "Accelerated") as process:
+        jobs = desk.await_final(ids, timeout_s=30.0)
+        ended = process.events("child_ended")
+    assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
+    assert jobs[-1].state is JobState.DEAD
+    assert jobs[-1].error is not None
+    assert "its device cpu fails every call: RuntimeError: CUDA error: device-side assert triggered" in jobs[-1].error.message
+    assert len(ended) == 2
+
+
+def test_a_broken_device_costs_no_job_anything_and_is_told_as_unhealthy(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    ids = desk.submit(*echoes(8))
+    broken = {"broken": "CUDA error: uncorrectable ECC error encountered"}
+    with worker(fresh_redis, tmp_path, "Accelerated", options=broken, warm_up=False) as process:
+        slot = eventually(
+            lambda: next((s for w in desk.store.workers() for s in w.slots if "unhealthy" in s.error), None), timeout_s=20.0
+        )
+        assert slot.state == "failed"
+        assert "next try in 60 s" in slot.error
+        assert "uncorrectable ECC error" in slot.error
+        assert len(process.events("device_lost")) == 3
+    jobs = [desk.job(id) for id in ids]
+    assert {job.crashes for job in jobs} == {0}
+    assert not any(job.state.final for job in jobs)
+
+
 def test_a_crash_while_decoding_the_input_is_charged_to_its_batch(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     ids = desk.submit(*with_one({"do": "segfault"}))
     with worker(fresh_redis, tmp_path, "FaultyInput"):
@@ -114,6 +145,15 @@ def test_a_model_that_cannot_be_loaded_is_named_with_its_reason(desk: Desk, fres
     assert ended[0]["how"] == "stopped after the failed load"
     assert "the weights are missing" in slot.error
     assert desk.job(id).state is JobState.QUEUED
+
+
+def test_a_child_may_be_replaced_after_so_many_batches(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+    ids = desk.submit(*echoes(9))
+    with worker(fresh_redis, tmp_path, max_batch_size=1, recycle_after_batches=4) as process:
+        jobs = desk.await_final(ids)
+        recycled = process.events("child_recycled")
+    assert [entry["batches"] for entry in recycled] == [4, 4]
+    assert {(job.state, job.attempts, job.crashes) for job in jobs} == {(JobState.SUCCEEDED, 1, 0)}
 
 
 def test_a_child_that_leaks_is_replaced_between_batches_and_no_item_fails(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:

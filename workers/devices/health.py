@@ -17,7 +17,7 @@ class DeviceHealth:
     def fault(self, now: float) -> float:
         """Seconds to leave it alone for; 0.0 while it is trusted. A minute without a fault after a rest clears it."""
         if now > self._trusted_at:
-            self._rests, self._recent = 0, []
+            self._rests, self._recent, self._trusted_at = 0, [], float("inf")
         self._recent = [*(at for at in self._recent if now - at < _WITHIN_S), now]
         if len(self._recent) < _MANY and not self._rests:
             return 0.0

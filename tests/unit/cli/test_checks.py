@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,21 @@ from penstock.cli import checks
 from penstock.cli.checks import Level
 from penstock.cli.store_check import fsync_of, judged, name_of, version_of, without_password
 from penstock.settings import Settings
+from penstock.workers.devices.gpus import Gpus
+from penstock.workers.devices.machine import Machine
+from penstock.workers.devices.topology import read_topology
 
 
-@pytest.mark.parametrize(("text", "cores"), [("max 100000\n", None), ("50000 100000", 0.5), ("200000 100000", 2.0), ("", None)])
-def test_a_containers_quota_is_read_in_cores(text: str, cores: float | None) -> None:
-    assert checks.quota_of(text) == cores
+def test_a_gpu_that_is_not_there_is_a_fault_only_where_a_model_wants_one(tmp_path: Path) -> None:
+    bare = Machine(read_topology(), Gpus(absent="Driver Not Loaded"))
+    plain, wanting = (
+        Settings.load(env={"PENSTOCK_MODELS": json.dumps({"m": {"source": "m.py", "device": device}})})
+        for device in ("cpu", "cuda")
+    )
+    assert checks.gpus(plain, bare).level is Level.OK
+    assert checks.gpus(wanting, bare) == checks.Finding("gpus", Level.WARN, "none: Driver Not Loaded")
+    assert checks.pinning(plain, bare).text.startswith("1 of 1 slots have cores of their own")
+    assert checks.pinning(wanting, bare).level is Level.FAIL
 
 
 def test_both_onnxruntimes_at_once_is_a_failure_with_its_cure() -> None:

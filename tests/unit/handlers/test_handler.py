@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import HandlerContractError, InvalidInput
-from penstock.handlers.handler import Failure, failure_of, out_of_memory
+from penstock.handlers.handler import Failure, broken_device, failure_of, fatal_device_error, out_of_memory
 
 
 def test_a_failure_carries_class_and_message_of_the_error() -> None:
@@ -69,3 +69,32 @@ class KeyboardError(Exception):
 class Unspeakable(Exception):
     def __str__(self) -> str:
         return str(1 / 0)
+
+
+class AcceleratorError(RuntimeError):
+    """As torch.AcceleratorError of 2.8 and later."""
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal", "broken"),
+    [
+        (RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ..."), True, False),
+        (AcceleratorError("CUDA error: an illegal memory access was encountered"), True, False),
+        (RuntimeError("CUDA error: unspecified launch failure"), True, False),
+        (RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"), True, False),
+        (RuntimeError("HIP error: an illegal memory access was encountered"), True, False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"), True, False),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True, True),
+        (RuntimeError("cudaErrorECCUncorrectable"), True, True),
+        (RuntimeError("CUDA error: no CUDA-capable device is detected"), True, True),
+        (AcceleratorError("CUDA error: out of memory"), False, False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), False, False),
+        (RuntimeError("CUDA error: invalid argument"), False, False),
+        # Not the device's word: a model may talk of anything.
+        (ValueError("CUDA error: device-side assert triggered"), False, False),
+        (RuntimeError("illegal instruction in the recipe"), False, False),
+    ],
+)
+def test_errors_after_which_every_call_fails_are_known_by_their_words(error: Exception, fatal: bool, broken: bool) -> None:
+    assert (fatal_device_error(error), broken_device(error)) == (fatal, broken)

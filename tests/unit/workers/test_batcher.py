@@ -194,6 +194,35 @@ def test_a_cap_that_proves_right_again_is_tested_less_often() -> None:
     assert slot.limit == 3
 
 
+def passes(slot: Batcher, count: int) -> None:
+    for _ in range(count):
+        slot.ran(slot.limit, 0.010)
+
+
+def test_a_cap_that_keeps_growing_grows_faster_again() -> None:
+    # Another program took the memory for an hour: the limit was met over and over, and then it left.
+    slot = batcher()
+    for _ in range(4):
+        slot.capped(2)
+    passes(slot, 128)
+    assert slot.limit == 3
+    passes(slot, 128)
+    assert slot.limit == 4
+    passes(slot, 64)
+    assert slot.limit == 5
+    passes(slot, 32 + 16 + 8)
+    assert slot.limit == 8
+
+
+def test_a_cap_outlives_its_child_but_not_a_smaller_policy() -> None:
+    slot = batcher()
+    slot.capped(4)
+    slot.follow(BatchPolicy(max_batch_size=8))
+    assert slot.limit == 4
+    slot.follow(BatchPolicy(max_batch_size=2))
+    assert slot.limit == 2
+
+
 def test_a_stock_celery_client_makes_an_idle_slot_look_more_often_for_a_while() -> None:
     slot = batcher()
     slot.answered(Claim(foreign=(b"{}",)), asked_at=1.0, now=1.0)

@@ -13,6 +13,14 @@ def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:
     assert not {"PENSTOCK_REDIS_URL", "REDIS_URL", "AWS_SECRET"} & set(seen)
 
 
+def test_a_child_sees_its_own_gpu_alone_and_the_mps_daemon_of_its_worker() -> None:
+    around = {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
+    seen = child_environment(around, Pin((0,), 1, device="cuda:1", uuid="GPU-b"))
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("GPU-b", "PCI_BUS_ID")
+    assert seen["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mps"
+    assert child_environment(around, Pin((0,), 1))["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_a_child_tells_nobody_outside_what_it_runs() -> None:
     # ONNX Runtime 1.31 looked up mobile.events.data.microsoft.com and left `.ses` in the temporary folder, for every model.
     assert child_environment({"ORT_DISABLE_TELEMETRY": "0"}, Pin((0,), 1))["ORT_DISABLE_TELEMETRY"] == "1"

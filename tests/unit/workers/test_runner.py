@@ -14,7 +14,7 @@ from penstock.handlers.decorator import Declared
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import codec_for
-from penstock.workers.runner import BatchOutcome, Item, Output, complete, infer, prepare, run_batch
+from penstock.workers.runner import BatchOutcome, DeviceFault, Item, Output, complete, infer, prepare, run_batch
 
 
 def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Stage | None = None, item: Any = Any) -> Loaded:
@@ -174,6 +174,21 @@ def test_running_out_of_memory_halves_the_batch_and_reports_the_largest_size_tha
     outcome = run_batch(model(small), numbers(*range(8)))
     assert read(outcome) == [str(value) for value in range(8)]
     assert outcome.largest_ok == 2
+
+
+def test_an_error_of_the_device_that_stays_is_passed_on_and_not_bisected() -> None:
+    stage = Choosy({3}, lambda value: RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(DeviceFault, match="illegal memory access") as fault:
+        run_batch(model(stage), numbers(1, 2, 3, 4))
+    assert not fault.value.broken
+    assert stage.calls == 1
+
+
+def test_a_device_that_is_gone_is_known_from_an_input_that_harms_it() -> None:
+    stage = Choosy({1}, lambda value: RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    with pytest.raises(DeviceFault) as fault:
+        run_batch(model(echo, postprocess=stage), numbers(1))
+    assert fault.value.broken
 
 
 def test_an_item_too_large_by_itself_fails_as_oom_and_its_neighbours_pass() -> None:
