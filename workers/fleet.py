@@ -26,7 +26,7 @@ from penstock.workers.devices.assign import on_cpu
 from penstock.workers.devices.gpus import Gpus
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.pins import Pin
-from penstock.workers.devices.plan import COLUMNS, Plan, one_more, plan, table
+from penstock.workers.devices.plan import COLUMNS, Plan, beside, one_more, plan, table
 from penstock.workers.devices.topology import read_topology
 from penstock.workers.events import EventFeed
 from penstock.workers.metrics import Metrics
@@ -163,12 +163,21 @@ class Fleet:
             self._start(specs[key])
         for key in sorted(self._kept - keep):
             self._retire(key)
-        self._kept = keep
+        # What found no place now may find one at the next beat.
+        self._kept = keep - set(self._refused)
 
     def _start(self, spec: ModelSpec) -> None:
-        log.info(VERSION_STARTED, model=spec.name, version=spec.version, slots=spec.workers)
-        for _ in range(spec.workers):
-            self._add(spec, Pin((), spec.threads or 1))
+        try:
+            pins = beside(spec, self._machine(), self._taken())
+        except ConfigError as error:
+            self._refused[key_of(spec)] = error.message
+            return
+        log.info(VERSION_STARTED, model=spec.name, version=spec.version, slots=len(pins))
+        for pin in pins:
+            self._add(spec, pin)
+
+    def _taken(self) -> list[tuple[ModelSpec, Pin]]:
+        return [(crew.slot.spec, crew.slot.pin) for crew in (*self._crews, *self._leaving) if crew.thread.is_alive()]
 
     def _retire(self, key: Key) -> None:
         log.info(VERSION_RETIRED, model=key[0], version=key[1])
@@ -181,10 +190,9 @@ class Fleet:
         """Add slots, each for the model with the fewest."""
         for _ in range(count):
             spec = min(self._specs, key=lambda spec: len(self._of(spec)))
-            taken = [(crew.slot.spec, crew.slot.pin) for crew in (*self._crews, *self._leaving) if crew.thread.is_alive()]
             try:
                 # Beside the others: their cores were shared out at the start, and moving them would slow them down.
-                pin = one_more(spec, self._machine(), taken)
+                pin = one_more(spec, self._machine(), self._taken())
             except ConfigError as error:
                 log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
                 return

@@ -16,9 +16,12 @@ def on_cpu(spec: ModelSpec) -> bool:
     return spec.device == "cpu"
 
 
-def assign(specs: Sequence[ModelSpec], gpus: Gpus) -> list[list[Unit | None]]:
-    """Per spec one device per slot, None for the CPU. Raises `ConfigError` with every wish that cannot be met."""
-    ledger = Ledger(gpus)
+def assign(specs: Sequence[ModelSpec], gpus: Gpus, *, ledger: Ledger | None = None) -> list[list[Unit | None]]:
+    """Per spec one device per slot, None for the CPU, beside those in `ledger`.
+
+    Raises `ConfigError` with every wish that cannot be met.
+    """
+    ledger = ledger or Ledger(gpus)
     found: dict[int, list[Unit | None]] = {}
     faults: list[str] = []
     # Those that name their device first: the others take what is left.
@@ -52,7 +55,7 @@ class _Unmet(Exception):
 
 
 class Ledger:
-    """Who has what. A slot that ends is given back with `leave`."""
+    """Who has what."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
@@ -70,7 +73,7 @@ class Ledger:
 
     def _fresh(self, spec: ModelSpec) -> Unit:
         """A device without a slot of this spec, then with all that go on one."""
-        fits = [unit for unit in self._open(spec, spec.workers_per_device) if spec not in self._on(unit)]
+        fits = [unit for unit in self._open(spec, spec.workers_per_device) if not self._own(spec, unit)]
         if not fits:
             raise _Unmet(f"{spec.workers} devices are wanted, and no further one is free for it")
         unit = self._best(fits)
@@ -83,7 +86,7 @@ class Ledger:
         if on_cpu(spec):
             return None
         try:
-            fits = [unit for unit in self._open(spec, 1) if self._on(unit).count(spec) < spec.workers_per_device]
+            fits = [unit for unit in self._open(spec, 1) if self._own(spec, unit) < spec.workers_per_device]
         except _Unmet as unmet:
             raise ConfigError(f"model {spec.name} gets no further slot: {unmet}") from unmet
         if not fits:
@@ -98,11 +101,12 @@ class Ledger:
     def enter(self, spec: ModelSpec, unit: Unit) -> None:
         self._slots.setdefault(unit.uuid, []).append(spec)
 
-    def leave(self, spec: ModelSpec, uuid: str) -> None:
-        self._slots[uuid].remove(spec)
-
     def _on(self, unit: Unit) -> list[ModelSpec]:
         return self._slots.get(unit.uuid, [])
+
+    def _own(self, spec: ModelSpec, unit: Unit) -> int:
+        """How many slots of this version are there."""
+        return sum((one.name, one.version) == (spec.name, spec.version) for one in self._on(unit))
 
     def _best(self, units: Iterable[Unit]) -> Unit:
         """Fewest slots first, which is round robin; then most memory free beyond what was promised here."""
@@ -116,7 +120,7 @@ class Ledger:
         named = self._named(spec)
         kept = [unit for unit in named if self._shared(spec, unit)]
         if not kept:
-            others = sorted({other.name for unit in named for other in self._on(unit) if other != spec})
+            others = sorted({other.name for unit in named for other in self._on(unit) if other.name != spec.name})
             raise _Unmet(f'taken by {", ".join(others)}; set placement = "shared" on all of them to share a device')
         needed = slots * (spec.device_memory_bytes or 0)
         roomy = [unit for unit in kept if self._promised(unit) + needed <= unit.memory_bytes]
@@ -126,8 +130,8 @@ class Ledger:
         return roomy
 
     def _shared(self, spec: ModelSpec, unit: Unit) -> bool:
-        """Whether its slots may stand there: own neighbours are always welcome, others where all agreed to share."""
-        others = [other for other in self._on(unit) if other != spec]
+        """Whether its slots may stand there: other versions always, while a model changes; other models where all share."""
+        others = [other for other in self._on(unit) if other.name != spec.name]
         return not others or all(one.placement == "shared" for one in (spec, *others))
 
     def _named(self, spec: ModelSpec) -> list[Unit]:

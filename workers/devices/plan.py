@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.assign import Ledger, assign, name_of
@@ -46,24 +46,41 @@ def one_more(spec: ModelSpec, machine: Machine, taken: Sequence[tuple[ModelSpec,
 
     Raises `ConfigError` when it wants a GPU and none has room.
     """
+    return _next_to(spec, _ledger(machine, taken).further(spec), machine, taken)
+
+
+def beside(spec: ModelSpec, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> list[Pin]:
+    """The places of a version that comes later, beside those `taken`. Raises `ConfigError` as `plan` does."""
+    [units] = assign([spec], machine.gpus, ledger=_ledger(machine, taken))
+    places = list(taken)
+    for unit in units:
+        places.append((spec, _next_to(spec, unit, machine, places)))
+    return [pin for _, pin in places[len(taken) :]]
+
+
+def _ledger(machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Ledger:
     ledger = Ledger(machine.gpus)
     by_uuid = {unit.uuid: unit for unit in machine.gpus.units}
-    for other, pin in taken:
+    for spec, pin in taken:
         if pin.uuid in by_uuid:
-            ledger.enter(other, by_uuid[pin.uuid])
-    unit = ledger.further(spec)
-    own = next((pin for other, pin in taken if other == spec and pin.uuid == (unit.uuid if unit else "")), None)
-    if own is not None and own.cores and spec.placement == _SHARED:
-        return own
+            ledger.enter(spec, by_uuid[pin.uuid])
+    return ledger
+
+
+def _next_to(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Pin:
+    uuid = unit.uuid if unit else ""
+    sharers = [pin for other, pin in taken if other.placement == spec.placement == _SHARED and pin.uuid == uuid]
+    if sharers and sharers[0].cores:
+        return replace(sharers[0], threads=spec.threads or sharers[0].threads)
     used = frozenset(core for _, pin in taken for core in pin.cores)
-    usual = next((pin.threads for other, pin in taken if other == spec), 1)
-    return _pin(spec, unit, _free_seat(machine, unit, spec.threads or usual, used), machine)
+    usual = next((pin.threads for other, pin in taken if other.name == spec.name), 1)
+    return _pin(spec, unit, _free_seat(machine, unit, spec.threads, usual, used), machine)
 
 
-def _free_seat(machine: Machine, unit: Unit | None, threads: int, used: frozenset[int]) -> Seat:
+def _free_seat(machine: Machine, unit: Unit | None, threads: int | None, usual: int, used: frozenset[int]) -> Seat:
     node = unit.node if unit else None
-    tries = (seats(machine.topology, [Demand(fewer, node)], used=used)[0] for fewer in range(threads, 0, -1))
-    return next((seat for seat in tries if seat.cores), Seat((), 1))
+    tries = (seats(machine.topology, [Demand(fewer, node)], used=used)[0] for fewer in range(threads or usual, 0, -1))
+    return next((seat for seat in tries if seat.cores), Seat((), threads or 1))
 
 
 def _demand(spec: ModelSpec, unit: Unit | None) -> Demand:

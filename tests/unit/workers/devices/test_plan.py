@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from penstock.errors import ConfigError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.machine import Machine
 from penstock.workers.devices.pins import Pin
-from penstock.workers.devices.plan import one_more, plan, table
+from penstock.workers.devices.plan import beside, one_more, plan, table
 from penstock.workers.devices.topology import Core, Topology
 from tests.unit.workers.devices.recorded import machine
 
@@ -225,7 +226,7 @@ def test_a_further_slot_gets_cores_that_nobody_has() -> None:
 def test_a_further_slot_takes_fewer_cores_where_fewer_are_left_and_none_where_none_is() -> None:
     model = spec(threads=2)
     assert one_more(model, flat(0, 1, 2), plan([model], flat(0, 1, 2)).places()) == Pin((2,), 1, node=0)
-    assert one_more(model, flat(0, 1), plan([model], flat(0, 1)).places()) == Pin((), 1)
+    assert one_more(model, flat(0, 1), plan([model], flat(0, 1)).places()) == Pin((), 2)
 
 
 def test_a_further_slot_of_a_sharing_model_joins_the_others() -> None:
@@ -241,6 +242,21 @@ def test_a_further_slot_on_gpus_goes_where_there_is_room_or_is_refused(tmp_path:
     with pytest.raises(ConfigError, match="has 1 slots on each of its devices already"):
         one_more(model, here, taken)
     assert one_more(model, here, taken[:2] + taken[3:]).uuid == taken[2][1].uuid
+
+
+def test_a_version_that_comes_later_may_stand_on_the_gpu_of_the_one_before() -> None:
+    here, first = gpu_machine([("GPU-a", 40)]), spec(device="cuda:0", threads=2)
+    taken = plan([first], here).places()
+    assert [(pin.uuid, pin.cores) for pin in beside(replace(first, version="2"), here, taken)] == [("GPU-a", (2, 3))]
+    with pytest.raises(ConfigError, match="taken by m"):
+        beside(spec("other", device="cuda:0"), here, taken)
+
+
+def test_a_version_that_comes_later_gets_all_its_slots() -> None:
+    here = flat(0, 1, 2, 3)
+    taken = plan([spec(threads=1)], here).places()
+    pins = beside(spec(version="2", workers=4, threads=1), here, taken)
+    assert [pin.cores for pin in pins] == [(1,), (2,), (3,), ()]
 
 
 def test_the_table_has_a_line_per_slot(tmp_path: Path) -> None:
