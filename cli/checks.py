@@ -93,7 +93,7 @@ def pinning(settings: Settings, machine: Machine) -> Finding:
         return Finding("pinning", Level.FAIL, error.message, "penstock devices")
     slots = len(found.places())
     pinned_slots = sum(bool(pin.cores) for _, pin in found.places())
-    text = f"{pinned_slots} of {slots} slots have cores of their own" if slots else "no model, no slots"
+    text = f"{pinned_slots} of {slots} slots are pinned" if slots else "no model, no slots"
     return Finding("pinning", Level.OK, " ".join([text, *found.advice]))
 
 

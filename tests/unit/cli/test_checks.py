@@ -22,7 +22,7 @@ def test_a_gpu_that_is_not_there_is_a_fault_only_where_a_model_wants_one(tmp_pat
     )
     assert checks.gpus(plain, bare).level is Level.OK
     assert checks.gpus(wanting, bare) == checks.Finding("gpus", Level.WARN, "none: Driver Not Loaded")
-    assert checks.pinning(plain, bare).text.startswith("1 of 1 slots have cores of their own")
+    assert checks.pinning(plain, bare).text.startswith("1 of 1 slots are pinned")
     assert checks.pinning(wanting, bare).level is Level.FAIL
 
 
