@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,6 +27,7 @@ from penstock.broker.registry import (
     stored_rollouts,
 )
 from penstock.broker.store import CancelStatus
+from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
 from penstock.model_spec import ModelInfo, WorkerInfo
@@ -37,9 +38,13 @@ ANSWER_WITHIN_S = 1.5
 
 
 class AsyncStore:
-    """What a gateway asks of the store. Every call raises `StoreUnavailable` when Redis is away or refuses to write."""
+    """What a gateway asks of the store. Every call raises `StoreUnavailable` when Redis is away or refuses to write.
+
+    `errors` counts how often one did.
+    """
 
     def __init__(self, url: str) -> None:
+        self.errors = 0
         self.channel = f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
@@ -57,14 +62,21 @@ class AsyncStore:
         return await self._call(name, enc.prefix(model), args)
 
     async def _call(self, name: str, key: str, args: Sequence[enc.Arg]) -> Any:
-        command = ("FCALL", f"penstock_{name}_{self._suffix}", 1, key, *args)
+        command = self._command(name, key, args)
+        return await self._loaded(lambda: self._redis.execute_command(*command))
+
+    def _command(self, name: str, key: str, args: Sequence[enc.Arg]) -> tuple[Any, ...]:
+        return ("FCALL", f"penstock_{name}_{self._suffix}", 1, key, *args)
+
+    async def _loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """What `call` answers; with the library loaded first where Redis does not have it."""
         try:
-            return await self._plain(self._redis.execute_command(*command))
+            return await self._plain(call())
         except redis.ResponseError as error:
             if "Function not found" not in str(error):
                 raise
         await self._load()
-        return await self._plain(self._redis.execute_command(*command))
+        return await self._plain(call())
 
     async def _load(self) -> None:
         try:
@@ -127,6 +139,18 @@ class AsyncStore:
     async def stats(self, model: str) -> QueueStats:
         return enc.stats_reply(await self._run("stats", model, []), model)
 
+    async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
+        """The same of many models, in one round trip."""
+
+        def ask() -> Awaitable[Any]:
+            pipe = self._redis.pipeline(transaction=False)
+            for model in models:
+                pipe.execute_command(*self._command("stats", enc.prefix(model), []))
+            return pipe.execute()
+
+        replies = await self._loaded(ask) if models else []
+        return [enc.stats_reply(reply, model) for reply, model in zip(replies, models, strict=True)]
+
     async def models(self) -> list[ModelInfo]:
         entries = await self._plain(self._redis.hgetall(MODELS_KEY))
         return [msgspec.json.decode(entry, type=ModelInfo) for entry in entries.values()]
@@ -157,7 +181,9 @@ class AsyncStore:
         try:
             return await reply
         except (redis.RedisError, OSError) as error:
-            raise store_error(error) from error
+            told = store_error(error)
+            self.errors += isinstance(told, StoreUnavailable)
+            raise told from error
 
 
 def _input_bytes(item: tuple[NewJob, int]) -> int:

@@ -201,7 +201,7 @@ class MemoryQueue:
             self.end(record, JobState.DEAD, now=now, error=error, token=token)
         else:
             self.enqueue(record)
-            self.counters["redelivered"] += 1
+            self.counters["redelivered:crashed"] += 1
         return spent
 
     def collect(self, record: Record, *, now: float) -> None:
@@ -226,14 +226,15 @@ class MemoryQueue:
         counts = Counter(self.records[serial].band for serial in self.ready)
         return {band: counts[band] for band in BANDS}
 
-    def head_age_by_band(self, now: float) -> dict[int, float]:
-        """How long the job that goes next in each band has waited."""
+    def oldest_age_by_band(self, now: float) -> dict[int, float]:
+        """How long the job that has waited longest in each band has waited; suspects count among the first."""
         ages = dict.fromkeys(BANDS, 0.0)
-        for band in BANDS:
-            heads = [r for r in map(self.records.__getitem__, self.ready) if r.band == band]
-            if heads:
-                ages[band] = now - min(heads, key=lambda r: r.place).created_at
+        for band, record in [*((self.records[s].band, self.records[s]) for s in self.ready), *self._suspects()]:
+            ages[band] = max(ages[band], now - record.created_at)
         return ages
+
+    def _suspects(self) -> Iterator[tuple[int, Record]]:
+        return ((BANDS[0], self.records[serial]) for serial in self.solo)
 
     def _lift(self, record: Record) -> None:
         for place in (self.ready, self.solo, self.delayed, self.held.get(record.worker, set())):

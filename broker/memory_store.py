@@ -100,6 +100,7 @@ class MemoryStore:
                 return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
             record.attempts -= 1
             queue.enqueue(record)
+            queue.counters["redelivered:given_back"] += 1
             return Settled.OK
 
         return [self._settle(item, requeue) for item in items]
@@ -158,7 +159,7 @@ class MemoryStore:
             model=model,
             now=now,
             ready=queue.depth_by_band(),
-            oldest_age_s=queue.head_age_by_band(now),
+            oldest_age_s=queue.oldest_age_by_band(now),
             solo=len(queue.solo),
             delayed=len(queue.delayed),
             leased=queue.leased,
@@ -265,7 +266,7 @@ class MemoryStore:
         else:
             record.losses += 1
             queue.enqueue(record)
-            queue.counters["redelivered"] += 1
+            queue.counters["redelivered:worker_lost"] += 1
         return record.state
 
     def _promote(self, queue: MemoryQueue, report: SweepReport, *, limit: int, now: float) -> SweepReport:

@@ -188,7 +188,11 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9)."""
+    """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9).
+
+    `solo` (suspects) are served before band 0, and their age counts there. An age is exact up to 256 waiting per band and where
+    all of a band have equal deadlines; in a deeper queue of mixed ones it is that of the oldest in a sample of 256 and the head.
+    """
 
     model: str
     now: float
@@ -199,7 +203,7 @@ class QueueStats:
     leased: int = 0
     accepted: int = 0
     ended: dict[str, int] = field(default_factory=dict)  # by final state
-    counters: dict[str, int] = field(default_factory=dict)  # redelivered, retried, stale, collected, repaired, ...
+    counters: dict[str, int] = field(default_factory=dict)  # redelivered:<why>, retried, stale, collected, repaired, ...
 
     @property
     def depth(self) -> int:

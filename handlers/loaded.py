@@ -30,6 +30,14 @@ class Loaded:
     output_schema: dict[str, Any] | None = None
     provider: str = ""
 
+    @property
+    def padding_ratio(self) -> Callable[[], float | None] | None:
+        """The handler's own method of that name, where it has one.
+
+        Called after each `inference`: which share of the batch just run was padding, 0 to 1; None where that is not known.
+        """
+        return getattr(self.handler, "padding_ratio", None)
+
     def info(self) -> VersionInfo:
         """What the workers announce of this version."""
         return VersionInfo(self.input_schema, self.output_schema, self.accepts, self.declared.description)

@@ -128,6 +128,8 @@ class Pipeline:
             result.inference_s,
             result.postprocess_s,
             result.largest_ok,
+            result.decode_s,
+            result.padding,
         )
 
 

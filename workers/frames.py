@@ -97,7 +97,8 @@ class LoadFailed(Struct, tag="unloadable", array_like=True):
 class Done(Struct, tag="done", array_like=True):
     """One outcome per item, in order. Moments are monotonic, which all processes of a machine share.
 
-    `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None.
+    `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None. `padding`: the share
+    of the batch that was padding, where the handler tells.
     """
 
     batch: int
@@ -108,6 +109,8 @@ class Done(Struct, tag="done", array_like=True):
     inference_s: float
     postprocess_s: float
     cap: int | None = None
+    decode_s: float = 0.0
+    padding: float | None = None
 
 
 class DeviceLost(Struct, tag="device", array_like=True):

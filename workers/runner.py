@@ -8,6 +8,7 @@ the device that would repeat for every item is not: it is passed on as `DeviceFa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -55,17 +56,19 @@ class Flow:
     values: list[Any]
     live: Sequence[int]
     failed: dict[int, Failure]
+    decode_s: float = 0.0
     preprocess_s: float = 0.0
     inference_s: float = 0.0
     largest_ok: int | None = None
+    padding: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """One outcome per item, in order, and seconds per stage (reading the inputs counts as preprocess, writing as postprocess).
+    """One outcome per item, in order, and seconds per stage (reading the inputs is decode, writing counts as postprocess).
 
     `largest_ok` is None unless a stage ran out of memory; then it is the largest batch that still passed (0: not even one
-    item), to which the caller should cap the next batches.
+    item), to which the caller should cap the next batches. `padding`: which share of the batch was, where the handler tells.
     """
 
     outcomes: list[Outcome]
@@ -73,6 +76,8 @@ class BatchOutcome:
     inference_s: float = 0.0
     postprocess_s: float = 0.0
     largest_ok: int | None = None
+    decode_s: float = 0.0
+    padding: float | None = None
 
 
 def run_batch(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counter) -> BatchOutcome:
@@ -83,16 +88,30 @@ def run_batch(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_coun
 def prepare(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counter) -> Flow:
     """Read the inputs and preprocess them. An input that cannot be read fails alone."""
     started = clock()
-    read = _sift(Flow(len(items), [], range(len(items)), {}), [_read(loaded, item) for item in items])
-    flow = _advance(read, loaded.preprocess, "preprocess")
-    return replace(flow, preprocess_s=clock() - started)
+    flow = _sift(Flow(len(items), [], range(len(items)), {}), [_read(loaded, item) for item in items])
+    read = clock()
+    flow = _advance(flow, loaded.preprocess, "preprocess")
+    return replace(flow, decode_s=read - started, preprocess_s=clock() - read)
 
 
 def infer(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Flow:
     """Run the device stage on what `prepare` left in play."""
     started = clock()
     ran = _advance(flow, loaded.inference, "inference")
-    return replace(ran, inference_s=clock() - started)
+    return replace(ran, inference_s=clock() - started, padding=_padding(loaded) if flow.values else None)
+
+
+def _padding(loaded: Loaded) -> float | None:
+    """What the handler says of the batch just run. A fault of it costs the figure and not the batch."""
+    tell = loaded.padding_ratio
+    if tell is None:
+        return None
+    try:
+        told = tell()
+        return None if told is None else min(1.0, max(0.0, float(told)))
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        sys.stderr.write(f"padding_ratio raised {type(error).__name__}: {error}\n")
+        return None
 
 
 def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> BatchOutcome:
@@ -100,7 +119,9 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     started = clock()
     done = _advance(flow, loaded.postprocess, "postprocess")
     outcomes = _placed(done, [_written(value) for value in done.values])
-    return BatchOutcome(outcomes, done.preprocess_s, done.inference_s, clock() - started, done.largest_ok)
+    return BatchOutcome(
+        outcomes, done.preprocess_s, done.inference_s, clock() - started, done.largest_ok, done.decode_s, done.padding
+    )
 
 
 def _read(loaded: Loaded, item: Item) -> Any:

@@ -96,7 +96,8 @@ def stamp_of(held: Held, done: Done) -> BatchStamp:
         id=held.nonce,
         size=held.size,
         reason=held.reason,
-        preprocess_s=done.preprocess_s,
+        # Whoever reads a job's stages finds reading the inputs in here.
+        preprocess_s=done.decode_s + done.preprocess_s,
         inference_s=done.inference_s,
         postprocess_s=done.postprocess_s,
     )

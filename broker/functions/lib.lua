@@ -11,7 +11,7 @@
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
---   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered, ...
+--   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           hash    stock Celery message -> handed out at
 --   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
@@ -276,6 +276,6 @@ local function crash_job(p, serial, job, now, todo, token, detail)
   end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
   enqueue_solo(p, serial, job.version, job.created)
-  count(todo, 'redelivered', 1)
+  count(todo, 'redelivered:crashed', 1)
   return 'ok'
 end

@@ -43,28 +43,46 @@ local function list(keys, args)
   return reply
 end
 
-local function head_age(p, ready, band, now)
-  local first = redis.call('ZRANGEBYSCORE', ready, band * WEIGHT, '(' .. (band + 1) * WEIGHT, 'LIMIT', 0, 1)[1]
-  if not first then return 0 end
-  return now - redis.call('HGET', p .. 'job:' .. first, 'created')
+local LOOKS, LOOK = 16, 16 -- a deep queue is looked at in so many places, so many jobs each
+
+-- The age of the oldest of `n` waiting jobs from rank `from` on. Their order is by deadline, so the oldest may stand anywhere;
+-- serials ascend with time, so it is known by its name. A queue too deep to be read whole is looked at in places, its head first:
+-- exact where all have equal deadlines, else the oldest of a sample.
+local function oldest_age(p, ready, from, n, now)
+  local step = math.max(LOOK, n / LOOKS)
+  local first, at = nil, 0
+  while at < n do
+    local rank = from + math.floor(at)
+    for _, serial in ipairs(redis.call('ZRANGE', ready, rank, math.min(rank + LOOK, from + n) - 1)) do
+      if not first or serial < first then first = serial end
+    end
+    at = at + step
+  end
+  return first and now - redis.call('HGET', p .. 'job:' .. first, 'created') or 0
 end
 
--- stats: REPLY now, per band: ready, age of its head ms; then solo, delayed, leased, counters (flat)
+-- stats: REPLY now, per band: ready, age of its oldest ms; then solo, delayed, leased, counters (flat)
 local function stats(keys)
   local p, now = keys[1], now_ms()
-  local reply, solo, leased = {now}, 0, 0
+  local waiting, age, solo, leased = {}, {}, 0, 0
+  for _, band in ipairs(BANDS) do waiting[band], age[band] = 0, 0 end
   local versions = redis.call('SMEMBERS', p .. 'versions')
-  for _, band in ipairs(BANDS) do
-    local n, age = 0, 0
-    for _, version in ipairs(versions) do
-      local ready = p .. 'ready:' .. version
-      n = n + redis.call('ZCOUNT', ready, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
-      age = math.max(age, head_age(p, ready, band, now))
+  for _, version in ipairs(versions) do
+    local ready, from = p .. 'ready:' .. version, 0
+    for _, band in ipairs(BANDS) do
+      local n = redis.call('ZCOUNT', ready, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
+      if n > 0 then age[band] = math.max(age[band], oldest_age(p, ready, from, n, now)) end
+      waiting[band], from = waiting[band] + n, from + n
     end
-    reply[#reply + 1] = n
-    reply[#reply + 1] = age
+    local suspect = redis.call('ZRANGE', p .. 'solo:' .. version, 0, 0, 'WITHSCORES')[2]
+    if suspect then age[0] = math.max(age[0], now - suspect) end
+    solo = solo + redis.call('ZCARD', p .. 'solo:' .. version)
   end
-  for _, version in ipairs(versions) do solo = solo + redis.call('ZCARD', p .. 'solo:' .. version) end
+  local reply = {now}
+  for _, band in ipairs(BANDS) do
+    reply[#reply + 1] = waiting[band]
+    reply[#reply + 1] = age[band]
+  end
   for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do leased = leased + redis.call('HLEN', p .. 'held:' .. worker) end
   reply[#reply + 1] = solo
   reply[#reply + 1] = redis.call('ZCARD', p .. 'delayed')

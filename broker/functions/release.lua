@@ -14,6 +14,7 @@ local function release_one(p, serial, token, reason, detail, now, todo)
   if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token, detail), true end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '', 'attempts', job.attempts - 1)
   requeue(p, serial, job)
+  count(todo, 'redelivered:given_back', 1)
   return 'ok', true
 end
 

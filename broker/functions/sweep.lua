@@ -19,7 +19,7 @@ local function take_back(p, serial, now, todo, tally)
     redis.call('HSET', p .. 'job:' .. serial, 'losses', job.losses)
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
     requeue(p, serial, job)
-    count(todo, 'redelivered', 1)
+    count(todo, 'redelivered:worker_lost', 1)
     tally.requeued = tally.requeued + 1
   end
 end

@@ -10,6 +10,7 @@ from penstock.job import LATE_BAND, JobState
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.contract.desk import Desk
+from tests.eventually import eventually
 
 # --- cancel --------------------------------------------------------------------------------------------------------------
 
@@ -139,6 +140,43 @@ def test_the_stats_count_every_place(desk: Desk) -> None:
     stats = desk.store.stats(desk.model)
     assert (stats.ready, stats.solo, stats.delayed, stats.leased) == ({0: 1, LATE_BAND: 0, 9: 1}, 0, 1, 2)
     assert (stats.depth, stats.accepted, stats.ended) == (2, 6, {"succeeded": 1})
+
+
+def test_the_age_of_a_queue_is_that_of_its_oldest_job_wherever_it_stands(desk: Desk) -> None:
+    oldest = desk.submit(deadline_s=900.0)
+    eventually(lambda: desk.store.stats(desk.model).oldest_age_s[0] > 0.005)
+    for _ in range(20):
+        desk.submit(deadline_s=60.0)
+    stats = desk.store.stats(desk.model)
+    assert stats.oldest_age_s[0] == pytest.approx(stats.now - desk.read(oldest).created_at, abs=0.001)
+
+
+def test_a_deep_queue_of_equal_deadlines_knows_its_oldest_job_too(desk: Desk) -> None:
+    oldest = desk.submit()
+    desk.store.submit([desk.new() for _ in range(600)])
+    stats = desk.store.stats(desk.model)
+    assert stats.oldest_age_s[0] == pytest.approx(stats.now - desk.read(oldest).created_at, abs=0.001)
+
+
+def test_a_suspect_counts_with_its_age_too(desk: Desk) -> None:
+    job = desk.leased()
+    desk.crash(job)
+    stats = desk.store.stats(desk.model)
+    assert stats.solo == 1
+    assert stats.oldest_age_s[0] == pytest.approx(stats.now - desk.read(job.id).created_at, abs=0.001)
+
+
+def test_the_stats_tell_why_jobs_came_back(desk: Desk) -> None:
+    desk.crash(desk.leased())
+    desk.release(desk.take())
+    desk.leased("w2", lease_s=0.0)
+    desk.store.sweep(desk.model)
+    counters = desk.store.stats(desk.model).counters
+    assert {name: n for name, n in counters.items() if name.startswith("redelivered")} == {
+        "redelivered:crashed": 1,
+        "redelivered:given_back": 1,
+        "redelivered:worker_lost": 1,
+    }
 
 
 def test_the_stats_show_how_long_the_next_job_has_waited(desk: Desk) -> None:

@@ -29,7 +29,7 @@ def test_the_jobs_of_an_expired_lease_are_queued_again(desk: Desk) -> None:
     assert (report.requeued, report.workers_lost) == (1, ("w1",))
     record = desk.read(job.id)
     assert (record.state, record.attempts, record.crashes, desk.place(job.id)) == (JobState.QUEUED, 1, 0, "ready")
-    assert desk.store.stats(desk.model).counters["redelivered"] == 1
+    assert desk.store.stats(desk.model).counters["redelivered:worker_lost"] == 1
 
 
 def test_a_job_taken_back_has_no_token_left(desk: Desk) -> None:

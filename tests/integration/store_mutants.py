@@ -142,8 +142,8 @@ INDEXES = [
     Mutant("the batch stays in the queue", "guard:pop", "", claiming.test_a_claimed_job_is_leased_and_nobody_else_gets_it),
     Mutant(
         "sweep forgets to queue again",
-        "    requeue(p, serial, job)\n    count(todo, 'redelivered', 1)",
-        "    count(todo, 'redelivered', 1)",
+        "    requeue(p, serial, job)\n    count(todo, 'redelivered:worker_lost', 1)",
+        "    count(todo, 'redelivered:worker_lost', 1)",
         sweeping.test_the_jobs_of_an_expired_lease_are_queued_again,
     ),
     Mutant(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -74,7 +74,27 @@ def test_a_batch_passes_all_stages_and_every_output_finds_its_place() -> None:
 def test_seconds_are_those_between_the_ends_of_each_stage() -> None:
     ticks = count(100.0, 0.5)
     outcome = run_batch(model(echo), numbers(1), clock=lambda: next(ticks))
-    assert (outcome.preprocess_s, outcome.inference_s, outcome.postprocess_s) == (0.5, 0.5, 0.5)
+    stages = (outcome.decode_s, outcome.preprocess_s, outcome.inference_s, outcome.postprocess_s)
+    assert stages == (0.5, 0.5, 0.5, 0.5)
+
+
+class Padded(Handler):
+    """Tells its padding as it was told to."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+
+    def padding_ratio(self) -> Any:
+        return self._told
+
+
+@pytest.mark.parametrize(("told", "seen"), [(0.25, 0.25), (None, None), (7, 1.0), ("much", None)])
+def test_a_handler_may_tell_how_much_of_its_batch_was_padding(told: Any, seen: float | None) -> None:
+    assert run_batch(replace(model(echo), handler=Padded(told)), numbers(1)).padding == seen
+
+
+def test_a_handler_that_tells_nothing_of_padding_is_not_asked() -> None:
+    assert run_batch(model(echo), numbers(1)).padding is None
 
 
 def test_an_empty_batch_calls_nothing() -> None:

@@ -25,7 +25,7 @@ def held(*jobs: ClaimedJob) -> Held:
 
 
 def done(*outcomes: Outcome) -> Done:
-    return Done(1, list(outcomes), 1.0, 1.1, 0.01, 0.1, 0.02)
+    return Done(1, list(outcomes), 1.0, 1.1, 0.007, 0.1, 0.02, decode_s=0.003)
 
 
 def test_every_job_gets_its_own_outcome_in_order() -> None:
