@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -70,14 +71,17 @@ class Pipeline:
 
     def _read(self) -> None:
         while isinstance(frame := self._wire.read(), Run):
-            self._board.mark(frame.batch, Stage.DECODING, time.monotonic())
+            began_at = time.monotonic()
+            self._board.mark(frame.batch, Stage.DECODING, began_at)
+            items = [_item(item.content_type, item.data, item.path) for item in frame.items]
+            files_s = time.monotonic() - began_at
             try:
-                flow = runner.prepare(self._loaded, [_item(item.content_type, item.data, item.path) for item in frame.items])
+                flow = runner.prepare(self._loaded, items)
             except runner.DeviceFault as fault:
                 self._prepared.put(fault)
                 return
             self._board.mark(frame.batch, Stage.DECODED, time.monotonic())
-            self._prepared.put(_Prepared(frame.batch, flow))
+            self._prepared.put(_Prepared(frame.batch, replace(flow, decode_s=files_s + flow.decode_s)))
         self._prepared.put(None)
 
     def _infer(self, prepared: _Prepared | runner.DeviceFault) -> _Ran | runner.DeviceFault:
