@@ -6,10 +6,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 import structlog
 
 from penstock.broker.blobs import BlobStore
+from penstock.broker.records import Repair, SweepReport
 from penstock.broker.redis_store import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
@@ -105,14 +107,32 @@ class Beat:
             slot.lease.confirmed(sent_at)
 
 
+class Witness(Protocol):
+    """Whoever counts what sweeps do."""
+
+    def swept(self, report: SweepReport) -> None: ...
+
+    def repaired(self, found: Repair) -> None: ...
+
+
 class Sweeper:
     """One round: every model's due jobs promoted, expired or collected, and the jobs of dead workers taken back.
 
     Last and seldom, blobs that no record names are collected.
     """
 
-    def __init__(self, store: RedisStore, blobs: BlobStore, models: Collection[str], *, lease_s: float, beat_s: float) -> None:
+    def __init__(
+        self,
+        store: RedisStore,
+        blobs: BlobStore,
+        models: Collection[str],
+        *,
+        lease_s: float,
+        beat_s: float,
+        witness: Witness,
+    ) -> None:
         self._store = store
+        self._witness = witness
         self._blobs = blobs
         self._models = models
         self._lease_s = lease_s
@@ -173,6 +193,7 @@ class Sweeper:
     def _sweep(self, model: str, gone: Sequence[str]) -> None:
         failpoint("in_sweep")
         report = self._store.sweep(model, gone=gone)
+        self._witness.swept(report)
         for blob in report.blobs:
             self._blobs.delete(blob)
         if report.requeued or report.cancelled:
@@ -186,5 +207,6 @@ class Sweeper:
         for model in sorted(self._models):
             found = self._store.reconcile(model, cursor=self._cursors.get(model, "0"))
             self._cursors[model] = found.cursor
+            self._witness.repaired(found)
             if found.orphans or found.tickets:
                 log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)

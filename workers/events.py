@@ -20,8 +20,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import Held
 from penstock.workers.exchange import Finish
-from penstock.workers.frames import Done
-from penstock.workers.keeper import Cause
+from penstock.workers.surroundings import Observer
 
 log = structlog.get_logger(__name__)
 EVENTS_DROPPED = "events_dropped"
@@ -54,8 +53,8 @@ class Sampler:
         return granted
 
 
-class EventFeed:
-    """An `Observer` of the slots. Costs nothing while nobody listens."""
+class EventFeed(Observer):
+    """Tells Celery's listeners what the slots do. Costs nothing while nobody listens."""
 
     def __init__(self, app: Any, *, hostname: str) -> None:
         self._app = app
@@ -94,9 +93,7 @@ class EventFeed:
         self._shown.update(job.id for job in shown)
         self._tell(event for job in shown for event in _begun(job.id, spec.name, job.attempts, now))
 
-    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None: ...
-
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None:
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
         # Celery's own counter, shown by `inspect stats` and Flower.
         with self._count_lock:
             worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(finish.endings)
@@ -117,12 +114,6 @@ class EventFeed:
         # A failure is always shown, so its beginning must be too.
         begun = [] if shown else _begun(ending.id, model, 1, now)
         return [*begun, ("task-failed", _fields(ending.id, now, exception=ending.error_code, traceback=""))]
-
-    def lost(self, spec: ModelSpec, cause: Cause) -> None: ...
-
-    def loaded(self, spec: ModelSpec, load_s: float) -> None: ...
-
-    def unloadable(self, spec: ModelSpec, error: str) -> None: ...
 
     def _tell(self, events: Iterable[_Event]) -> None:
         self._events.extend(events)

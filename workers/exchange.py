@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Protocol
 
 import structlog
@@ -78,13 +79,14 @@ class Release:
 
 
 Debt = Finish | TryAgain | Release
-OnSettled = Callable[[Finish, Sequence[Settled]], None]
+OnSettled = Callable[[Finish, Sequence[Settled], float], None]
 
 
 class Exchange:
     """What is owed stays owed until the store took it: while Redis is away nothing is forgotten.
 
-    Outputs over `inline_bytes` go to the blob store.
+    Outputs over `inline_bytes` go to the blob store. `on_settled` is told what was settled, the answers and the
+    seconds it took.
     """
 
     def __init__(self, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, on_settled: OnSettled) -> None:
@@ -111,20 +113,22 @@ class Exchange:
         return self._store.claim(request) if request is not None else None
 
     def _finish_and_claim(self, debt: Finish, request: ClaimRequest) -> Claim:
+        began_at = monotonic()
         debt = self._stored(debt)
         settled, claim = self._store.finish_and_claim(debt.endings, worker=debt.worker, stamp=debt.stamp, request=request)
         failpoint("after_finish_before_reply")
         self._debts.popleft()
-        self._note(debt, settled)
+        self._note(debt, settled, monotonic() - began_at)
         return claim
 
     def _pay(self, debt: Debt) -> None:
         match debt:
             case Finish():
+                began_at = monotonic()
                 debt = self._stored(debt)
                 settled = self._store.finish(debt.endings, worker=debt.worker, stamp=debt.stamp)
                 failpoint("after_finish_before_reply")
-                self._note(debt, settled)
+                self._note(debt, settled, monotonic() - began_at)
             case TryAgain(retry, worker):
                 self._store.retry([retry.item], worker=worker, delay_s=retry.delay_s, code=retry.code, message=retry.message)
             case Release():
@@ -151,13 +155,13 @@ class Exchange:
         self._blobs.put(name, ending.output.data)
         return replace(ending, output=Payload(ending.output.content_type, blob=name))
 
-    def _note(self, debt: Finish, settled: Sequence[Settled]) -> None:
+    def _note(self, debt: Finish, settled: Sequence[Settled], store_s: float) -> None:
         for blob in unneeded(debt, settled):
             self._blobs.delete(blob)
         stale = sum(answer is Settled.STALE for answer in settled)
         if stale:
             log.warning(SETTLED_STALE, worker=debt.worker, items=stale, batch=debt.stamp.id)
-        self._on_settled(debt, settled)
+        self._on_settled(debt, settled, store_s)
 
     def adopt(self, claim: Claim, spec: ModelSpec, default_version: str) -> None:
         """Stock Celery messages that a claim found become jobs; those that cannot are answered.

@@ -17,7 +17,7 @@ from penstock.broker.blobs import LocalBlobs
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.wakeup import WakeUps
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, VersionInfo, WorkerInfo
+from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
 from penstock.workers.announce import merged, peers, refusals, unserved
@@ -33,6 +33,7 @@ from penstock.workers.metrics import Metrics
 from penstock.workers.rollouts import Key, kept, key_of, known_specs
 from penstock.workers.slot import Slot
 from penstock.workers.surroundings import Observer, Surroundings
+from penstock.workers.upkeep import Upkeep
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
@@ -81,19 +82,25 @@ class Fleet:
         self.draining = False
         self._stopped = False
         self.events = EventFeed(app, hostname=name)
-        self._metrics = Metrics(name)
+        self._metrics = metrics = Metrics(name, models=len(settings.models))
+        self._upkeep = upkeep = Upkeep(name, metrics.registry, slots=self._slot_infos, store_failed=metrics.store_failed)
         self._beat_store = RedisStore(self._url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(self._url, name=f"penstock-sweep-{os.getpid()}")
         worker = settings.worker
         beat = Beat(self._beat_store, self._living, lease_s=worker.lease_s, announce=self._announce)
         self._swept = set(settings.models)
-        sweeper = Sweeper(self._sweep_store, self._blobs, self._swept, lease_s=worker.lease_s, beat_s=worker.beat_s)
-        self._beat = Rounds("beat", worker.beat_s, beat.once, on_failure=BEAT_MISSED)
-        self._sweeper = Rounds("sweeper", worker.sweep_s, sweeper.once, on_failure=SWEEP_MISSED)
+        sweeper = Sweeper(
+            self._sweep_store, self._blobs, self._swept, lease_s=worker.lease_s, beat_s=worker.beat_s, witness=upkeep
+        )
+        self._beat = Rounds("beat", worker.beat_s, upkeep.watched("beat", beat.once), on_failure=BEAT_MISSED)
+        self._sweeper = Rounds("sweeper", worker.sweep_s, upkeep.watched("sweep", sweeper.once), on_failure=SWEEP_MISSED)
 
     @property
     def slots(self) -> list[Slot]:
         return [crew.slot for crew in self._crews]
+
+    def _slot_infos(self) -> list[SlotInfo]:
+        return [slot.info() for slot in self.slots]
 
     def _living(self) -> list[Slot]:
         return [crew.slot for crew in [*self._crews, *self._leaving] if crew.thread.is_alive()]
@@ -263,7 +270,7 @@ class Fleet:
     def _announce(self, store: RedisStore) -> None:
         self._follow(store)
         slots = self.slots
-        infos = [*(slot.info() for slot in slots), *refusals(self._refused)]
+        infos = [*self._slot_infos(), *refusals(self._refused)]
         if self.draining:
             store.withdraw_worker(self._name)
             return
@@ -275,7 +282,6 @@ class Fleet:
         self._swept |= {info.model for info in infos} | unserved(store.models(), workers)
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
-        self._metrics.slots(infos)
 
     def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         """Declared at the first beat, repeated only when a version has been loaded since: other workers announce theirs."""
@@ -299,19 +305,11 @@ def _tell(found: Plan) -> None:
         log.warning(PLAN_ADVICE, text=sentence)
 
 
-class _Bell:
+class _Bell(Observer):
     """Lets the beat announce a slot's change at once."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-
-    def claimed(self, *_: Any) -> None: ...
-
-    def ran(self, *_: Any) -> None: ...
-
-    def settled(self, *_: Any) -> None: ...
-
-    def lost(self, *_: Any) -> None: ...
 
     def loaded(self, *_: Any) -> None:
         self._rounds.ring()

@@ -65,7 +65,14 @@ class Unloadable:
     error: str
 
 
-Event = Up | Ran | Lost | Unloadable
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The child is: `crashed`, `timeout` (killed by us), `recycled` (worn) or `unloadable`."""
+
+    why: str
+
+
+Event = Up | Ran | Lost | Unloadable | Gone
 
 
 class Keeper:
@@ -317,6 +324,7 @@ class Keeper:
         how = self._why or child.how()
         self._log(child)
         events: list[Event] = [Lost(held, cause, how) for held, cause in self._blame(child)]
+        events.append(Gone(self._exit()))
         if self._recycled:
             self._start_at = now
             self._forget(child)
@@ -340,6 +348,11 @@ class Keeper:
         if rest_s:
             self.state, self.error = "failed", f"device {self._pin.device} is unhealthy; next try in {rest_s:.0f} s: {how}"
         return rest_s
+
+    def _exit(self) -> str:
+        if self._recycled or self._hung:
+            return "recycled" if self._recycled else "timeout"
+        return "crashed" if self.state == "ready" else "unloadable"
 
     def _blame(self, child: ChildProcess) -> list[tuple[Held, Cause]]:
         numbers = list(self._batches)

@@ -6,7 +6,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
@@ -25,11 +25,11 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.exchange import Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
 from penstock.workers.inputs import INPUT_MISSING, with_inputs
-from penstock.workers.keeper import Cause, Event, Keeper, Lost, Ran, Unloadable, Up
+from penstock.workers.keeper import Cause, Event, Gone, Keeper, Lost, Ran, Unloadable, Up
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
 from penstock.workers.settle import accepted, decide, failure, give_back
-from penstock.workers.surroundings import Surroundings
+from penstock.workers.surroundings import Observer, Surroundings
 
 log = structlog.get_logger(__name__)
 STORE_AWAY = "store_away"
@@ -173,9 +173,14 @@ class Slot:
                 self._lost(event)
             case Up(ready):
                 self._up(ready)
+            case Gone(why):
+                self._tell(lambda observer: observer.child_ended(self.spec, why))
             case Unloadable(error):
-                for observer in self._around.observers:
-                    observer.unloadable(self.spec, error)
+                self._tell(lambda observer: observer.unloadable(self.spec, error))
+
+    def _tell(self, what: Callable[[Observer], None]) -> None:
+        for observer in self._around.observers:
+            what(observer)
 
     def _ran(self, held: Held, done: Done) -> None:
         if done.cap is not None:
@@ -192,8 +197,7 @@ class Slot:
             self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp, verdict.inputs, verdict.accepted))
         for retry in verdict.retries:
             self._exchange.owe(TryAgain(retry, held.worker))
-        for observer in self._around.observers:
-            observer.ran(self.spec, held, done)
+        self._tell(lambda observer: observer.ran(self.spec, held, done))
 
     def _lost(self, lost: Lost) -> None:
         held = lost.held
@@ -203,8 +207,7 @@ class Slot:
             self._fail(held, held.jobs, "timeout", message)
         else:
             self._give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value), lost.how)
-        for observer in self._around.observers:
-            observer.lost(self.spec, lost.cause)
+        self._tell(lambda observer: observer.lost(self.spec, lost.cause))
 
     def _up(self, ready: Ready) -> None:
         self._warm = ready
@@ -216,12 +219,10 @@ class Slot:
         mine: dict[str, Any] = {n: wish for n, wish in wishes.items() if wish is not None and n in self._around.declared_policy}
         self.policy = replace(self.spec.policy, **mine)
         self._batcher.follow(self.policy)
-        for observer in self._around.observers:
-            observer.loaded(self.spec, ready.load_s)
+        self._tell(lambda observer: observer.loaded(self.spec, ready.load_s))
 
-    def _on_settled(self, finish: Finish, answers: Sequence[Settled]) -> None:
-        for observer in self._around.observers:
-            observer.settled(self.spec, finish, answers)
+    def _on_settled(self, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+        self._tell(lambda observer: observer.settled(self.spec, finish, answers, store_s))
 
     # What to do.
 
@@ -229,6 +230,7 @@ class Slot:
         now = time.monotonic()
         if self._fenced and self._fenced == self.lease.name:
             log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active()))
+            self._tell(lambda observer: observer.lease_lost(self.spec, "lost"))
             self._abandon()
         if self._drain_by is not None:
             self._wind_down(now)
@@ -241,6 +243,7 @@ class Slot:
         lapsed = self.holding and self.lease.lapsed(now)
         if lapsed and not self._lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
+            self._tell(lambda observer: observer.lease_lost(self.spec, "lapsed"))
             self._return_unstarted(ReleaseReason.UNSTARTED)
         self._lapsed = lapsed
 
@@ -333,6 +336,7 @@ class Slot:
     def _back_off(self, error: StoreUnavailable) -> None:
         if not self._store_tries:
             log.warning(STORE_AWAY, model=self.spec.name, error=str(error))
+        self._tell(lambda observer: observer.store_failed("slot"))
         least, most = _RETRY_STORE_S
         delay = min(most, least * 2**self._store_tries)
         self._store_tries = min(self._store_tries + 1, 10)
@@ -353,8 +357,7 @@ class Slot:
             self.lease.confirmed(asked_at)
             held = Held(claim.jobs, claim.reason, request.worker, request.nonce, claimed_at=now, leased_at=claim.now)
             self._waiting.append(held)
-            for observer in self._around.observers:
-                observer.claimed(self.spec, held)
+            self._tell(lambda observer: observer.claimed(self.spec, held))
 
     def _hand_over(self) -> None:
         if not self._waiting or not self._keeper.taking:

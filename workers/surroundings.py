@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.broker.blobs import BlobStore
 from penstock.broker.records import Settled
@@ -16,16 +15,27 @@ from penstock.workers.keeper import Cause
 from penstock.workers.lease import Ear
 
 
-class Observer(Protocol):
-    """Whoever counts or tells what slots do. Called in the slots' threads: must not block."""
+class Observer:
+    """Whoever counts or tells what slots do: overrides what it wants to hear. Called in the slots' threads: must not block."""
 
     def claimed(self, spec: ModelSpec, held: Held) -> None: ...
 
     def ran(self, spec: ModelSpec, held: Held, done: Done) -> None: ...
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled]) -> None: ...
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+        """`store_s`: how long the store took for it, blobs included."""
 
-    def lost(self, spec: ModelSpec, cause: Cause) -> None: ...
+    def lost(self, spec: ModelSpec, cause: Cause) -> None:
+        """A batch did not come back."""
+
+    def child_ended(self, spec: ModelSpec, why: str) -> None:
+        """A child is gone: `crashed`, `timeout`, `recycled` or `unloadable`. Not one that was stopped with its slot."""
+
+    def lease_lost(self, spec: ModelSpec, how: str) -> None:
+        """`lost`: the store took it back; `lapsed`: not confirmed in time."""
+
+    def store_failed(self, part: str) -> None:
+        """A call had no answer."""
 
     def loaded(self, spec: ModelSpec, load_s: float) -> None: ...
 

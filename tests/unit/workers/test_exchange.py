@@ -86,7 +86,7 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 @pytest.fixture
 def exchange(store: ShakyStore, blobs: LocalBlobs) -> Exchange:
-    return Exchange(store, blobs, inline_bytes=65_536, on_settled=lambda finish, answers: None)
+    return Exchange(store, blobs, inline_bytes=65_536, on_settled=lambda finish, answers, store_s: None)
 
 
 def names(store: ShakyStore) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoe
     batch = held(job(1, came_at=400.0), job(2, came_at=0.0))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
     finish = Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs))
-    metrics.settled(SPEC, finish, [Settled.OK, Settled.STALE])
+    metrics.settled(SPEC, finish, [Settled.OK, Settled.STALE], 0.002)
     assert sample(metrics, "penstock_job_duration_seconds_sum") == pytest.approx(600.0, abs=5.0)
     assert sample(metrics, "penstock_job_duration_seconds_count") == 1.0
     # A backlog of minutes must still show: the buckets reach half an hour.
