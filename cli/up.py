@@ -174,6 +174,7 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
         "gateway": f"{url}   (API {url}/openapi.json, metrics {_metrics_url(settings, url)})",
         "access": settings.access_rule(),
         "models": ", ".join(names),
+        **({"worker": f"metrics {_worker_metrics_url(settings)}"} if settings.worker.metrics_port else {}),
         "store": _store_word(settings),
         "try": f"penstock call {names[0]} INPUT",
     }
@@ -187,8 +188,15 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
 def _metrics_url(settings: Settings, url: str) -> str:
     table = settings.gateway
     if table.metrics_port:
-        return f"{plan.local_url(table.metrics_host, table.metrics_port)}/metrics"
-    return f"{url}/metrics" if is_loopback(table.host) else "off, see gateway.metrics_port"
+        first = f"{plan.local_url(table.metrics_host, table.metrics_port)}/metrics"
+        return f"{first} and the next {table.processes - 1} ports" if table.processes > 1 else first
+    # A port that several processes share cannot serve the figures of each.
+    return f"{url}/metrics" if is_loopback(table.host) and table.processes == 1 else "off, see gateway.metrics_port"
+
+
+def _worker_metrics_url(settings: Settings) -> str:
+    table = settings.worker
+    return f"{plan.local_url(table.metrics_host, table.metrics_port)}/metrics" if table.metrics_port else ""
 
 
 def _store_word(settings: Settings) -> str:

@@ -67,6 +67,7 @@ class GatewaySettings(Table):
     burst: Count = 200
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
+    torchserve_metrics: bool = False
 
 
 class WorkerSettings(Table):

@@ -33,6 +33,8 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/jobs/{job_id}/events"): _SEE,
     ("DELETE", "/v1/jobs/{job_id}"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,
+    ("GET", "/v1/queues"): _SEE,
+    ("GET", "/v1/queues/{model}"): _SEE,
     ("GET", "/v1/models"): ANY,
     ("GET", "/v1/models/{model}"): ANY,
     ("GET", "/openapi.json"): ANY,

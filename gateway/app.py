@@ -32,6 +32,7 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.predict import PredictEndpoint
 from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
+from penstock.gateway.queues import QueueReads
 from penstock.gateway.registry import Registry
 from penstock.gateway.results import Results
 from penstock.gateway.rollouts import Rollouts
@@ -84,7 +85,7 @@ class Gateway:
         self._store = store
         self._lifetime = lifetime
         self._door = Door(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
-        self.metrics = Metrics()
+        self.metrics = Metrics(open_requests=lambda: self._open, torchserve=options.torchserve_metrics)
         self.registry = Registry(store, options.models)
         results = Results(store, blobs)
         intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics)
@@ -97,6 +98,7 @@ class Gateway:
             JobReads(store, registry=self.registry, results=results, lifetime=lifetime, holds=holds).router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
             Rollouts(store, self.registry).router(),
+            QueueReads(store, registry=self.registry).router(),
             Health(store, registry=self.registry, lifetime=lifetime).router(),
             *([scrape_router(self.scrape)] if options.metrics else []),
         ]
@@ -122,7 +124,12 @@ class Gateway:
         await self.registry.start()
 
     async def scrape(self) -> bytes:
-        return await scrape(self.metrics, self._store, self.registry)
+        """What the main port tells."""
+        return await scrape(self.metrics, self._store, self.registry, private=False)
+
+    async def scrape_privately(self) -> bytes:
+        """The same with what only the operator may know."""
+        return await scrape(self.metrics, self._store, self.registry, private=True)
 
     async def close(self) -> None:
         if self._starting is not None:
@@ -143,7 +150,8 @@ class Gateway:
         started = time.perf_counter()
         target = submit_target(scope["path"])
         route, head = target.route if target else "unknown", dict[bytes, bytes]()
-        self._open += 1
+        probe = scope["path"] in PROBES
+        self._open += not probe
         try:
             head = read_head(scope["headers"])
             self._check(scope, head)
@@ -157,8 +165,8 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - the last line: every request gets an answer
             status = await self._refuse(error, scope, send, head)
         finally:
-            self._open -= 1
-        if scope["path"] not in PROBES:
+            self._open -= not probe
+        if not probe:
             self.metrics.answered(route, scope["method"], status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head) -> None:

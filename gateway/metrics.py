@@ -1,24 +1,40 @@
-"""Prometheus figures of this process; queue gauges are computed from the store when scraped."""
+"""Prometheus figures of one gateway: what this process counts, and the queues as they are when it is scraped.
+
+Every name with its meaning stands in docs/metrics.md, and a test compares the two.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import penstock
 from penstock.broker.async_store import AsyncStore
-from penstock.broker.records import QueueStats
 from penstock.errors import Overloaded, PenstockError, StoreUnavailable
-from penstock.gateway.admission import Capacity, DeadlineUnlikely
-from penstock.gateway.registry import ModelEntry, Registry
-from penstock.job import LATE_BAND, PUBLIC_STATES, JobState
+from penstock.gateway.admission import DeadlineUnlikely
+from penstock.gateway.queue_metrics import StoreFigures
+from penstock.gateway.queues import Queue, read_queues
+from penstock.gateway.registry import Registry
+from penstock.gateway.torchserve_metrics import TorchServeFigures
 
 HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-BANDS = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
+# Routes with a histogram of their own: those that carry jobs. All others share one, so that a scrape stays small.
+TIMED = frozenset(
+    {
+        "/predictions/{model}",
+        "/predictions/{model}/{version}",
+        "/v1/models/{model}/jobs",
+        "/v1/models/{model}/versions/{version}/jobs",
+        "/v1/jobs/{job_id}",
+        "/v1/jobs/{job_id}/result",
+        "/v1/jobs/{job_id}/events",
+    }
+)
+OTHER = "other"
 _REASONS = {
     "overloaded": "depth",
     "too_large": "size",
@@ -34,20 +50,26 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """Labels come from closed sets: route templates, known models, six states."""
+    """Labels come from closed sets: route templates, known models, six states. `open_requests`: how many are being answered."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        labels = ("route", "method", "status")
-        self._requests = Counter("penstock_http_requests", "Requests answered", labels, registry=self.registry)
+    def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, torchserve: bool = False) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "penstock_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
+        )
         self._durations = Histogram(
             "penstock_http_request_duration_seconds",
             "First byte of the request's head to the end of the answer",
-            labels,
+            ("route",),
             buckets=HTTP_BUCKETS,
-            registry=self.registry,
+            registry=registry,
         )
-        self._rejected = Counter("penstock_rejected", "Submits refused", ("model", "reason"), registry=self.registry)
+        self._rejected = Counter("penstock_rejected", "Submits refused", ("model", "reason"), registry=registry)
+        in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
+        in_flight.set_function(open_requests)
+        self.torchserve = TorchServeFigures() if torchserve else None
+        if self.torchserve is not None:
+            registry.register(self.torchserve)
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -59,8 +81,8 @@ class Metrics:
         histogram.observe(seconds)
 
     def _bind(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
-        labels = (route, method if method in _METHODS else "other", str(status))
-        children = self._requests.labels(*labels), self._durations.labels(*labels)
+        labels = (route, method if method in _METHODS else OTHER, str(status))
+        children = self._requests.labels(*labels), self._durations.labels(route if route in TIMED else OTHER)
         if method in _METHODS:
             self._children[route, method, status] = children
         return children
@@ -74,74 +96,32 @@ class Metrics:
             self._rejected.labels(model, reason).inc()
 
 
-class _QueueFigures(Collector):
-    """One scrape's worth of queue figures, read beforehand because a collector cannot wait."""
+class _Process(Collector):
+    """What this process counts elsewhere, and which version it runs where that may be told."""
 
-    def __init__(self, seen: list[tuple[ModelEntry, QueueStats]], registry: Registry, now: float) -> None:
-        self._seen = seen
-        self._registry = registry
-        self._now = now
+    def __init__(self, store: AsyncStore, *, private: bool) -> None:
+        self._store = store
+        self._private = private
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._depths()
-        yield from self._totals()
-        up = GaugeMetricFamily("penstock_worker_up", "Ready slots of a worker", labels=("model", "worker"))
-        for worker in self._registry.workers:
-            for model in sorted({slot.model for slot in worker.slots}):
-                ready = sum(slot.state == "ready" for slot in worker.slots if slot.model == model)
-                up.add_metric((model, worker.name), ready)
-        yield up
-
-    def _depths(self) -> Iterable[Metric]:
-        labels = ("model", "priority")
-        depth = GaugeMetricFamily("penstock_queue_depth", "Jobs waiting", labels=labels)
-        oldest = GaugeMetricFamily("penstock_queue_oldest_age_seconds", "Age of the oldest waiting job", labels=labels)
-        backlog = GaugeMetricFamily("penstock_queue_backlog_seconds", "Predicted time to drain", labels=labels)
-        in_flight = GaugeMetricFamily("penstock_jobs_in_flight", "Jobs leased to workers", labels=("model",))
-        for entry, stats in self._seen:
-            rate = entry.backlog.rate(_total_capacity(entry), self._now)
-            for band, priority in BANDS.items():
-                waiting = stats.ready.get(band, 0) + (stats.solo if band == 0 else 0)
-                depth.add_metric((entry.name, priority), waiting)
-                oldest.add_metric((entry.name, priority), stats.oldest_age_s.get(band, 0.0))
-                if rate:
-                    backlog.add_metric((entry.name, priority), waiting / rate)
-            in_flight.add_metric((entry.name,), stats.leased)
-        return (depth, oldest, backlog, in_flight)
-
-    def _totals(self) -> Iterable[Metric]:
-        jobs = CounterMetricFamily(
-            "penstock_jobs", "Jobs ended, by state, as the store counts them", labels=("model", "status")
-        )
-        redelivered = CounterMetricFamily("penstock_redelivered", "Jobs given out again", labels=("model", "reason"))
-        for entry, stats in self._seen:
-            for status, count in _by_status(stats).items():
-                jobs.add_metric((entry.name, status), count)
-            redelivered.add_metric((entry.name, "lease"), stats.counters.get("redelivered", 0))
-        return (jobs, redelivered)
+        errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=("part",))
+        errors.add_metric(("gateway",), self._store.errors)
+        yield errors
+        if self._private:
+            build = Metric("penstock_build_info", "Always 1; the version runs here", "gauge")
+            build.add_sample("penstock_build_info", {"version": penstock.__version__}, 1)
+            yield build
 
 
-def _by_status(stats: QueueStats) -> dict[str, int]:
-    """Counts by the status that callers see, in which a given-up job has failed."""
-    counts = dict.fromkeys(PUBLIC_STATES[2:], 0)
-    for state, count in stats.ended.items():
-        counts[JobState(state).public] += count
-    return counts
-
-
-def _total_capacity(entry: ModelEntry) -> Capacity:
-    return Capacity(per_s=sum(version.capacity.per_s for version in entry.versions.values()))
-
-
-async def scrape(metrics: Metrics, store: AsyncStore, registry: Registry) -> bytes:
-    """The text of one scrape; without the queue figures while the store is away."""
-    seen: list[tuple[ModelEntry, QueueStats]] = []
+async def scrape(metrics: Metrics, store: AsyncStore, registry: Registry, *, private: bool) -> bytes:
+    """The text of one scrape; without the queues while the store is away. `private`: nobody but the operator reads it."""
+    queues: list[Queue] | None = None
     try:
-        entries = list(registry.models.values())
-        stats = await asyncio.gather(*(store.stats(entry.name) for entry in entries))
-        seen = list(zip(entries, stats, strict=True))
+        queues = await read_queues(store, list(registry.models.values()))
     except StoreUnavailable:
-        seen = []
+        queues = None
     at_scrape = CollectorRegistry()
-    at_scrape.register(_QueueFigures(seen, registry, time.monotonic()))
-    return generate_latest(metrics.registry) + generate_latest(at_scrape)
+    at_scrape.register(_Process(store, private=private))
+    at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
+    # In a thread: the text for many models takes tens of milliseconds, in which others want to be answered.
+    return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))

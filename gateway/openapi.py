@@ -67,6 +67,32 @@ _PROBLEM_SCHEMA = {
         "errors": {"type": "array", "items": {"type": "object", "properties": {"pointer": _TEXT, "detail": _TEXT}}},
     },
 }
+_COUNT = {"type": "integer", "minimum": 0}
+_AGE = {"type": "number", "minimum": 0, "description": "Seconds that the oldest waiting job has waited; 0 when none does"}
+_BACKLOG = {"type": ["number", "null"], "description": "Seconds until those waiting are served; null while no rate is known"}
+_QUEUE_SCHEMA = {
+    "type": "object",
+    "required": ["model", "depth", "oldest_age_s", "backlog_s", "in_flight", "priorities"],
+    "properties": {
+        "model": _TEXT,
+        "depth": _COUNT,
+        "oldest_age_s": _AGE,
+        "backlog_s": _BACKLOG,
+        "in_flight": {**_COUNT, "description": "Jobs leased to workers"},
+        "delayed": {**_COUNT, "description": "Jobs put aside until a retry"},
+        "ready_slots": _COUNT,
+        "rate_per_s": {"type": ["number", "null"], "description": "Jobs per second that the queue is served with, when known"},
+        "priorities": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "properties": {"depth": _COUNT, "oldest_age_s": _AGE, "backlog_s": _BACKLOG},
+            },
+        },
+    },
+}
+_QUEUE_REF = {"$ref": "#/components/schemas/Queue"}
+_QUEUE_LIST = {"type": "object", "properties": {"data": {"type": "array", "items": _QUEUE_REF}}}
 _JOB_PATH = "/v1/jobs/{job_id}"
 _JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
 # Of the read routes that answer with anything but plain JSON.
@@ -75,6 +101,8 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/cancel": _JOB_CONTENT,
     f"{_JOB_PATH}/result": {"*/*": {}},
     f"{_JOB_PATH}/events": {"text/event-stream": {}},
+    "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
+    "/v1/queues/{model}": {"application/json": {"schema": _QUEUE_REF}},
     "/metrics": {"text/plain": {}},
     "/problems/{code}": {"text/plain": {}},
 }
@@ -86,7 +114,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
-    schemas |= {"Job": _JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA}
+    schemas |= {"Job": _JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Queue": _QUEUE_SCHEMA}
     for path, item in described["paths"].items():
         for operation in item.values():
             operation["responses"] = _read_responses(path, operation["responses"])

@@ -16,7 +16,7 @@ class GatewayOptions:
     """Sizes in bytes, durations in seconds. `hosts` are the Host names answered (empty: any); `models` those declared here.
 
     Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
-    scrape is served beside the API.
+    scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -33,3 +33,4 @@ class GatewayOptions:
     rate_per_s: float = 0.0
     burst: int = 200
     metrics: bool = True
+    torchserve_metrics: bool = False

@@ -57,15 +57,20 @@ class PredictEndpoint:
         """The status sent."""
         started = time.perf_counter()
         asked = await self._intake.ask(scope, receive, head, route="predictions", model=model, version=version)
+        if self._metrics.torchserve is not None:
+            self._metrics.torchserve.asked(model, version)
         if not asked.version.capacity.ready_slots:
             await self._require_worker(asked)
         end = await self._end(asked, receive)
         output = await self._results.output(end)
+        total_s = time.perf_counter() - started
+        if self._metrics.torchserve is not None:
+            self._metrics.torchserve.answered(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
         headers = [
             _JSON_HEADER if output.content_type == JSON else (b"content-type", wire.header_value(output.content_type)),
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
-            (b"server-timing", server_timing(end.batch, time.perf_counter() - started)),
+            (b"server-timing", server_timing(end.batch, total_s)),
         ]
         await wire.answer(send, 200, headers, output.data)
         return 200
@@ -148,15 +153,20 @@ def answer_deadline(asked: Asked, sync_timeout_s: float) -> float:
     return given or min(sync_timeout_s, longest)
 
 
+def run_s(batch: BatchRecord | None) -> float:
+    """Seconds that a batch spent in the model's stages; 0 where nothing is known of it."""
+    return batch.preprocess_s + batch.inference_s + batch.postprocess_s if batch else 0.0
+
+
 def server_timing(batch: BatchRecord | None, total_s: float) -> bytes:
     """Milliseconds: `run` in the handler's stages, `queue` all the rest, `total`; `batch` tells its size and reason."""
     if batch is None:
         return b"total;dur=%.3f" % (total_s * 1e3)
-    run_s = batch.preprocess_s + batch.inference_s + batch.postprocess_s
+    ran_s = run_s(batch)
     return b'queue;dur=%.3f, batch;desc="%d %b", run;dur=%.3f, total;dur=%.3f' % (
-        max(0.0, total_s - run_s) * 1e3,
+        max(0.0, total_s - ran_s) * 1e3,
         batch.size,
         wire.header_value(batch.reason),
-        run_s * 1e3,
+        ran_s * 1e3,
         total_s * 1e3,
     )

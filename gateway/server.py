@@ -47,12 +47,12 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     """One process. `shared`: its port may be bound by siblings too, and the kernel spreads connections over them."""
     lifetime = Lifetime()
     store, blobs = AsyncStore(store_url(settings)), LocalBlobs(settings.blob_dir)
-    gateway = Gateway(gateway_options(settings), store=store, blobs=blobs, lifetime=lifetime)
+    gateway = Gateway(gateway_options(settings, shared=shared), store=store, blobs=blobs, lifetime=lifetime)
     table = settings.gateway
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
         private = bind_aside(table)
-        metrics = MetricsPort(gateway.scrape, hosts=loopback_names(table.metrics_host))
+        metrics = MetricsPort(gateway.scrape_privately, hosts=loopback_names(table.metrics_host))
         aside = Port(sockets.enter_context(private), metrics) if private else None
         server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside)
         # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One
@@ -73,8 +73,8 @@ def _settle_memory() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def gateway_options(settings: Settings) -> GatewayOptions:
-    """Raises `ConfigError` when this gateway would serve the network without keys."""
+def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptions:
+    """Raises `ConfigError` when this gateway would serve the network without keys. `shared`: siblings answer on its port."""
     table = settings.gateway
     settings.access_rule()
     return GatewayOptions(
@@ -84,7 +84,9 @@ def gateway_options(settings: Settings) -> GatewayOptions:
         keys=tuple(settings.access_keys()),
         rate_per_s=table.rate_per_s,
         burst=table.burst,
-        metrics=is_loopback(table.host) and not table.metrics_port,
+        # Never on a port that siblings share: each scrape would meet another process, and every counter would jump.
+        metrics=is_loopback(table.host) and not table.metrics_port and not shared,
+        torchserve_metrics=table.torchserve_metrics,
         max_json_bytes=table.max_json_bytes,
         max_raw_bytes=table.max_raw_bytes,
         max_json_depth=table.max_json_depth,

@@ -34,6 +34,7 @@ def test_a_line_names_a_test_that_exists_or_says_why_there_is_none(attack: str) 
         ("`GET /v1/jobs`", "GET", "/v1/jobs/{job_id}/result"),
         ("`DELETE /v1/jobs/{id}`", "POST", "/v1/jobs/{job_id}/cancel"),
         ("`GET /v1/models`", "GET", "/openapi.json"),
+        ("`GET /v1/queues`", "GET", "/v1/queues/{model}"),
         ("`GET /v1/workers`", "GET", "/metrics"),
         ("`/livez`", "GET", "/problems/{code}"),
     ],
