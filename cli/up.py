@@ -168,14 +168,23 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
     names = list(settings.models)
     if as_json:
         return print_json(
-            {"ready": True, "url": url, "models": names, "store": _store_word(settings), "seconds": seconds, "pid": os.getpid()}
+            {
+                "ready": True,
+                "url": url,
+                "models": names,
+                "store": _store_word(settings),
+                "metrics": _metrics_urls(settings, url),
+                "seconds": seconds,
+                "pid": os.getpid(),
+            }
         )
+    scrapes = _metrics_urls(settings, url)
     lines = {
-        "gateway": f"{url}   (API {url}/openapi.json, metrics {_metrics_url(settings, url)})",
+        "gateway": f"{url}   (API {url}/openapi.json)",
         "access": settings.access_rule(),
         "models": ", ".join(names),
-        **({"worker": f"metrics {_worker_metrics_url(settings)}"} if settings.worker.metrics_port else {}),
         "store": _store_word(settings),
+        "metrics": ", ".join([*scrapes["gateway"], *scrapes["worker"]]) or "off, see gateway.metrics_port",
         "try": f"penstock call {names[0]} INPUT",
     }
     typer.echo(typer.style(f"penstock {penstock.__version__} is ready in {seconds:g} s", bold=colored(sys.stdout)))
@@ -185,18 +194,15 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
     return None
 
 
-def _metrics_url(settings: Settings, url: str) -> str:
-    table = settings.gateway
-    if table.metrics_port:
-        first = f"{plan.local_url(table.metrics_host, table.metrics_port)}/metrics"
-        return f"{first} and the next {table.processes - 1} ports" if table.processes > 1 else first
-    # A port that several processes share cannot serve the figures of each.
-    return f"{url}/metrics" if is_loopback(table.host) and table.processes == 1 else "off, see gateway.metrics_port"
-
-
-def _worker_metrics_url(settings: Settings) -> str:
-    table = settings.worker
-    return f"{plan.local_url(table.metrics_host, table.metrics_port)}/metrics" if table.metrics_port else ""
+def _metrics_urls(settings: Settings, url: str) -> dict[str, list[str]]:
+    """Where to scrape: each process of the gateway, and the worker if it was given a port."""
+    gateway, worker = settings.gateway, settings.worker
+    ports = range(gateway.metrics_port, gateway.metrics_port + gateway.processes) if gateway.metrics_port else ()
+    found = [f"{plan.local_url(gateway.metrics_host, port)}/metrics" for port in ports]
+    if not gateway.metrics_port and gateway.processes == 1 and is_loopback(gateway.host):
+        found = [f"{url}/metrics"]
+    own = [f"{plan.local_url(worker.metrics_host, worker.metrics_port)}/metrics"] if worker.metrics_port else []
+    return {"gateway": found, "worker": own}
 
 
 def _store_word(settings: Settings) -> str:

@@ -65,14 +65,14 @@ class Upkeep:
     def watched(self, part: str, once: Once) -> Once:
         """The same round, counted under `part` when the store is away."""
 
-        def round(now: float) -> float | None:
+        def counted(now: float) -> float | None:
             try:
                 return once(now)
             except StoreUnavailable:
                 self._store_failed(part)
                 raise
 
-        return round
+        return counted
 
 
 class _SlotGauges(Collector):

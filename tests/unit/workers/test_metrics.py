@@ -4,19 +4,25 @@ import os
 import socket
 import time
 import urllib.request
+from dataclasses import replace
 
 import psutil
 import pytest
 
-from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Settled
-from penstock.errors import ConfigError
+from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Repair, Settled, SweepReport
+from penstock.errors import ConfigError, StoreUnavailable
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
 from penstock.workers.exchange import Finish
-from penstock.workers.metrics import Metrics
+from penstock.workers.frames import Done
+from penstock.workers.gpu_meter import physical
+from penstock.workers.histograms import Histogram
+from penstock.workers.keeper import Cause
+from penstock.workers.metrics import DETAILED_MODELS, Metrics
 from penstock.workers.settle import accepted
+from penstock.workers.upkeep import Upkeep
 
 SPEC = ModelSpec("m", "m.py")
 
@@ -89,3 +95,101 @@ def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoe
     # A backlog of minutes must still show: the buckets reach half an hour.
     assert sample(metrics, "penstock_job_duration_seconds_bucket", le="300.0") == 0.0
     assert sample(metrics, "penstock_job_duration_seconds_bucket", le="1800.0") == 1.0
+
+
+def worked(metrics: Metrics, models: list[str]) -> None:
+    """Every label that a slot can make use of."""
+    for name in models:
+        spec = ModelSpec(name, "m.py")
+        batch = held(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK))
+        endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
+        metrics.claimed(spec, batch)
+        for reason in ("idle", "full", "wait", "deadline", "solo"):
+            metrics.ran(spec, replace(batch, reason=reason), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+        metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs)), [Settled.OK] * 2, 0.1)
+        metrics.loaded(spec, 1.0)
+        for cause in Cause:
+            metrics.lost(spec, cause)
+        for why in ("crashed", "timeout", "recycled", "unloadable"):
+            metrics.child_ended(spec, why)
+        for how in ("lost", "lapsed"):
+            metrics.lease_lost(spec, how)
+
+
+def kept_up(metrics: Metrics, models: list[str]) -> None:
+    slots = [SlotInfo(name, "1", "ready", pid=os.getpid()) for name in models]
+    upkeep = Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    upkeep.swept(SweepReport(1, 1, 1, 1, 1, 1, workers_lost=("gone",)))
+    upkeep.repaired(Repair("0", 10, 1, 1))
+    for part in ("slot", "beat", "sweep"):
+        metrics.store_failed(part)
+
+
+@pytest.mark.parametrize("count", [DETAILED_MODELS, 50])
+def test_a_scrape_with_every_label_in_use_stays_small(count: int) -> None:
+    models = [f"model-{number}" for number in range(count)]
+    metrics = Metrics("w", models=count)
+    metrics.serving = True
+    worked(metrics, models)
+    kept_up(metrics, models)
+    assert sum(len(metric.samples) for metric in metrics.registry.collect()) <= 2_000
+
+
+def test_a_worker_of_many_models_tells_waits_of_each_and_stages_of_all() -> None:
+    metrics = Metrics("w", models=50)
+    metrics.serving = True
+    worked(metrics, ["m", "n"])
+    assert metrics.registry.get_sample_value("penstock_queue_wait_seconds_count", {"model": "m", "priority": ""}) == 2.0
+    stage = {"model": "", "stage": "inference"}
+    assert metrics.registry.get_sample_value("penstock_handler_seconds_count", stage) == 10.0
+    assert metrics.registry.get_sample_value("penstock_handler_seconds_sum", stage) == pytest.approx(2.0)
+
+
+def test_the_busy_seconds_are_those_of_inference(metrics: Metrics) -> None:
+    worked(metrics, ["m"])
+    assert metrics.registry.get_sample_value("penstock_slot_busy_seconds_total", {"model": "m"}) == pytest.approx(1.0)
+    assert metrics.registry.get_sample_value("penstock_claimed_items_total", {"model": "m"}) == 2.0
+    assert metrics.registry.get_sample_value("penstock_io_seconds_sum", {"model": "m", "stage": "decode"}) == pytest.approx(0.5)
+
+
+def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
+    metrics = Metrics("w")
+
+    def away(now: float) -> None:
+        raise StoreUnavailable("gone")
+
+    upkeep = Upkeep("w", metrics.registry, slots=list, store_failed=metrics.store_failed)
+    with pytest.raises(StoreUnavailable):
+        upkeep.watched("beat", away)(0.0)
+    assert metrics.registry.get_sample_value("penstock_store_errors_total", {"part": "beat"}) == 1.0
+
+
+def test_the_memory_of_a_child_between_two_lives_is_left_out() -> None:
+    metrics = Metrics("w")
+    slots = [SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "ready", pid=os.getpid())]
+    Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    assert metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "0"}) is None
+    resident = metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "1"})
+    assert resident is not None
+    assert resident > 1_000_000
+    assert metrics.registry.get_sample_value("penstock_worker_up", {"model": "m", "worker": "w"}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "known_as"),
+    [
+        ("cuda", None, "0"),
+        ("cuda:1", None, "1"),
+        ("cuda:1", "3, GPU-ab", "GPU-ab"),
+        ("cuda:GPU-cd", "3", "GPU-cd"),
+        ("cuda:2", "", "2"),
+    ],
+)
+def test_a_gpu_is_asked_for_by_the_name_its_driver_has_for_it(device: str, visible: str | None, known_as: str) -> None:
+    assert physical(device, visible) == known_as
+
+
+def test_a_histogram_counts_what_lies_at_a_bound_as_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe_all([0.5, 1.0, 1.5, 9.0])
+    assert histogram.read() == ([("1.0", 2), ("2.0", 3), ("+Inf", 4)], 12.0)
