@@ -36,7 +36,6 @@ class Upkeep:
         self._store_failed = store_failed
         self._sweeps = Counter("penstock_sweeps", "Rounds of one model by the sweeper.", registry=registry)
         self._swept = Counter("penstock_swept", "Jobs moved by sweeps.", ["to"], registry=registry)
-        self._taken = Counter("penstock_swept_leases", "Leases of lost workers taken back.", registry=registry)
         self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
         build = Gauge("penstock_build_info", "Always 1; the version runs here.", ["version"], registry=registry)
         build.labels(penstock.__version__).set(1)
@@ -55,7 +54,6 @@ class Upkeep:
         for to, count in moved.items():
             if count:
                 self._swept.labels(to).inc(count)
-        self._taken.inc(len(report.workers_lost))
 
     def repaired(self, found: Repair) -> None:
         for what, count in (("orphan", found.orphans), ("tickets", found.tickets)):
