@@ -23,11 +23,12 @@ class GpuReading:
 
 
 class GpuMeter:
-    """Opens NVML when a GPU is first asked for, so that a worker on the CPU never loads it."""
+    """Opens NVML when a GPU is first asked for, so that a worker on the CPU never loads it; `nvml`: one opened before."""
 
-    def __init__(self) -> None:
-        self._nvml: Any = None
+    def __init__(self, nvml: Any = None) -> None:
+        self._nvml = nvml
         self._off = False
+        self._silent: set[str] = set()
         self._lock = threading.Lock()
 
     def read(self, device: str) -> GpuReading | None:
@@ -38,8 +39,10 @@ class GpuMeter:
             try:
                 return self._reading(device)
             except self._nvml.NVMLError as error:
-                log.warning(GPU_METRICS_OFF, device=device, reason=str(error))
-                self._off = True
+                # Asked again at the next scrape, but said once.
+                if device not in self._silent:
+                    log.warning(GPU_METRICS_OFF, device=device, reason=str(error))
+                self._silent.add(device)
                 return None
 
     def _open(self) -> bool:

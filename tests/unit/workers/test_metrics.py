@@ -5,6 +5,8 @@ import socket
 import time
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,7 +19,7 @@ from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
 from penstock.workers.exchange import Finish
 from penstock.workers.frames import Done
-from penstock.workers.gpu_meter import physical
+from penstock.workers.gpu_meter import GpuMeter, GpuReading, physical
 from penstock.workers.histograms import Histogram
 from penstock.workers.keeper import Cause
 from penstock.workers.metrics import DETAILED_MODELS, Metrics
@@ -193,3 +195,43 @@ def test_a_histogram_counts_what_lies_at_a_bound_as_below_it() -> None:
     histogram = Histogram((1.0, 2.0))
     histogram.observe_all([0.5, 1.0, 1.5, 9.0])
     assert histogram.read() == ([("1.0", 2), ("2.0", 3), ("+Inf", 4)], 12.0)
+
+
+class Driver:
+    """NVML as its Python module has it, of a machine with one GPU that tells its load and one slice that does not."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801 - the module's own name
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return str(index)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != "MIG-1":
+            raise self.NVMLError("no such device")
+        return uuid
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(used=1_000, total=4_000)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        if handle == "MIG-1":
+            raise self.NVMLError_NotSupported("not on a slice")
+        return SimpleNamespace(gpu=75)
+
+
+def test_a_gpu_tells_its_memory_and_its_load_where_it_can() -> None:
+    meter = GpuMeter(Driver())
+    assert meter.read("cuda:0") == GpuReading(1_000, 4_000, 0.75)
+    assert meter.read("cuda:MIG-1") == GpuReading(1_000, 4_000, None)
+    assert meter.read("cuda:GPU-gone") is None
+    # One that cannot be asked does not silence the others.
+    assert meter.read("cuda:0") is not None
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a driver")
+def test_without_a_driver_there_are_no_figures_of_a_gpu_and_no_fault() -> None:
+    assert GpuMeter().read("cuda:0") is None
