@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
 FOREIGN_REJECTED = "foreign_rejected"
 _NO_LIMIT = 1_000_000_000
+_RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 2.0
 
 
 class SlotStore(Protocol):
@@ -80,6 +83,26 @@ class Release:
 
 Debt = Finish | TryAgain | Release
 OnSettled = Callable[[Finish, Sequence[Settled], float], None]
+
+
+class Absence:
+    """A store that is away, and when to try it again (monotonic): after 0.1 s, 0.2 s ... 2 s, each up to half shorter."""
+
+    def __init__(self) -> None:
+        self._tries = 0
+        self.try_at = float("-inf")
+
+    def failed(self, now: float) -> bool:
+        """One more call without an answer; whether it is the first."""
+        delay_s = min(RETRY_MOST_S, _RETRY_FIRST_S * 2**self._tries)
+        self._tries = min(self._tries + 1, 10)
+        self.try_at = now + delay_s * random.uniform(0.5, 1.0)
+        return self._tries == 1
+
+    def over(self) -> bool:
+        """The store answered; whether it was away before."""
+        was_away, self._tries = self._tries > 0, 0
+        return was_away
 
 
 class Exchange:

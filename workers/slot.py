@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.announce import slot_info
 from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
 from penstock.workers.devices.pins import Pin
-from penstock.workers.exchange import Exchange, Finish, Release, TryAgain
+from penstock.workers.exchange import RETRY_MOST_S, Absence, Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
 from penstock.workers.inputs import INPUT_MISSING, with_inputs
 from penstock.workers.keeper import Cause, Event, Gone, Keeper, Lost, Ran, Unloadable, Up
@@ -40,7 +39,6 @@ BATCH_LOST = "batch_lost"
 SLOT_FAULT = "slot_fault"
 MISCOUNTED = "answered with a wrong number of outcomes"
 
-_RETRY_STORE_S = (0.1, 2.0)
 _SETTLE_LATE_S = 5.0
 
 
@@ -63,8 +61,7 @@ class Slot:
         )
         self._ear_fd: int | None = None
         self._waiting: list[Held] = []
-        self._store_at = float("-inf")
-        self._store_tries = 0
+        self._absence = Absence()
         self._unsure = False
         self._lapsed = False
         self._fenced = ""
@@ -143,9 +140,9 @@ class Slot:
         """How long nothing needs to be done unless something happens."""
         times = [now + IDLE_POLL_S, self._keeper.due_at()]
         if self._exchange.owes or self.lease.ear is None:
-            times.append(self._store_at)
+            times.append(self._absence.try_at)
         if self._may_claim:
-            times.append(max(self._store_at, self._batcher.ask_at(now, self._keeper.busy())))
+            times.append(max(self._absence.try_at, self._batcher.ask_at(now, self._keeper.busy())))
         if self._drain_by is not None:
             times.append(self._drain_by)
         return max(0.0, min(times) - now)
@@ -277,7 +274,7 @@ class Slot:
     def _start_over(self) -> None:
         self._abandon()
         # A fault that repeats must not take a whole core.
-        time.sleep(_RETRY_STORE_S[1] / 4)
+        time.sleep(RETRY_MOST_S / 4)
 
     @property
     def _may_claim(self) -> bool:
@@ -291,7 +288,7 @@ class Slot:
 
     def _trade(self) -> None:
         now = time.monotonic()
-        if now < self._store_at:
+        if now < self._absence.try_at:
             return
         request: ClaimRequest | None = None
         try:
@@ -334,18 +331,13 @@ class Slot:
         )
 
     def _back_off(self, error: StoreUnavailable) -> None:
-        if not self._store_tries:
+        if self._absence.failed(time.monotonic()):
             log.warning(STORE_AWAY, model=self.spec.name, error=str(error))
         self._tell(lambda observer: observer.store_failed("slot"))
-        least, most = _RETRY_STORE_S
-        delay = min(most, least * 2**self._store_tries)
-        self._store_tries = min(self._store_tries + 1, 10)
-        self._store_at = time.monotonic() + delay * random.uniform(0.5, 1.0)
 
     def _store_answers(self) -> None:
-        if self._store_tries:
+        if self._absence.over():
             log.info(STORE_BACK, model=self.spec.name)
-            self._store_tries = 0
 
     def _accept(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()

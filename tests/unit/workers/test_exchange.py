@@ -12,7 +12,7 @@ from penstock.broker.store import ReleaseReason
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload
 from penstock.job_id import JobId
-from penstock.workers.exchange import Exchange, Finish, Release
+from penstock.workers.exchange import Absence, Exchange, Finish, Release
 from penstock.workers.settle import blob_name
 
 ID = JobId("0" * 26, "m")
@@ -170,3 +170,13 @@ def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_
     exchange.owe(Finish((Ending(ID, "t", state),), "w", BatchStamp(), inputs=(name,)))
     exchange.trade(None)
     assert (blobs.local_path(name) is None) is deleted
+
+
+def test_a_store_that_is_away_is_tried_ever_more_seldom_up_to_two_seconds_until_it_answers() -> None:
+    absence = Absence()
+    assert [absence.failed(100.0) for _ in range(12)] == [True] + [False] * 11
+    assert 101.0 <= absence.try_at <= 102.0
+    assert absence.over()
+    assert not absence.over()
+    assert absence.failed(200.0)
+    assert 200.05 <= absence.try_at <= 200.1
