@@ -42,7 +42,7 @@ _REASONS = {
     "rate_limited": "quota",
     "quota_spent": "quota",
 }
-_METHODS = frozenset({"GET", "POST", "DELETE"})
+_METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 
 
 # A second series per figure for the moment it was first counted: nobody asks for it.
