@@ -30,13 +30,14 @@ class Loaded:
     output_schema: dict[str, Any] | None = None
     provider: str = ""
 
-    @property
-    def padding_ratio(self) -> Callable[[], float | None] | None:
-        """The handler's own method of that name, where it has one.
+    def padding_ratio(self) -> float | None:
+        """Which share of the batch just run was padding, 0 to 1, from the handler's property or method of that name.
 
-        Called after each `inference`: which share of the batch just run was padding, 0 to 1; None where that is not known.
+        None where it has none or does not know. Asked after each `inference`.
         """
-        return getattr(self.handler, "padding_ratio", None)
+        told: Any = getattr(self.handler, "padding_ratio", None)
+        told = told() if callable(told) else told
+        return None if told is None else min(1.0, max(0.0, float(told)))
 
     def info(self) -> VersionInfo:
         """What the workers announce of this version."""

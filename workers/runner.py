@@ -103,12 +103,8 @@ def infer(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Flow:
 
 def _padding(loaded: Loaded) -> float | None:
     """What the handler says of the batch just run. A fault of it costs the figure and not the batch."""
-    tell = loaded.padding_ratio
-    if tell is None:
-        return None
     try:
-        told = tell()
-        return None if told is None else min(1.0, max(0.0, float(told)))
+        return loaded.padding_ratio()
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         sys.stderr.write(f"padding_ratio raised {type(error).__name__}: {error}\n")
         return None

@@ -198,8 +198,9 @@ class Story:
         ledger.ended["failed"] += 1
         a.await_ended(ledger.accepted)
         # The child that crashed is back.
-        eventually(lambda: scraped(a.port)("slots_ready", model=MODEL) == 2.0)
         ledger.loads += 1
+        workers = [self._ports[name] for name in ("w1", "w2")]
+        eventually(lambda: increase("model_load_seconds_count", *map(scraped, workers)) == ledger.loads, timeout_s=30.0)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,9 @@ def test_a_worker_tells_of_its_slots_now(ledger: Ledger) -> None:
     last = ledger.workers[-1]
     assert last("worker_up", model=MODEL) == 1.0
     assert last("child_resident_bytes", model=MODEL, slot="0") > 1_000_000
-    assert time.time() - 120.0 < last("worker_last_consumed_timestamp_seconds", model=MODEL) <= time.time()
+    # Which of the two took the last jobs is chance.
+    consumed = max(life("worker_last_consumed_timestamp_seconds", model=MODEL) for life in ledger.workers)
+    assert time.time() - 300.0 < consumed <= time.time()
 
 
 def documented() -> dict[str, tuple[str, str, set[str]]]:

@@ -93,6 +93,14 @@ def test_a_handler_may_tell_how_much_of_its_batch_was_padding(told: Any, seen: f
     assert run_batch(replace(model(echo), handler=Padded(told)), numbers(1)).padding == seen
 
 
+class PaddedByProperty(Handler):
+    padding_ratio = 0.5
+
+
+def test_its_padding_may_be_a_property_too() -> None:
+    assert run_batch(replace(model(echo), handler=PaddedByProperty()), numbers(1)).padding == 0.5
+
+
 def test_a_handler_that_tells_nothing_of_padding_is_not_asked() -> None:
     assert run_batch(model(echo), numbers(1)).padding is None
 
