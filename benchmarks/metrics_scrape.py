@@ -89,7 +89,7 @@ def _work(metrics: Metrics, spec: ModelSpec) -> None:
     metrics.loaded(spec, 1.0)
     for cause in Cause:
         metrics.lost(spec, cause)
-    for why in ("crashed", "timeout", "recycled", "unloadable"):
+    for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
         metrics.child_ended(spec, why)
 
 

@@ -67,7 +67,7 @@ class Unloadable:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The child is: `crashed`, `timeout` (killed by us), `recycled` (worn) or `unloadable`."""
+    """The child is: `crashed`, `timeout` (killed by us), `recycled` (worn), `device` (its device failed) or `unloadable`."""
 
     why: str
 
@@ -352,6 +352,8 @@ class Keeper:
     def _exit(self) -> str:
         if self._recycled or self._hung:
             return "recycled" if self._recycled else "timeout"
+        if self._fault:
+            return "device"
         return "crashed" if self.state == "ready" else "unloadable"
 
     def _blame(self, child: ChildProcess) -> list[tuple[Held, Cause]]:

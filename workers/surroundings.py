@@ -29,7 +29,7 @@ class Observer:
         """A batch did not come back."""
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:
-        """A child is gone: `crashed`, `timeout`, `recycled` or `unloadable`. Not one that was stopped with its slot."""
+        """A child is gone: `crashed`, `timeout`, `recycled`, `device` or `unloadable`. Not one stopped with its slot."""
 
     def lease_lost(self, spec: ModelSpec, how: str) -> None:
         """`lost`: the store took it back; `lapsed`: not confirmed in time."""

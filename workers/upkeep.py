@@ -17,6 +17,7 @@ import penstock
 from penstock.broker.records import Repair, SweepReport
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo
+from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.gpu_meter import GpuMeter
 
 Once = Callable[[float], float | None]
@@ -39,7 +40,7 @@ class Upkeep:
         self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
         build = Gauge("penstock_build_info", "Always 1; the version runs here.", ["version"], registry=registry)
         build.labels(penstock.__version__).set(1)
-        registry.register(_SlotGauges(worker, slots, GpuMeter()))
+        registry.register(_SlotGauges(worker, slots, GpuMeter(PyNvml())))
 
     def swept(self, report: SweepReport) -> None:
         self._sweeps.inc()
@@ -87,7 +88,7 @@ class _SlotGauges(Collector):
         slots = self._slots()
         yield self._up(slots)
         yield _resident(slots)
-        yield from self._devices(sorted({slot.device for slot in slots} - {"cpu"}))
+        yield from self._devices(sorted({slot.device_uuid for slot in slots} - {""}))
 
     def _up(self, slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
         up = GaugeMetricFamily("penstock_worker_up", "Ready slots.", labels=("model", "worker"))

@@ -5,8 +5,8 @@ import socket
 import time
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -17,9 +17,10 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
+from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.exchange import Finish
 from penstock.workers.frames import Done
-from penstock.workers.gpu_meter import GpuMeter, GpuReading, physical
+from penstock.workers.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.histograms import Histogram
 from penstock.workers.keeper import Cause
 from penstock.workers.metrics import DETAILED_MODELS, Metrics
@@ -112,7 +113,7 @@ def worked(metrics: Metrics, models: list[str]) -> None:
         metrics.loaded(spec, 1.0)
         for cause in Cause:
             metrics.lost(spec, cause)
-        for why in ("crashed", "timeout", "recycled", "unloadable"):
+        for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
             metrics.child_ended(spec, why)
         for how in ("lost", "lapsed"):
             metrics.lease_lost(spec, how)
@@ -177,20 +178,6 @@ def test_the_memory_of_a_child_between_two_lives_is_left_out() -> None:
     assert metrics.registry.get_sample_value("penstock_worker_up", {"model": "m", "worker": "w"}) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("device", "visible", "known_as"),
-    [
-        ("cuda", None, "0"),
-        ("cuda:1", None, "1"),
-        ("cuda:1", "3, GPU-ab", "GPU-ab"),
-        ("cuda:GPU-cd", "3", "GPU-cd"),
-        ("cuda:2", "", "2"),
-    ],
-)
-def test_a_gpu_is_asked_for_by_the_name_its_driver_has_for_it(device: str, visible: str | None, known_as: str) -> None:
-    assert physical(device, visible) == known_as
-
-
 def test_a_histogram_counts_what_lies_at_a_bound_as_below_it() -> None:
     histogram = Histogram((1.0, 2.0))
     histogram.observe_all([0.5, 1.0, 1.5, 9.0])
@@ -198,40 +185,47 @@ def test_a_histogram_counts_what_lies_at_a_bound_as_below_it() -> None:
 
 
 class Driver:
-    """NVML as its Python module has it, of a machine with one GPU that tells its load and one slice that does not."""
+    """A driver of one GPU that tells its load and one slice that does not."""
 
-    class NVMLError(Exception):
-        pass
+    def __init__(self) -> None:
+        self.awake = True
 
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801 - the module's own name
-        pass
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return str(index)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != "MIG-1":
-            raise self.NVMLError("no such device")
-        return uuid
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(used=1_000, total=4_000)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        if handle == "MIG-1":
-            raise self.NVMLError_NotSupported("not on a slice")
-        return SimpleNamespace(gpu=75)
+    def ask(self, name: str, *arguments: Any) -> Any:
+        match name, *arguments:
+            case ("Init",) if self.awake:
+                return None
+            case ("DeviceGetHandleByUUID", "GPU-1" | "MIG-1" as uuid):
+                return uuid
+            case ("DeviceGetMemoryInfo", _):
+                return SimpleNamespace(used=1_000, total=4_000)
+            case ("DeviceGetUtilizationRates", "GPU-1"):
+                return SimpleNamespace(gpu=75)
+        raise NvmlRefused(f"NVML says: Not Supported ({name})")
 
 
 def test_a_gpu_tells_its_memory_and_its_load_where_it_can() -> None:
     meter = GpuMeter(Driver())
-    assert meter.read("cuda:0") == GpuReading(1_000, 4_000, 0.75)
-    assert meter.read("cuda:MIG-1") == GpuReading(1_000, 4_000, None)
-    assert meter.read("cuda:GPU-gone") is None
+    assert meter.read("GPU-1") == GpuReading(1_000, 4_000, 0.75)
+    assert meter.read("MIG-1") == GpuReading(1_000, 4_000, None)
+    assert meter.read("GPU-gone") is None
     # One that cannot be asked does not silence the others.
-    assert meter.read("cuda:0") is not None
+    assert meter.read("GPU-1") is not None
 
 
-@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a driver")
-def test_without_a_driver_there_are_no_figures_of_a_gpu_and_no_fault() -> None:
-    assert GpuMeter().read("cuda:0") is None
+def test_a_driver_that_is_away_is_asked_again() -> None:
+    driver = Driver()
+    driver.awake = False
+    meter = GpuMeter(driver)
+    assert meter.read("GPU-1") is None
+    driver.awake = True
+    assert meter.read("GPU-1") is not None
+
+
+def test_the_scrape_names_a_device_once_however_many_slots_are_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr(PyNvml, "ask", lambda self, name, *arguments: driver.ask(name, *arguments))
+    metrics = Metrics("w")
+    on_gpu = SlotInfo("m", "1", "ready", device="cuda:0", device_uuid="GPU-1")
+    Upkeep("w", metrics.registry, slots=lambda: [on_gpu, on_gpu], store_failed=metrics.store_failed)
+    assert metrics.registry.get_sample_value("penstock_device_memory_used_bytes", {"device": "GPU-1"}) == 1_000.0
+    assert metrics.registry.get_sample_value("penstock_device_utilization_ratio", {"device": "GPU-1"}) == 0.75
