@@ -50,11 +50,13 @@ class Rollouts:
 
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2", "source": "path in worker.model_dir", ...}` and any key of a version's settings."""
+        if not MODEL_NAME.fullmatch(model):
+            raise unknown_model(model, self._registry.models)
         body = await _body(request)
         version = _name(body.pop("version", None), "version")
         checked_source(body.get("source"))
         _check_table(body)
-        info = self._info(_name(model, "model"))
+        info = self._info(model)
 
         def change(rollout: Rollout) -> Rollout:
             check_load(info, rollout, version)
@@ -67,9 +69,9 @@ class Rollouts:
 
     async def switch(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2"}`: what callers get that name no version, once every gateway has heard of it (a second)."""
-        version = _name((await _body(request)).get("version"), "version")
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
+        version = _name((await _body(request)).get("version"), "version")
         found = entry.versions.get(version)
         check_switch(entry.info, version, ready_slots=found.capacity.ready_slots if found else 0)
         await self._change(model, lambda rollout: rollout.switch(version))
