@@ -85,6 +85,8 @@ class ModelSpec:
     placement: str = "dedicated"
     device_memory_bytes: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
+    task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     warm_up: bool = True
 

@@ -36,6 +36,7 @@ Name = Annotated[str, AfterValidator(_named)]
 Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Task = Literal["", "image-classification", "segmentation", "object-detection", "text-classification", "text-embedding"]
 
 
 class StoreSettings(Table):
@@ -103,6 +104,7 @@ class VersionSettings(Table):
     placement: Literal["dedicated", "shared"] = "dedicated"
     device_memory_bytes: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+    task: Task = ""
     runtime: Literal["auto", "torch", "onnx", "tensorrt"] = "auto"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
@@ -243,7 +245,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", *_PLACE, "options", "warm_up")},
+        **{key: table[key] for key in ("source", *_PLACE, "options", "task", "warm_up")},
     )
 
 

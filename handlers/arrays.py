@@ -95,15 +95,19 @@ class ArrayHandler(Handler):
 
     def run_stack(self, items: list[Arrays]) -> list[Arrays]:
         """One call of the model on items of equal shapes; one `{output name: array}` per item."""
+        results = self.run_arrays(self._feed(items))
+        return [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
+
+    def run_arrays(self, feed: dict[str, Any]) -> Arrays:
+        """One call of the model on arrays that have the items as first axis, and so have its outputs."""
         import numpy as np
 
-        results = self.runtime.run(self._feed(items))
+        count = len(next(iter(feed.values())))
+        results = self.runtime.run(feed)
         for name, result in results.items():
-            if not np.ndim(result) or len(result) != len(items):
-                raise HandlerContractError(
-                    f"output {name} has shape {np.shape(result)} for {len(items)} items, not one row each"
-                )
-        return [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
+            if not np.ndim(result) or len(result) != count:
+                raise HandlerContractError(f"output {name} has shape {np.shape(result)} for {count} items, not one row each")
+        return results
 
     def _feed(self, items: list[Any]) -> dict[str, Any]:
         """Every input of the items as one array; those already on the device are left to the runtime."""

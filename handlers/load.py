@@ -20,6 +20,7 @@ from penstock.handlers.media import Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.runtimes.runtime import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
+from penstock.handlers.tasks.catalogue import task_class
 from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
@@ -44,14 +45,16 @@ def load(
     device: str = "cpu",
     threads: int = 1,
     options: dict[str, Any] | None = None,
+    task: str = "",
     runtime: RuntimeOptions | None = None,
     max_batch_size: int | None = None,
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
 
-    Without `max_batch_size` the one that the code declares holds.
+    `task` is a built-in task (docs/tasks.md) to put around a model file. Without `max_batch_size` the one that the code declares
+    holds.
     """
-    found = declare(source)
+    found = declare(source, task=task)
     largest = max_batch_size or found.declared.max_batch_size or BatchPolicy().max_batch_size
     context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
     # Before the weights: a type that cannot be read is known in a millisecond.
@@ -59,10 +62,15 @@ def load(
     return _assemble(found, _initialized(found, context), context, codec=codec)
 
 
-def declare(source: str) -> Declaration:
+def declare(source: str, *, task: str = "") -> Declaration:
     """What the code named by `source` declares. Runs the module's top level, never `initialize`."""
     if is_model_file(source):
-        return _model_file(Path(source))
+        return _model_file(Path(source), task)
+    if task:
+        raise HandlerLoadError(
+            f"task {task!r} goes with a model file such as model.onnx, and {source} is code; "
+            "leave task out and subclass the task's class there (docs/tasks.md)"
+        )
     file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "")
     if not file.endswith(".py"):
         return _from_module(source)
@@ -79,10 +87,12 @@ def _from_module(source: str) -> Declaration:
     return _declaration(_pick(module, name, module_name), folder)
 
 
-def _model_file(path: Path) -> Declaration:
+def _model_file(path: Path, task: str) -> Declaration:
     if not path.exists():
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
-    handler = type("ModelFile", (ArrayHandler,), {"model_file": path.name, "__doc__": f"The model file {path.name}."})
+    base = task_class(task) if task else ArrayHandler
+    words = f"The model file {path.name}." if not task else base.__doc__
+    handler = type("ModelFile", (base,), {"model_file": path.name, "__doc__": words})
     return _declaration(handler, path.resolve().parent)
 
 

@@ -166,6 +166,7 @@ def _load(order: Load) -> tuple[Loaded, Ready]:
         device=order.device,
         threads=order.threads,
         options=order.options,
+        task=order.task,
         runtime=order.runtime,
         max_batch_size=order.max_batch_size,
     )

@@ -29,6 +29,7 @@ class Load(Struct, tag="load", array_like=True):
     max_batch_size: int = 8
     memory_limit_bytes: int = 0
     options: dict[str, Any] = {}
+    task: str = ""
     runtime: RuntimeOptions = RuntimeOptions()
     warm_up: bool = True
     warm_budget_s: float = 60.0

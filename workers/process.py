@@ -176,6 +176,7 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> Load:
         max_batch_size=max_batch_size,
         memory_limit_bytes=spec.limits.memory_limit_bytes or 0,
         options=spec.options,
+        task=spec.task,
         runtime=spec.runtime,
         warm_up=spec.warm_up,
         warm_budget_s=spec.limits.load_timeout_s / 2,

@@ -1,0 +1,24 @@
+"""The tasks by the names that penstock.toml gives them. A task's module is imported when it is chosen."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.arrays import ArrayHandler
+
+TASKS = {
+    "image-classification": "ImageClassification",
+    "segmentation": "Segmentation",
+    "object-detection": "ObjectDetection",
+    "text-classification": "TextClassification",
+    "text-embedding": "TextEmbedding",
+}
+
+
+def task_class(task: str) -> type[ArrayHandler]:
+    """The handler class of a task; raises `HandlerLoadError` for a name that is none."""
+    if task not in TASKS:
+        raise HandlerLoadError(f"there is no task {task!r}; the tasks are {', '.join(TASKS)}")
+    found: type[ArrayHandler] = getattr(import_module(f"penstock.handlers.tasks.{task.replace('-', '_')}"), TASKS[task])
+    return found

@@ -1,0 +1,190 @@
+"""What the image tasks share: options, decoding on the CPU beside the device, the way back to the image's own pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+from msgspec import Meta
+
+from penstock.errors import HandlerLoadError, InvalidInput
+from penstock.handlers.arrays import ArrayHandler
+from penstock.handlers.handler import Context, Failure
+from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.tasks.images import (
+    MAX_PIXELS,
+    PILLOW_MAX_PIXELS,
+    Fit,
+    Format,
+    Frame,
+    Mode,
+    Placement,
+    framed,
+    image_bytes,
+)
+from penstock.handlers.tasks.options import TaskOptions, checked_output, read_options
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+Count = Annotated[int, Meta(ge=1)]
+Layout = Literal["auto", "CHW", "HWC"]
+
+_SIDE = 224
+# Of the images ImageNet networks were trained on, from 0 to 1 (torchvision.transforms).
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_STD = (0.229, 0.224, 0.225)
+IMAGE_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "object", "properties": {"image": {"type": "string"}}, "required": ["image"]},
+        {"type": "object", "properties": {"b64": {"type": "string"}}, "required": ["b64"]},
+        {"type": "string", "description": "base64 or a data URL"},
+    ]
+}
+
+
+class ImageOptions(TaskOptions, kw_only=True, frozen=True):
+    """`size` is a side or (height, width); without it the model's own, else 224. `mean` and `std` are of values from 0 to 1;
+    without them ImageNet's for RGB and none for grey. `max_pixels` bounds what an image may claim to be."""
+
+    size: Count | tuple[Count, Count] | None = None
+    fit: Fit = "crop"
+    crop_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.875
+    mode: Mode | Literal["auto"] = "auto"
+    layout: Layout = "auto"
+    mean: tuple[float, ...] | None = None
+    std: tuple[Annotated[float, Meta(gt=0)], ...] | None = None
+    formats: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
+    max_pixels: Annotated[int, Meta(ge=1, le=PILLOW_MAX_PIXELS)] = MAX_PIXELS
+
+
+class Prepared(NamedTuple):
+    """One image as the model takes it, and where it lies in the model's frame."""
+
+    arrays: Arrays
+    place: Placement
+
+
+class Answered(NamedTuple):
+    """One image's outputs, without batch axis."""
+
+    outputs: Arrays
+    place: Placement
+
+
+class ImageTask(ArrayHandler):
+    """A model with one image as input. Subclasses give `defaults` (their options) and write `answer`."""
+
+    # Raw bytes before JSON: what comes without a Content-Type is the image file.
+    accepts: ClassVar[tuple[str, ...] | None] = ("image/*", "application/octet-stream", "application/json", "text/plain")
+    defaults: ClassVar[ImageOptions] = ImageOptions()
+    task: ClassVar[str] = "the task"
+    # The output to read where the model has several and the options name none; else its first.
+    usual_output: ClassVar[str] = ""
+
+    def initialize(self, context: Context, /) -> None:
+        """Raises `HandlerLoadError` also for options that are unknown or contradict the model's input."""
+        self.options = read_options(self.defaults, context.options, task=self.task)
+        super().initialize(context)
+        self.output = checked_output(self.runtime.outputs, self.options.output, self.usual_output)
+        self.port = chosen_port(self.runtime.inputs, self.options.input, task=self.task)
+        self.channels_last = _channels_last(self.port, self.options.layout)
+        self.frame = _frame(self.options, self.port, channels_last=self.channels_last)
+        self._scale, self._shift = _normalization(self.options, self.frame.mode, self.port.dtype)
+        self._pool = ThreadPoolExecutor(context.threads, "decode") if context.threads > 1 else None
+        self.input_schema = IMAGE_SCHEMA
+        self.sample = blank(self.frame)
+
+    def preprocess(self, inputs: list[Any], /) -> list[Any]:
+        # Pillow decodes and resizes without the interpreter's lock.
+        if self._pool is None or len(inputs) == 1:
+            return [self._prepared(value) for value in inputs]
+        return list(self._pool.map(self._prepared, inputs))
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        outputs = super().inference([item.arrays for item in batch])
+        return [Answered(output, item.place) for output, item in zip(outputs, batch, strict=True)]
+
+    def postprocess(self, outputs: list[Any], /) -> list[Any]:
+        return [self.answer(answered.outputs, answered.place) for answered in outputs]
+
+    def answer(self, outputs: Arrays, place: Placement) -> Any:
+        """What the caller gets for one image."""
+        raise NotImplementedError(f"{type(self).__name__} has no answer(self, outputs, place) method")
+
+    def _prepared(self, value: Any) -> Prepared | Failure:
+        try:
+            pixels, place = framed(image_bytes(value), self.frame)
+        except InvalidInput as error:
+            return Failure(error.message, error.kind)
+        return Prepared({self.port.name: self._normalized(pixels)}, place)
+
+    def _normalized(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        import numpy as np
+
+        values = pixels if self._scale is None else pixels * self._scale + self._shift
+        ordered = values if self.channels_last else values.transpose(2, 0, 1)
+        return np.ascontiguousarray(ordered, dtype=self.port.dtype)
+
+
+def chosen_port(ports: Sequence[Port], wish: str, *, task: str) -> Port:
+    """The model's input called `wish`, or its only one."""
+    found = [port for port in ports if wish in ("", port.name)]
+    if len(ports) == 1 and found:
+        return found[0]
+    names = ", ".join(port.name for port in ports)
+    raise HandlerLoadError(f"{task} feeds a model one input, but this one takes {names}; write a handler that gives it all")
+
+
+def blank(frame: Frame) -> bytes:
+    """A black image of the frame's size as a file: what a worker warms up with."""
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    form = "PNG" if "PNG" in frame.formats else frame.formats[0]
+    Image.new(frame.mode, (frame.width, frame.height)).save(buffer, form)
+    return buffer.getvalue()
+
+
+def _channels_last(port: Port, layout: Layout) -> bool:
+    shape = port.shape
+    if layout == "auto":
+        return len(shape) == 3 and shape[0] not in (1, 3, None) and shape[2] in (1, 3)
+    return layout == "HWC"
+
+
+def _frame(options: ImageOptions, port: Port, *, channels_last: bool) -> Frame:
+    # A runtime that knows nothing of its model's shapes (TorchScript) says so with another number of axes.
+    shape = port.shape if len(port.shape) == 3 else (None, None, None)
+    depth, own = (shape[2], shape[:2]) if channels_last else (shape[0], shape[1:])
+    wanted = (options.size, options.size) if isinstance(options.size, int) else options.size or (None, None)
+    for side, given in zip(own, wanted, strict=True):
+        if side and given and side != given:
+            raise HandlerLoadError(f"option size asks for {given}, but the model's input {port.name} takes {side}")
+    height, width = ((given or side or _SIDE) for given, side in zip(wanted, own, strict=True))
+    if depth not in (None, 1, 3) or (options.mode != "auto" and depth not in (None, len(options.mode))):
+        raise HandlerLoadError(f"the model's input {port.name} has {depth} channels; mode {options.mode} cannot fill them")
+    mode: Mode = options.mode if options.mode != "auto" else ("L" if depth == 1 else "RGB")
+    return Frame(width, height, options.fit, options.crop_ratio, mode, options.formats, options.max_pixels)
+
+
+def _normalization(options: ImageOptions, mode: Mode, dtype: str) -> tuple[Any, Any]:
+    """Factor and summand per channel for values from 0 to 255; none where the model takes them as they are."""
+    import numpy as np
+
+    if np.dtype(dtype).kind in "iu":
+        if options.mean or options.std:
+            raise HandlerLoadError(f"the model takes pixels as {dtype}, so mean and std do not apply; leave them out")
+        return None, None
+    colored = mode == "RGB"
+    mean = options.mean if options.mean is not None else _IMAGENET_MEAN if colored else (0.0,)
+    std = options.std if options.std is not None else _IMAGENET_STD if colored else (1.0,)
+    if {len(mean), len(std)} - {1, len(mode)}:
+        raise HandlerLoadError(f"mean and std have {len(mean)} and {len(std)} values; an image in {mode} has {len(mode)}")
+    scale = np.array([1 / (255 * value) for value in std], dtype=np.float32)
+    return scale, np.array([-value for value in mean], dtype=np.float32) / np.array(std, dtype=np.float32)

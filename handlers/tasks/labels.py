@@ -1,0 +1,94 @@
+"""Names of classes, and scores turned into the best of them. Arrays of one item each, no batch axis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from penstock.errors import HandlerLoadError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Activation = Literal["softmax", "sigmoid", "none"]
+# TorchServe's name for the file; taken without being asked for, so that its model folders work as they are.
+USUAL_FILE = "index_to_name.json"
+_SHAPES = 'a list of names, {"0": "name"}, {"0": ["id", "name"]} or {"object_type_names": [...]}'
+
+
+class Labels:
+    """The name of each class id. An id without a name is called by its number."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._names = _distinct(names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        return (self._names[index] if 0 <= index < len(self._names) else "") or str(index)
+
+
+def read_labels(folder: Path, name: str) -> Labels:
+    """From the file `name` in `folder`: .json, or one name per line. Without a name, `index_to_name.json` if it is there."""
+    path = folder / (name or USUAL_FILE)
+    if not name and not path.exists():
+        return Labels()
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HandlerLoadError(f"the labels file {path} cannot be read: {error}; it is looked for next to the model") from error
+    if path.suffix != ".json":
+        return Labels([line.strip() for line in text.splitlines()])
+    return Labels(_from_json(path, text))
+
+
+def _from_json(path: Path, text: str) -> list[str]:
+    try:
+        given = msgspec.json.decode(text)
+        names = given["object_type_names"] if isinstance(given, dict) and "object_type_names" in given else given
+        by_id = {int(key): value for key, value in names.items()} if isinstance(names, dict) else dict(enumerate(names))
+        found = [_name(by_id.get(index, "")) for index in range(max(by_id, default=-1) + 1)]
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise HandlerLoadError(f"the labels file {path} is not {_SHAPES}: {error}") from error
+    return found
+
+
+def _name(value: Any) -> str:
+    """A name, or the last of a list such as ["n01440764", "tench"]."""
+    return str(value[-1]) if isinstance(value, list) and value else str(value)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """ImageNet has two cranes: an object with names as keys would lose one, so the later ones carry their id."""
+    seen: Counter[str] = Counter()
+    found = []
+    for index, name in enumerate(names):
+        found.append(f"{name} ({index})" if name and seen[name] else name)
+        seen[name] += 1
+    return found
+
+
+def activated(scores: NDArray[Any], activation: Activation) -> NDArray[Any]:
+    """Scores as probabilities, in float32 at least: over the last axis (softmax) or each for itself (sigmoid)."""
+    import numpy as np
+
+    values = np.asarray(scores, dtype=np.result_type(scores, np.float32))
+    if activation == "none":
+        return values
+    if activation == "sigmoid":
+        # By tanh: exp overflows for large negative scores.
+        return 0.5 * (1.0 + np.tanh(0.5 * values))
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def best(values: NDArray[Any], count: int, labels: Labels) -> dict[str, float]:
+    """The `count` highest values by name, best first; equal values in the order of their ids."""
+    flat = values.reshape(-1)
+    order = (-flat).argsort(kind="stable")[:count]
+    return {labels.name(int(index)): float(flat[index]) for index in order}

@@ -1,0 +1,136 @@
+"""Which class each pixel of an image belongs to."""
+
+from __future__ import annotations
+
+import io
+from base64 import b64encode
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
+from penstock.handlers.handler import Context, Failure
+from penstock.handlers.tasks.image_task import ImageOptions, ImageTask
+from penstock.handlers.tasks.images import Fit, Placement
+from penstock.handlers.tasks.labels import activated, read_labels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+# Nested lists take some 60 bytes a pixel in memory; an image may have fifty million.
+_MOST_LISTED = 4_000_000
+# A palette has 256 places.
+_PALETTE_CLASSES = 256
+
+
+class SegmentationOptions(ImageOptions, kw_only=True, frozen=True):
+    """`mask`: `base64` and `list` put it into the JSON, `png` answers with the PNG file alone, `torchserve` with [class,
+    probability] per pixel. `original_size`: as large as the image sent, else as the model sees it. `threshold` is for models
+    with one class, whose output is a score per pixel."""
+
+    fit: Fit = "stretch"
+    labels: str = ""
+    mask: Literal["base64", "list", "png", "torchserve"] = "base64"
+    original_size: bool = True
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+
+
+class Segmentation(ImageTask):
+    """Says for each pixel of an image what it shows: a mask of class ids, and the share of each class."""
+
+    task: ClassVar[str] = "segmentation"
+    usual_output: ClassVar[str] = "out"
+    defaults: ClassVar[SegmentationOptions] = SegmentationOptions()
+    options: SegmentationOptions
+
+    def initialize(self, context: Context, /) -> None:
+        super().initialize(context)
+        if self.options.fit == "crop":
+            raise HandlerLoadError("segmentation needs the whole image; set fit to stretch or letterbox")
+        self.labels = read_labels(context.folder, self.options.labels)
+
+    def answer(self, outputs: dict[str, Array], place: Placement) -> Any:
+        size = place.width * place.height if self.options.original_size else 0
+        if self.options.mask in ("list", "torchserve") and size > _MOST_LISTED:
+            said = f"a mask of {place.width} x {place.height} pixels is too large for a list"
+            return Failure(f"{said}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
+        classes, scores = self._classes(outputs[self.output])
+        ids = self._within(classes, place)
+        if self.options.mask == "torchserve":
+            return _pairs(ids, self._within(scores, place))
+        if self.options.mask == "png":
+            return palette_png(ids)
+        mask = ids.tolist() if self.options.mask == "list" else b64encode(palette_png(ids)).decode()
+        return {"width": ids.shape[1], "height": ids.shape[0], "classes": self._shares(ids), "mask": mask}
+
+    def _classes(self, output: Array) -> tuple[Array, Array]:
+        """Class id and its probability per pixel, from [C, H, W] scores, [1, H, W] or [H, W] logits of one class, or ids."""
+        import numpy as np
+
+        if output.ndim == 3 and output.shape[0] > 1:
+            chances = activated(output.transpose(1, 2, 0), "softmax")
+            return chances.argmax(axis=-1).astype(np.uint16), chances.max(axis=-1)
+        if output.ndim not in (2, 3):
+            raise HandlerContractError(f"a segmentation model answers [classes, height, width], not {list(output.shape)}")
+        plain = output.reshape(output.shape[-2:])
+        if plain.dtype.kind in "iu":
+            return plain, np.ones(plain.shape, np.float32)
+        chance = activated(plain, "sigmoid")
+        hit = chance >= self.options.threshold
+        return hit.astype(np.uint16), np.where(hit, chance, 1 - chance)
+
+    def _within(self, values: Array, place: Placement) -> Array:
+        """Without what lies beside the image, at the size asked for; each pixel takes its nearest neighbour's class."""
+        import numpy as np
+
+        rows, columns = values.shape
+        # The mask may be coarser than the frame: the model's own stride.
+        per_row, per_column = rows / self.frame.height, columns / self.frame.width
+        top, left = place.top * per_row, place.left * per_column
+        tall, wide = place.height * place.scale_y * per_row, place.width * place.scale_x * per_column
+        height, width = (
+            (place.height, place.width) if self.options.original_size else (max(1, round(tall)), max(1, round(wide)))
+        )
+        ys = (top + (np.arange(height) + 0.5) * tall / height).astype(np.int64).clip(0, rows - 1)
+        xs = (left + (np.arange(width) + 0.5) * wide / width).astype(np.int64).clip(0, columns - 1)
+        return np.asarray(values[ys[:, None], xs])
+
+    def _shares(self, ids: Array) -> list[dict[str, Any]]:
+        """The classes seen, the largest first."""
+        import numpy as np
+
+        found, counts = np.unique(ids, return_counts=True)
+        seen = sorted(zip(counts.tolist(), found.tolist(), strict=True), key=lambda pair: -pair[0])
+        return [{"id": name, "label": self.labels.name(name), "share": count / ids.size} for count, name in seen]
+
+
+def palette_png(ids: Array) -> bytes:
+    """A PNG whose pixel values are the class ids, with a colour for each; raises `HandlerContractError` above 255."""
+    import numpy as np
+    from PIL import Image
+
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < _PALETTE_CLASSES:
+        raise HandlerContractError("a PNG mask holds the classes 0 to 255; set the option mask to list")
+    image = Image.fromarray(ids.astype(np.uint8))
+    image.putpalette(_colours())
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _colours() -> list[int]:
+    """The palette of PASCAL VOC: the bits of the class id spread over red, green and blue, from the highest bit down."""
+    colours = []
+    for index in range(_PALETTE_CLASSES):
+        for channel in range(3):
+            colours.append(sum(((index >> (3 * step + channel)) & 1) << (7 - step) for step in range(3)))
+    return colours
+
+
+def _pairs(ids: Array, scores: Array) -> list[list[list[float]]]:
+    import numpy as np
+
+    pairs: list[list[list[float]]] = np.stack([ids, scores], axis=-1).tolist()
+    return pairs

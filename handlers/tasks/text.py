@@ -1,0 +1,200 @@
+"""What the text tasks share: tokens from a tokenizer.json, and calls of texts of like length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+from msgspec import Meta, Struct
+
+from penstock.errors import HandlerLoadError, InvalidInput
+from penstock.handlers.arrays import ArrayHandler
+from penstock.handlers.handler import Context, Failure
+from penstock.handlers.tasks.options import TaskOptions, read_options
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Count = Annotated[int, Meta(ge=1)]
+
+# What the inputs of a text model are called: exporters, and the common training libraries.
+_ROLES = {
+    "input_ids": "ids",
+    "ids": "ids",
+    "tokens": "ids",
+    "attention_mask": "mask",
+    "mask": "mask",
+    "token_type_ids": "kinds",
+    "segment_ids": "kinds",
+}
+# The longest input of BERT and its kin; tokenizer.json says it where it knows better.
+_USUAL_MAX_TOKENS = 512
+
+
+class TextOptions(TaskOptions, kw_only=True, frozen=True):
+    """`max_tokens`: the tokenizer's own limit unless given, else 512. A longer text is cut, or refused if `too_long` says so.
+
+    Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens, of
+    which padding is a part.
+    """
+
+    tokenizer: str = "tokenizer.json"
+    max_tokens: Count | None = None
+    too_long: Literal["truncate", "refuse"] = "truncate"
+    rows_per_call: Count = 4
+    tokens_per_call: Count = 512
+
+
+class TextInput(Struct, forbid_unknown_fields=True):
+    """A text, for some models with a second one (`pair`)."""
+
+    text: str
+    pair: str | None = None
+
+
+class Tokens(NamedTuple):
+    """One text as ids, and for each the part (0 or 1) it belongs to."""
+
+    ids: Array
+    kinds: Array
+
+
+class TextTask(ArrayHandler):
+    """A model with token ids as input, and if it asks for them the mask and the parts. Subclasses write `rows`."""
+
+    accepts: ClassVar[tuple[str, ...] | None] = ("application/json", "text/plain")
+    max_batch_size: ClassVar[int | None] = 32
+    defaults: ClassVar[TextOptions] = TextOptions()
+    task: ClassVar[str] = "the task"
+    sample: Any = "A text of average length, so that the worker learns what a batch of each size costs."
+
+    def initialize(self, context: Context, /) -> None:
+        """Raises `HandlerLoadError` also for options that are unknown and for inputs that no text can fill."""
+        self.options = read_options(self.defaults, context.options, task=self.task)
+        super().initialize(context)
+        self._roles = _roles([port.name for port in self.runtime.inputs], self.options.input)
+        # An exported model may take one length only; then all are padded to it.
+        self._fixed_length = next((port.shape[0] for port in self.runtime.inputs if len(port.shape) == 1), None)
+        self._tokenizer, self._pad = _tokenizer(self.tokenizer_file(context))
+        self._limit = _limit(self._tokenizer, self.options, self._fixed_length)
+        self._rows_per_call = self.options.rows_per_call if self.runtime.stacks else 1
+        self._padded = self._filled = 0
+
+    def tokenizer_file(self, context: Context, /) -> Path:
+        """Where the tokenizer.json lies: by the option, next to the model."""
+        return context.folder / self.options.tokenizer
+
+    def preprocess(self, inputs: list[str | TextInput], /) -> list[Any]:
+        texts = [value if isinstance(value, str) else _both(value) for value in inputs]
+        return [self._tokens(encoding) for encoding in self._tokenizer.encode_batch(texts)]
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        """Short texts with short ones, and every answer back in its text's place."""
+        lengths = [len(tokens.ids) for tokens in batch]
+        answers: list[Any] = [None] * len(batch)
+        padded = 0
+        groups = by_length(lengths, rows_per_call=self._rows_per_call, tokens_per_call=self.options.tokens_per_call)
+        for places in groups:
+            mask, outputs = self._run([batch[place] for place in places])
+            padded += mask.size
+            for place, answer in zip(places, self.rows(outputs, mask), strict=True):
+                answers[place] = answer
+        self._padded, self._filled = padded, sum(lengths)
+        return answers
+
+    def rows(self, outputs: dict[str, Array], mask: Array) -> Sequence[Any]:
+        """What became of each text of one call. Arrays have the call's texts as first axis; `mask` is 1 where tokens are."""
+        raise NotImplementedError(f"{type(self).__name__} has no rows(self, outputs, mask) method")
+
+    def padding_ratio(self) -> float:
+        """The share of padding among the tokens of the last batch, from 0 to 1."""
+        return 1 - self._filled / self._padded if self._padded else 0.0
+
+    def _tokens(self, encoding: Any) -> Tokens | Failure:
+        import numpy as np
+
+        if len(encoding.ids) > self._limit:
+            return Failure(f"the text has {len(encoding.ids)} tokens, the model takes {self._limit}", InvalidInput.kind)
+        return Tokens(np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64))
+
+    def _run(self, group: list[Tokens]) -> tuple[Array, dict[str, Array]]:
+        """One call: the mask, and the model's outputs with the texts as first axis."""
+        import numpy as np
+
+        length = self._fixed_length or max(1, *(len(tokens.ids) for tokens in group))
+        filled = {
+            "ids": np.full((len(group), length), self._pad, dtype=np.int64),
+            "mask": np.zeros((len(group), length), dtype=np.int64),
+            "kinds": np.zeros((len(group), length), dtype=np.int64),
+        }
+        for row, tokens in enumerate(group):
+            end = len(tokens.ids)
+            filled["ids"][row, :end], filled["mask"][row, :end], filled["kinds"][row, :end] = tokens.ids, 1, tokens.kinds
+        feed = {port.name: filled[self._roles[port.name]].astype(port.dtype, copy=False) for port in self.runtime.inputs}
+        return filled["mask"], self.run_arrays(feed)
+
+
+def by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: int) -> list[list[int]]:
+    """Places of texts that run together, from the shortest up: as many as fit both bounds, at least one.
+
+    A call costs its rows times its longest text, so sorting is what keeps padding low.
+    """
+    groups: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        last = groups[-1] if groups else []
+        fits = len(last) < rows_per_call and (len(last) + 1) * lengths[place] <= tokens_per_call
+        if last and fits:
+            last.append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def _both(given: TextInput) -> Any:
+    return given.text if given.pair is None else (given.text, given.pair)
+
+
+def _roles(names: Sequence[str], wish: str) -> dict[str, str]:
+    """What each input of the model is fed with."""
+    roles = {name: "ids" if name == wish else _ROLES.get(name) for name in names}
+    strangers = [name for name, role in roles.items() if role is None]
+    if strangers or "ids" not in roles.values():
+        raise HandlerLoadError(
+            f"the model takes {', '.join(names)}; a text task feeds {', '.join(_ROLES)}. Name the input of token ids by the "
+            "option input, or write a handler that feeds the others"
+        )
+    return {name: role for name, role in roles.items() if role is not None}
+
+
+def _tokenizer(file: Path) -> tuple[Any, int]:
+    """The tokenizer, and the id to pad with."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise HandlerLoadError("text tasks need tokenizers, which is not installed; run: pip install tokenizers") from error
+    if not file.exists():
+        raise HandlerLoadError(
+            f"there is no tokenizer {file}; put the model's tokenizer.json next to it, or set the option tokenizer"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:
+        # The library raises plain Exception for a file that it cannot read.
+        raise HandlerLoadError(f"{file} is no tokenizer.json of the tokenizers library: {error}") from error
+    padding = tokenizer.padding
+    tokenizer.no_padding()
+    return tokenizer, int(padding["pad_id"]) if padding else 0
+
+
+def _limit(tokenizer: Any, options: TextOptions, fixed: int | None) -> int:
+    """The most tokens of one text; from here on the tokenizer cuts what is longer, or lets it through to be refused."""
+    own = tokenizer.truncation["max_length"] if tokenizer.truncation else _USUAL_MAX_TOKENS
+    limit = min(options.max_tokens or fixed or own, fixed or options.max_tokens or own)
+    if options.too_long == "truncate":
+        tokenizer.enable_truncation(limit)
+    else:
+        tokenizer.no_truncation()
+    return int(limit)

@@ -1,0 +1,71 @@
+"""The meaning of a text as a vector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from penstock.errors import HandlerContractError
+from penstock.handlers.handler import Context
+from penstock.handlers.tasks.options import checked_output
+from penstock.handlers.tasks.text import TextOptions, TextTask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Pooling = Literal["mean", "cls", "max", "none"]
+
+
+class TextEmbeddingOptions(TextOptions, kw_only=True, frozen=True):
+    """`pooling` makes one vector of a vector per token; none: the model's output is one already. `normalize`: length 1."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = True
+
+
+class TextEmbedding(TextTask):
+    """The meaning of a text as a vector: near in meaning, near in angle."""
+
+    task: ClassVar[str] = "text-embedding"
+    defaults: ClassVar[TextEmbeddingOptions] = TextEmbeddingOptions()
+    options: TextEmbeddingOptions
+
+    def initialize(self, context: Context, /) -> None:
+        super().initialize(context)
+        self.output_schema = {"type": "array", "items": {"type": "number"}}
+        self._output = checked_output(self.runtime.outputs, self.options.output, "last_hidden_state")
+
+    def rows(self, outputs: dict[str, Array], mask: Array) -> Any:
+        vectors = pooled(outputs[self._output], mask, self.options.pooling)
+        return normalized(vectors) if self.options.normalize else vectors
+
+    def postprocess(self, outputs: list[Any], /) -> list[list[float]]:
+        return [vector.tolist() for vector in outputs]
+
+
+def pooled(states: Array, mask: Array, pooling: Pooling) -> Array:
+    """One vector per text, in float32 at least; padding counts for nothing. Raises `HandlerContractError` for another shape."""
+    import numpy as np
+
+    values = states.astype(np.result_type(states, np.float32), copy=False)
+    wanted = 2 if pooling == "none" else 3
+    if values.ndim != wanted:
+        shapes = "[batch, width]" if wanted == 2 else "[batch, tokens, width]"
+        raise HandlerContractError(f"pooling {pooling} takes an output {shapes}; the model's has shape {list(values.shape)}")
+    if pooling == "none":
+        return values
+    if pooling == "cls":
+        return np.asarray(values[:, 0])
+    there = mask[:, :, None].astype(values.dtype)
+    if pooling == "max":
+        return np.asarray(np.where(there > 0, values, -np.inf).max(axis=1))
+    return np.asarray((values * there).sum(axis=1) / there.sum(axis=1).clip(1))
+
+
+def normalized(vectors: Array) -> Array:
+    """Each of length 1; a zero vector stays one."""
+    import numpy as np
+
+    lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1))
