@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
@@ -50,7 +51,8 @@ class ImageOptions(TaskOptions, kw_only=True, frozen=True):
     """`size` is a side or (height, width); without it the model's own, else 224. `mean` and `std` are of values from 0 to 1;
     without them ImageNet's for RGB and none for grey. `max_pixels` bounds what an image may claim to be."""
 
-    size: Count | tuple[Count, Count] | None = None
+    # Bounds are checked below: msgspec 0.22 frees what it still needs for a bounded int beside a tuple of a fixed length.
+    size: int | tuple[int, int] | None = None
     fit: Fit = "crop"
     crop_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.875
     mode: Mode | Literal["auto"] = "auto"
@@ -59,6 +61,11 @@ class ImageOptions(TaskOptions, kw_only=True, frozen=True):
     std: tuple[Annotated[float, Meta(gt=0)], ...] | None = None
     formats: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
     max_pixels: Annotated[int, Meta(ge=1, le=PILLOW_MAX_PIXELS)] = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        sides = (self.size,) if isinstance(self.size, int) else self.size or ()
+        if any(side < 1 for side in sides):
+            raise ValueError("size must be at least 1")
 
 
 class Prepared(NamedTuple):
@@ -88,6 +95,8 @@ class ImageTask(ArrayHandler):
     def initialize(self, context: Context, /) -> None:
         """Raises `HandlerLoadError` also for options that are unknown or contradict the model's input."""
         self.options = read_options(self.defaults, context.options, task=self.task)
+        # Of damaged files, in the words of each file: Python remembers every text it has warned of, for ever.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         super().initialize(context)
         self.output = checked_output(self.runtime.outputs, self.options.output, self.usual_output)
         self.port = chosen_port(self.runtime.inputs, self.options.input, task=self.task)

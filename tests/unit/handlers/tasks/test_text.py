@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from penstock.errors import HandlerContractError, HandlerLoadError
+from penstock.handlers.tasks.text import by_length
+from penstock.handlers.tasks.text_embedding import normalized, pooled
+from tests.unit.handlers.tasks.models import ask, opened, saved, states, tokenizer
+
+pytest.importorskip("tokenizers", reason="text tasks need the tokenizers library: pip install tokenizers")
+
+EMBED = "text-embedding"
+CLASSIFY = "text-classification"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tokenizer(tmp_path)
+    return states(tmp_path)
+
+
+@given(st.lists(st.integers(1, 300), max_size=40), st.integers(1, 9), st.integers(1, 600))
+def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[int], rows: int, tokens: int) -> None:
+    groups = by_length(lengths, rows_per_call=rows, tokens_per_call=tokens)
+    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) <= rows
+        assert len(group) == 1 or len(group) * max(lengths[place] for place in group) <= tokens
+    in_order = [lengths[place] for group in groups for place in group]
+    assert in_order == sorted(in_order)
+
+
+def test_every_text_gets_its_own_vector_whatever_runs_beside_it(model: Path) -> None:
+    loaded = opened(model, EMBED, normalize=False)
+    texts = ["red", "red green", "blue " * 7, "green", "the red and the blue"]
+    together = ask(loaded, *texts)
+    assert together == [ask(loaded, text)[0] for text in texts]
+    assert together[:2] == [[2.0, 1.0], [2.5, 1.0]]
+
+
+def test_padding_is_told_and_bucketing_avoids_it(model: Path) -> None:
+    texts = ["red", "red green blue and", "green", "the red and blue"]
+    one: Any = opened(model, EMBED, rows_per_call=4)
+    two: Any = opened(model, EMBED, rows_per_call=2)
+    ask(one, *texts)
+    ask(two, *texts)
+    assert one.handler.padding_ratio() == pytest.approx(6 / 16)
+    assert two.handler.padding_ratio() == 0
+
+
+@pytest.mark.parametrize(("pooling", "vector"), [("mean", [7 / 3, 1.0]), ("cls", [2.0, 1.0]), ("max", [3.0, 1.0])])
+def test_pooling_counts_the_texts_own_tokens_only(model: Path, pooling: str, vector: list[float]) -> None:
+    loaded = opened(model, EMBED, pooling=pooling, normalize=False)
+    answers = ask(loaded, "red red green", "blue and of the")
+    assert answers[0] == pytest.approx(vector)
+
+
+def test_vectors_have_length_one_unless_told_otherwise(model: Path) -> None:
+    (vector,) = ask(opened(model, EMBED), "blue")
+    assert vector == pytest.approx([4 / np.sqrt(17), 1 / np.sqrt(17)])
+    assert normalized(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
+
+
+def test_a_pooled_output_is_taken_as_it_is_and_another_shape_is_named() -> None:
+    states = np.ones((2, 3, 4), dtype=np.float16)
+    assert pooled(states[:, 0], np.ones((2, 3)), "none").dtype == np.float32
+    with pytest.raises(HandlerContractError, match=r"pooling none takes an output \[batch, width\]"):
+        pooled(states, np.ones((2, 3)), "none")
+    with pytest.raises(HandlerContractError, match=r"pooling mean takes an output \[batch, tokens, width\]"):
+        pooled(states[:, 0], np.ones((2, 3)), "mean")
+
+
+def test_a_long_text_is_cut_or_refused_alone(model: Path) -> None:
+    cut = opened(model, EMBED, max_tokens=3, normalize=False)
+    assert ask(cut, "red red green blue blue")[0] == pytest.approx([7 / 3, 1])
+    strict = opened(model, EMBED, max_tokens=3, too_long="refuse")
+    short, long = ask(strict, "red", "red red green blue blue")
+    assert len(short) == 2
+    assert (long.code, long.message) == ("invalid_input", "the text has 5 tokens, the model takes 3")
+
+
+def test_the_tokenizers_own_limit_holds_unless_another_is_asked_for(tmp_path: Path) -> None:
+    tokenizer(tmp_path, truncation=2)
+    assert ask(opened(states(tmp_path), EMBED, normalize=False), "red red blue")[0] == [2.0, 1.0]
+    assert ask(opened(states(tmp_path), EMBED, normalize=False, max_tokens=9), "red red blue")[0] == pytest.approx([8 / 3, 1])
+
+
+def test_inputs_are_strings_or_objects_with_a_text(model: Path) -> None:
+    loaded = opened(model, EMBED, normalize=False)
+    alone, inside, empty, bad = ask(loaded, "red", {"text": "red"}, "", {"txt": "red"})
+    assert alone == inside == [2.0, 1.0]
+    assert empty == [0.0, 0.0]
+    assert bad.code == "invalid_input"
+
+
+def test_classes_of_a_text_are_named_best_first(tmp_path: Path) -> None:
+    tokenizer(tmp_path)
+    (tmp_path / "names.txt").write_text("dull\nbright\n")
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["real"], ["top"], axes=[1], keepdims=1),
+        helper.make_node("Mul", ["top", "weights"], ["logits"]),
+    ]
+    path = saved(
+        tmp_path / "classes.onnx",
+        nodes,
+        {"input_ids": (TensorProto.INT64, ["n", "tokens"])},
+        {"logits": TensorProto.FLOAT},
+        {"weights": np.array([[0.0, 1.0]], dtype=np.float32)},
+    )
+    (answer,) = ask(opened(path, CLASSIFY, labels="names.txt"), "red")
+    assert list(answer) == ["bright", "dull"]
+    assert answer["bright"] == pytest.approx(1 / (1 + np.exp(-2)))
+    (answer,) = ask(opened(path, CLASSIFY, activation="sigmoid", top_k=1), "red")
+    assert answer == {"1": pytest.approx(1 / (1 + np.exp(-2)))}
+
+
+def test_the_second_part_of_a_pair_is_marked_where_the_model_asks_for_it(tmp_path: Path) -> None:
+    tokenizer(tmp_path)
+    names = ("token_type_ids", "input_ids", "attention_mask")
+    # The state of a token is (its part, 1): the mean says how much of the text is the second part.
+    loaded = opened(states(tmp_path, names), EMBED, normalize=False)
+    assert ask(loaded, {"text": "red red red", "pair": "blue"})[0] == pytest.approx([0.25, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        (("input_ids", "pixels"), {}, "the model takes input_ids, pixels; a text task feeds"),
+        (("attention_mask",), {}, "Name the input of token ids by the option input"),
+        (("input_ids",), {"tokenizer": "other.json"}, "there is no tokenizer"),
+        (("input_ids",), {"rows": 4}, "text-embedding has no option 'rows'"),
+        (("input_ids",), {"tokenizer": "states.onnx"}, "is no tokenizer.json"),
+    ],
+)
+def test_what_cannot_be_fed_is_an_error_at_load(
+    tmp_path: Path, names: tuple[str, ...], options: dict[str, Any], words: str
+) -> None:
+    tokenizer(tmp_path)
+    with pytest.raises(HandlerLoadError, match=words):
+        opened(states(tmp_path, names), EMBED, **options)
+
+
+def test_an_input_of_another_name_can_be_pointed_at(tmp_path: Path) -> None:
+    tokenizer(tmp_path)
+    assert ask(opened(states(tmp_path, ("words",)), EMBED, input="words", normalize=False), "red")[0] == [2.0, 1.0]
