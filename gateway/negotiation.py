@@ -169,12 +169,12 @@ def refuse_encoded(head: Head) -> None:
 
 
 def media_type(given: bytes | None, *, accepts: tuple[str, ...]) -> str:
-    """The full media type of a request's body; without a Content-Type, JSON if the model takes it.
+    """The full media type of a request's body; without a Content-Type, JSON unless the model names raw bytes before it.
 
     Raises `UnsupportedMedia` for what the model does not take; multipart always passes, its part is checked later.
     """
     if given is None:
-        return JSON if not accepts or JSON in accepts else OCTETS
+        return JSON if not accepts or JSON in accepts[: _place(OCTETS, accepts)] else OCTETS
     if given == b"application/json" and (not accepts or JSON in accepts):
         return JSON
     full = given.decode("latin-1").strip()
@@ -185,6 +185,10 @@ def media_type(given: bytes | None, *, accepts: tuple[str, ...]) -> str:
         f"Content-Type {base[:80]!r} is not taken by this model; it takes {', '.join(accepts) or 'any but forms'}",
         hint="curl -d sends a form by default: add -H 'content-type: application/json'." if base == _FORM else None,
     )
+
+
+def _place(media: str, accepts: tuple[str, ...]) -> int:
+    return accepts.index(media) if media in accepts else len(accepts)
 
 
 def base_type(media: str) -> str:

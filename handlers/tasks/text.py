@@ -30,6 +30,10 @@ _ROLES = {
     "token_type_ids": "kinds",
     "segment_ids": "kinds",
 }
+# Rows and tokens of one call. A CPU gains by company up to some 256 tokens and then loses to its caches and to padding
+# (python -m penstock.benchmarks.length_buckets); an accelerator wants as much as there is.
+_ON_CPU = (16, 256)
+_ON_ACCELERATOR = (256, 16_384)
 # The longest input of BERT and its kin; tokenizer.json says it where it knows better.
 _USUAL_MAX_TOKENS = 512
 
@@ -38,14 +42,14 @@ class TextOptions(TaskOptions, kw_only=True, frozen=True):
     """`max_tokens`: the tokenizer's own limit unless given, else 512. A longer text is cut, or refused if `too_long` says so.
 
     Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens, of
-    which padding is a part.
+    which padding is a part; without these, what suits the device.
     """
 
     tokenizer: str = "tokenizer.json"
     max_tokens: Count | None = None
     too_long: Literal["truncate", "refuse"] = "truncate"
-    rows_per_call: Count = 4
-    tokens_per_call: Count = 512
+    rows_per_call: Count | None = None
+    tokens_per_call: Count | None = None
 
 
 class TextInput(Struct, forbid_unknown_fields=True):
@@ -80,7 +84,8 @@ class TextTask(ArrayHandler):
         self._fixed_length = next((port.shape[0] for port in self.runtime.inputs if len(port.shape) == 1), None)
         self._tokenizer, self._pad = _tokenizer(self.tokenizer_file(context))
         self._limit = _limit(self._tokenizer, self.options, self._fixed_length)
-        self._rows_per_call = self.options.rows_per_call if self.runtime.stacks else 1
+        self._rows, self._tokens_per_call = _bounds(self.options, context.device)
+        self._rows = self._rows if self.runtime.stacks else 1
         self._padded = self._filled = 0
 
     def tokenizer_file(self, context: Context, /) -> Path:
@@ -96,7 +101,7 @@ class TextTask(ArrayHandler):
         lengths = [len(tokens.ids) for tokens in batch]
         answers: list[Any] = [None] * len(batch)
         padded = 0
-        groups = by_length(lengths, rows_per_call=self._rows_per_call, tokens_per_call=self.options.tokens_per_call)
+        groups = by_length(lengths, rows_per_call=self._rows, tokens_per_call=self._tokens_per_call)
         for places in groups:
             mask, outputs = self._run([batch[place] for place in places])
             padded += mask.size
@@ -151,6 +156,11 @@ def by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: in
         else:
             groups.append([place])
     return groups
+
+
+def _bounds(options: TextOptions, device: str) -> tuple[int, int]:
+    rows, tokens = _ON_CPU if device == "cpu" else _ON_ACCELERATOR
+    return options.rows_per_call or rows, options.tokens_per_call or tokens
 
 
 def _both(given: TextInput) -> Any:

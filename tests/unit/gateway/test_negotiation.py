@@ -89,6 +89,9 @@ def test_an_idempotency_key_may_have_255_characters() -> None:
     [
         (None, (), "application/json"),
         (None, ("image/png",), "application/octet-stream"),
+        (None, ("text/plain", "application/json"), "application/json"),
+        (None, ("image/*", "application/octet-stream", "application/json"), "application/octet-stream"),
+        (None, ("application/json", "application/octet-stream"), "application/json"),
         (b"application/json; charset=utf-8", ("application/json",), "application/json"),
         (b"Image/PNG", ("image/*",), "Image/PNG"),
         (b"text/plain", ("*/*",), "text/plain"),
