@@ -34,5 +34,5 @@ class ImageClassification(ImageTask):
         self.labels = read_labels(context.folder, self.options.labels)
 
     def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float]:
-        scores = activated(outputs[self.output].reshape(-1), self.options.activation)
+        scores = activated(self.output(outputs).reshape(-1), self.options.activation)
         return best(scores, self.options.top_k, self.labels)

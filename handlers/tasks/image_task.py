@@ -24,7 +24,7 @@ from penstock.handlers.tasks.images import (
     framed,
     image_bytes,
 )
-from penstock.handlers.tasks.options import TaskOptions, checked_output, read_options
+from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,7 +98,7 @@ class ImageTask(ArrayHandler):
         # Of damaged files, in the words of each file: Python remembers every text it has warned of, for ever.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         super().initialize(context)
-        self.output = checked_output(self.runtime.outputs, self.options.output, self.usual_output)
+        check_output(self.runtime.outputs, self.options.output)
         self.port = chosen_port(self.runtime.inputs, self.options.input, task=self.task)
         self.channels_last = _channels_last(self.port, self.options.layout)
         self.frame = _frame(self.options, self.port, channels_last=self.channels_last)
@@ -123,6 +123,10 @@ class ImageTask(ArrayHandler):
     def answer(self, outputs: Arrays, place: Placement) -> Any:
         """What the caller gets for one image."""
         raise NotImplementedError(f"{type(self).__name__} has no answer(self, outputs, place) method")
+
+    def output(self, outputs: Arrays) -> NDArray[Any]:
+        """The output that the options name, else the usual one, else the model's first."""
+        return output_of(outputs, self.options.output, self.usual_output)
 
     def _prepared(self, value: Any) -> Prepared | Failure:
         try:

@@ -7,8 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.errors import HandlerLoadError
+from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.schema import pointer_of
+
+# What a runtime reads of the same table, for files that do not say it themselves (docs/runtimes.md).
+FILE_OPTIONS = ("inputs", "outputs", "fixed_batch", "model_class", "model_args", "weights_key")
 
 
 class TaskOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -18,27 +21,35 @@ class TaskOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     output: str = ""
 
 
-T = TypeVar("T", bound=TaskOptions)
+T = TypeVar("T")
+Options = TypeVar("Options", bound=TaskOptions)
 
 
-def read_options(defaults: T, given: Mapping[str, Any], *, task: str) -> T:
+def read_options(defaults: Options, given: Mapping[str, Any], *, task: str) -> Options:
     """`defaults` with what is `given` in their place; raises `HandlerLoadError` naming the options there are."""
     known = [field.name for field in msgspec.structs.fields(defaults)]
-    unknown = [name for name in given if name not in known]
+    own = {name: value for name, value in given.items() if name not in FILE_OPTIONS}
+    unknown = [name for name in own if name not in known]
     if unknown:
         raise HandlerLoadError(f"{task} has no option {unknown[0]!r}; its options are {', '.join(sorted(known))}")
     try:
-        return msgspec.convert({**msgspec.structs.asdict(defaults), **given}, type(defaults))
+        return msgspec.convert({**msgspec.structs.asdict(defaults), **own}, type(defaults))
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `")
         name = pointer_of(path.rstrip("`")).strip("/").replace("/", ".")
         raise HandlerLoadError(f"option {name or '?'} of {task}: {what}") from error
 
 
-def checked_output(names: Sequence[str], wish: str, usual: str = "") -> str:
-    """The output to read: the one wished for, the one with the usual name, or the first; raises `HandlerLoadError`."""
-    if not wish:
-        return usual if usual in names else names[0]
-    if wish not in names:
+def check_output(names: Sequence[str], wish: str) -> None:
+    """Raises `HandlerLoadError` for an output that is not there. No names: the runtime learns them from the first call."""
+    if wish and names and wish not in names:
         raise HandlerLoadError(f"the model has no output {wish!r}; it has {', '.join(names)}")
-    return wish
+
+
+def output_of(outputs: Mapping[str, T], wish: str, usual: str = "") -> T:
+    """The output wished for, else the one with the usual name, else the first; raises `HandlerContractError`."""
+    if not wish:
+        return outputs[usual] if usual in outputs else next(iter(outputs.values()))
+    if wish not in outputs:
+        raise HandlerContractError(f"the model has no output {wish!r}; it has {', '.join(outputs)}")
+    return outputs[wish]

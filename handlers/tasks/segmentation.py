@@ -56,7 +56,7 @@ class Segmentation(ImageTask):
         if self.options.mask in ("list", "torchserve") and size > _MOST_LISTED:
             said = f"a mask of {place.width} x {place.height} pixels is too large for a list"
             return Failure(f"{said}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
-        classes, scores = self._classes(outputs[self.output])
+        classes, scores = self._classes(self.output(outputs))
         ids = self._within(classes, place)
         if self.options.mask == "torchserve":
             return _pairs(ids, self._within(scores, place))

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.handler import Context, Failure
-from penstock.handlers.tasks.options import TaskOptions, read_options
+from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,12 +73,15 @@ class TextTask(ArrayHandler):
     max_batch_size: ClassVar[int | None] = 32
     defaults: ClassVar[TextOptions] = TextOptions()
     task: ClassVar[str] = "the task"
+    # The output to read where the model has several and the options name none; else its first.
+    usual_output: ClassVar[str] = ""
     sample: Any = "A text of average length, so that the worker learns what a batch of each size costs."
 
     def initialize(self, context: Context, /) -> None:
         """Raises `HandlerLoadError` also for options that are unknown and for inputs that no text can fill."""
         self.options = read_options(self.defaults, context.options, task=self.task)
         super().initialize(context)
+        check_output(self.runtime.outputs, self.options.output)
         self._roles = _roles([port.name for port in self.runtime.inputs], self.options.input)
         # An exported model may take one length only; then all are padded to it.
         self._fixed_length = next((port.shape[0] for port in self.runtime.inputs if len(port.shape) == 1), None)
@@ -113,6 +116,10 @@ class TextTask(ArrayHandler):
     def rows(self, outputs: dict[str, Array], mask: Array) -> Sequence[Any]:
         """What became of each text of one call. Arrays have the call's texts as first axis; `mask` is 1 where tokens are."""
         raise NotImplementedError(f"{type(self).__name__} has no rows(self, outputs, mask) method")
+
+    def output(self, outputs: dict[str, Array]) -> Array:
+        """The output that the options name, else the usual one, else the model's first."""
+        return output_of(outputs, self.options.output, self.usual_output)
 
     def padding_ratio(self) -> float:
         """The share of padding among the tokens of the last batch, from 0 to 1."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.handlers.handler import Context
 from penstock.handlers.tasks.labels import Activation, activated, best, read_labels
-from penstock.handlers.tasks.options import checked_output
 from penstock.handlers.tasks.text import Count, TextOptions, TextTask
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ class TextClassification(TextTask):
     """Says what a text is about: `{label: probability}` of the best classes, best first."""
 
     task: ClassVar[str] = "text-classification"
+    usual_output: ClassVar[str] = "logits"
     defaults: ClassVar[TextClassificationOptions] = TextClassificationOptions()
     options: TextClassificationOptions
 
@@ -32,10 +32,9 @@ class TextClassification(TextTask):
         super().initialize(context)
         self.output_schema = {"type": "object", "additionalProperties": {"type": "number"}}
         self.labels = read_labels(context.folder, self.options.labels)
-        self._output = checked_output(self.runtime.outputs, self.options.output, "logits")
 
     def rows(self, outputs: dict[str, NDArray[Any]], mask: NDArray[Any]) -> Any:
-        scores = outputs[self._output]
+        scores = self.output(outputs)
         return activated(scores.reshape(len(scores), -1), self.options.activation)
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.handler import Context
-from penstock.handlers.tasks.options import checked_output
 from penstock.handlers.tasks.text import TextOptions, TextTask
 
 if TYPE_CHECKING:
@@ -28,16 +27,16 @@ class TextEmbedding(TextTask):
     """The meaning of a text as a vector: near in meaning, near in angle."""
 
     task: ClassVar[str] = "text-embedding"
+    usual_output: ClassVar[str] = "last_hidden_state"
     defaults: ClassVar[TextEmbeddingOptions] = TextEmbeddingOptions()
     options: TextEmbeddingOptions
 
     def initialize(self, context: Context, /) -> None:
         super().initialize(context)
         self.output_schema = {"type": "array", "items": {"type": "number"}}
-        self._output = checked_output(self.runtime.outputs, self.options.output, "last_hidden_state")
 
     def rows(self, outputs: dict[str, Array], mask: Array) -> Any:
-        vectors = pooled(outputs[self._output], mask, self.options.pooling)
+        vectors = pooled(self.output(outputs), mask, self.options.pooling)
         return normalized(vectors) if self.options.normalize else vectors
 
     def postprocess(self, outputs: list[Any], /) -> list[list[float]]:

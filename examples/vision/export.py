@@ -1,0 +1,97 @@
+"""Writes the network as every kind of model file: `python examples/vision/export.py [FOLDER]`.
+
+model.onnx, model.pt2 (torch.export), model.ts (TorchScript) and model.safetensors (weights alone), some 45 MB each. Needs
+torch, onnxscript and safetensors: pip install 'penstock[torch]' onnx onnxscript.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from net import CLASSES, WIDTHS, ResNet18, seeded
+from torch import Tensor
+
+FOLDER = Path(__file__).parent / "build"
+SIDE = 224
+SMALL_WIDTHS = (8, 8, 16, 16)
+# Large enough to be split: some exporters fix an axis whose example is 1.
+_EXAMPLE_BATCH = 2
+
+
+def write_onnx(net: ResNet18, example: Tensor, path: Path) -> None:
+    with warnings.catch_warnings():
+        # torch's exporter warns of its own use of pytree.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net,
+            (example,),
+            str(path),
+            dynamo=True,
+            input_names=["image"],
+            output_names=["scores"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            verbose=False,
+        )
+
+
+def write_exported(net: ResNet18, example: Tensor, path: Path) -> None:
+    program = torch.export.export(net, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=256)},))
+    torch.export.save(program, path)
+
+
+def write_script(net: ResNet18, example: Tensor, path: Path) -> None:
+    with warnings.catch_warnings():
+        # torch recommends torch.export; here its older sibling is the point.
+        warnings.simplefilter("ignore")
+        torch.jit.trace(net, example).save(str(path))
+
+
+def write_weights(net: ResNet18, example: Tensor, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(net.state_dict(), path)
+
+
+WRITERS: dict[str, Callable[[ResNet18, Tensor, Path], None]] = {
+    "model.onnx": write_onnx,
+    "model.pt2": write_exported,
+    "model.ts": write_script,
+    "model.safetensors": write_weights,
+}
+
+
+def export(folder: Path, *, net: ResNet18 | None = None, side: int = SIDE) -> list[Path]:
+    """Every file that is not there yet; returns all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    net = net or seeded()
+    example = torch.zeros(_EXAMPLE_BATCH, 3, side, side)
+    paths = [folder / name for name in WRITERS]
+    for path in paths:
+        if not path.exists():
+            # Under another name until it is whole: an interrupted export must not look like a model.
+            begun = path.with_name(f"begun-{path.name}")
+            with torch.no_grad():
+                WRITERS[path.name](net, example, begun)
+            begun.rename(path)
+    return paths
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument("--small", action="store_true", help=f"widths {SMALL_WIDTHS} instead of {WIDTHS}, a few KB per file")
+    args = parser.parse_args()
+    net = seeded(widths=SMALL_WIDTHS, classes=CLASSES) if args.small else seeded()
+    for path in export(args.folder, net=net):
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
