@@ -33,6 +33,7 @@ def planned(
     *,
     config: Path | None,
     flags: Mapping[str, Any],
+    task: str | None = None,
     workers: int | None = None,
     need_files: bool = False,
     environ: Mapping[str, str] | None = None,
@@ -43,7 +44,9 @@ def planned(
     folder = folder or Path.cwd()
     inherited = environ.get("PENSTOCK_CONFIG")
     named = declared(arguments, config=config or (Path(inherited) if inherited and not arguments else None), folder=folder)
-    env = _environment(environ, named, flags)
+    if task and not named.models:
+        raise ConfigError("--task goes with a model file on the command line; in a settings file write task = ... itself")
+    env = _environment(environ, named, flags, task=task or "")
     settings = Settings.load(named.config, env, need_files=need_files)
     if workers is not None:
         env[MODELS_VARIABLE] = json.dumps(_with_workers(env, settings, workers))
@@ -94,13 +97,14 @@ def local_url(host: str, port: int) -> str:
     return f"http://{reachable}:{port}"
 
 
-def _environment(environ: Mapping[str, str], named: Declared, flags: Mapping[str, Any]) -> dict[str, str]:
+def _environment(environ: Mapping[str, str], named: Declared, flags: Mapping[str, Any], *, task: str) -> dict[str, str]:
     env = dict(environ)
     env.pop("PENSTOCK_CONFIG", None)
     if named.config is not None:
         env["PENSTOCK_CONFIG"] = str(named.config)
     if named.models:
-        env[MODELS_VARIABLE] = json.dumps({name: {"source": source} for name, source in named.models.items()})
+        extra = {"task": task} if task else {}
+        env[MODELS_VARIABLE] = json.dumps({name: {"source": source, **extra} for name, source in named.models.items()})
     for path, value in flags.items():
         if value is not None:
             env["PENSTOCK_" + path.replace(".", "__").upper()] = str(value)

@@ -38,6 +38,9 @@ def up(
         list[str] | None,
         typer.Argument(help="model.py, model.py:Name, module:Name, model.onnx, name=SOURCE, or a penstock.toml."),
     ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="A built-in task around the model files named: image-classification, ...")
+    ] = None,
     config: ConfigOption = None,
     host: HostOption = None,
     port: PortOption = None,
@@ -57,7 +60,7 @@ def up(
         "store.state_dir": state_dir.absolute() if state_dir else None,
         "store.fsync": fsync,
     }
-    chosen = plan.planned(models or [], config=config, flags=flags, workers=workers, need_files=True)
+    chosen = plan.planned(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
     # Before anything is started: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()

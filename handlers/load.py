@@ -51,8 +51,8 @@ def load(
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
 
-    `task` is a built-in task (docs/tasks.md) to put around a model file. Without `max_batch_size` the one that the code declares
-    holds.
+    `task` is a built-in task (docs/tasks.md) to put around a model file. Without `max_batch_size` the one that the code
+    declares holds.
     """
     found = declare(source, task=task)
     largest = max_batch_size or found.declared.max_batch_size or BatchPolicy().max_batch_size

@@ -70,3 +70,14 @@ def test_port_zero_takes_a_free_one() -> None:
 @pytest.mark.parametrize(("host", "url"), [("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("h", "http://h:1")])
 def test_a_gateway_on_all_addresses_is_reached_by_loopback(host: str, url: str) -> None:
     assert plan.local_url(host, 1) == url
+
+
+def test_a_task_of_the_command_line_goes_to_the_models_named_there(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"")
+    chosen = plan.planned(["net.onnx"], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)
+    assert chosen.settings.specs()[0].task == "segmentation"
+    with pytest.raises(ConfigError, match="task"):
+        plan.planned(["net.onnx"], config=None, flags={}, task="sorting", environ={}, folder=tmp_path)
+    (tmp_path / "penstock.toml").write_text('[models.net]\nsource = "net.onnx"\n')
+    with pytest.raises(ConfigError, match="--task goes with a model file"):
+        plan.planned([], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)
