@@ -109,9 +109,11 @@ class ImageTask(ArrayHandler):
 
     def preprocess(self, inputs: list[Any], /) -> list[Any]:
         # Pillow decodes and resizes without the interpreter's lock.
-        if self._pool is None or len(inputs) == 1:
-            return [self._prepared(value) for value in inputs]
-        return list(self._pool.map(self._prepared, inputs))
+        alone = self._pool is None or len(inputs) == 1
+        prepared = list(map(self._prepared, inputs) if alone or self._pool is None else self._pool.map(self._prepared, inputs))
+        sent = self.upload([item if isinstance(item, Failure) else item.arrays for item in prepared])
+        pairs = zip(prepared, sent, strict=True)
+        return [item if isinstance(item, Failure) else item._replace(arrays=arrays) for item, arrays in pairs]
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         outputs = super().inference([item.arrays for item in batch])
