@@ -23,13 +23,13 @@ from penstock.broker.records import (
     SweepReport,
 )
 from penstock.errors import InternalError
-from penstock.job import BANDS, BatchRecord, Job, JobError, JobState, Payload, Priority
+from penstock.job import BANDS, BatchRecord, Call, Job, JobError, JobState, Payload, Priority
 from penstock.job_id import JobId
 
 Arg = bytes | str | int
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _FIELDS = 29  # RECORD of lib.lua, then position and output
-_CLAIM_HEAD, _CLAIM_STRIDE = 7, 10
+_CLAIM_HEAD, _CLAIM_STRIDE = 7, 11
 _STATES = {state.value.encode(): state for state in JobState}
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
 
@@ -74,6 +74,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.celery_id,
             job.foreign,
             job.max_open_jobs,
+            job.call.value,
         )
     return args
 
@@ -117,7 +118,7 @@ def claim_reply(reply: Sequence[Any], model: str) -> Claim:
 
 
 def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
-    serial, token, media, data, blob, band, created, deadline, attempts, crashes = reply[i : i + _CLAIM_STRIDE]
+    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call = reply[i : i + _CLAIM_STRIDE]
     return ClaimedJob(
         id=JobId(serial.decode(), model),
         token=token.decode(),
@@ -127,6 +128,7 @@ def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
         deadline_at=int(deadline) / 1000,
         attempts=int(attempts),
         crashes=int(crashes),
+        call=Call(call.decode()),
     )
 
 

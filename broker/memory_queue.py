@@ -78,6 +78,7 @@ class Record:
             deadline_at=self.deadline_at,
             attempts=self.attempts,
             crashes=self.crashes,
+            call=self.new.call,
         )
 
     def job(self, position: int | None) -> Job:

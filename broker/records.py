@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from penstock.job import BatchRecord, JobState, Payload, Priority
+from penstock.job import BatchRecord, Call, JobState, Payload, Priority
 from penstock.job_id import JobId
 
 
@@ -33,6 +33,7 @@ class NewJob:
     celery_id: str = ""
     foreign: bytes = b""
     max_open_jobs: int = 0
+    call: Call = Call.PREDICT
 
 
 class SubmitStatus(StrEnum):
@@ -89,6 +90,7 @@ class ClaimedJob:
     deadline_at: float
     attempts: int
     crashes: int
+    call: Call = Call.PREDICT
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,13 @@ class Job:
         return replace(self, state=to)
 
 
+class Call(StrEnum):
+    """What is asked of the model; the value stored with a job, where most say nothing."""
+
+    PREDICT = ""
+    EXPLAIN = "explain"
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """Bytes with their media type, either held (`data`) or lying in the blob store under `blob`."""

@@ -25,6 +25,8 @@ _MANAGE = (Role.MANAGE,)
 ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/predictions/{model}"): _SUBMIT,
     ("POST", "/predictions/{model}/{version}"): _SUBMIT,
+    ("POST", "/explanations/{model}"): _SUBMIT,
+    ("POST", "/explanations/{model}/{version}"): _SUBMIT,
     ("POST", "/v1/models/{model}/jobs"): _SUBMIT,
     ("POST", "/v1/models/{model}/versions/{version}/jobs"): _SUBMIT,
     ("GET", "/v1/jobs"): _SEE,

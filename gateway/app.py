@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -44,6 +45,7 @@ log = structlog.get_logger(__name__)
 RETRY_START_S = 0.5
 CLIENT_GONE = 499
 _PREDICT = "/predictions/"
+_EXPLAIN = "/explanations/"
 _MODELS = "/v1/models/"
 _VERSIONS = "versions/"
 _JOBS = "/jobs"
@@ -58,15 +60,20 @@ class Target(NamedTuple):
 
 
 def submit_target(path: str) -> Target | None:
-    """The endpoint of the two hot families, by string operations alone; None for every other path."""
-    if path.startswith(_PREDICT):
-        model, slash, version = path[len(_PREDICT) :].partition("/")
-        if not model or (slash and not version) or "/" in version:
-            return None
-        return Target("/predictions/{model}/{version}" if slash else "/predictions/{model}", model, version)
+    """The endpoint of the submit families, by string operations alone; None for every other path."""
+    for family in (_PREDICT, _EXPLAIN):
+        if path.startswith(family):
+            return _answer_target(family, path[len(family) :])
     if path.startswith(_MODELS) and path.endswith(_JOBS):
         return _jobs_target(path[len(_MODELS) : -len(_JOBS)])
     return None
+
+
+def _answer_target(family: str, rest: str) -> Target | None:
+    model, slash, version = rest.partition("/")
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return Target(f"{family}{{model}}/{{version}}" if slash else f"{family}{{model}}", model, version)
 
 
 def _jobs_target(middle: str) -> Target | None:
@@ -90,9 +97,17 @@ class Gateway:
         results = Results(store, blobs)
         intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics)
         self._submit = SubmitEndpoint(intake, store=store, results=results, lifetime=lifetime)
-        self._predict = PredictEndpoint(
-            intake, options, store=store, registry=self.registry, results=results, metrics=self.metrics, lifetime=lifetime
+        answer_now = partial(
+            PredictEndpoint,
+            intake,
+            options,
+            store=store,
+            registry=self.registry,
+            results=results,
+            metrics=self.metrics,
+            lifetime=lifetime,
         )
+        self._predict, self._explain = answer_now(), answer_now(route="explanations")
         holds = Holds()
         self._routers = [
             JobReads(store, registry=self.registry, results=results, lifetime=lifetime, holds=holds).router(),
@@ -197,8 +212,12 @@ class Gateway:
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
             need(caller, "POST", target.route)
-        endpoint = self._predict if target.route.startswith(_PREDICT) else self._submit
-        return await endpoint(scope, receive, send, head, target.model, target.version)
+        return await self._endpoint(target)(scope, receive, send, head, target.model, target.version)
+
+    def _endpoint(self, target: Target) -> SubmitEndpoint | PredictEndpoint:
+        if target.route.startswith(_PREDICT):
+            return self._predict
+        return self._explain if target.route.startswith(_EXPLAIN) else self._submit
 
     async def _others(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         seen = [CLIENT_GONE]

@@ -165,7 +165,9 @@ def _generic_paths() -> dict[str, Any]:
     for names, tail in ((("model",), ""), (("model", "version"), "/versions/{version}")):
         own = _path_parameters(*names)
         paths[f"/v1/models/{{model}}{tail}/jobs"] = {"post": _submit(own, any_body, any_answer)}
-        paths["/predictions/" + "/".join(f"{{{name}}}" for name in names)] = {"post": _predict(own, any_body, any_answer)}
+        named = "/".join(f"{{{name}}}" for name in names)
+        paths[f"/predictions/{named}"] = {"post": _predict(own, any_body, any_answer)}
+        paths[f"/explanations/{named}"] = {"post": _predict(own, any_body, any_answer, summary="Explain an answer")}
     return paths
 
 
@@ -222,10 +224,12 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
     }
 
 
-def _predict(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def _predict(
+    own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, Any], *, summary: str = "Run and answer now"
+) -> dict[str, Any]:
     return {
         "tags": ["predictions"],
-        "summary": "Run and answer now",
+        "summary": summary,
         "parameters": [*own, *_PARAMETERS],
         "requestBody": {"required": True, "content": body},
         "responses": {"200": {"description": "The output", "content": answer}, "default": _problem("Any refusal")},

@@ -1,4 +1,4 @@
-"""POST /predictions/{model}[/{version}]: submit, wait for the push, answer with the output."""
+"""POST /predictions/{model}[/{version}] and /explanations/...: submit, wait for the push, answer with the output."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class PredictEndpoint:
         results: Results,
         metrics: Metrics,
         lifetime: Lifetime,
+        route: str = "predictions",
     ) -> None:
+        self._route = route
         self._intake = intake
         self._options = options
         self._store = store
@@ -56,7 +58,7 @@ class PredictEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """The status sent."""
         started = time.perf_counter()
-        asked = await self._intake.ask(scope, receive, head, route="predictions", model=model, version=version)
+        asked = await self._intake.ask(scope, receive, head, route=self._route, model=model, version=version)
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.asked(model, version)
         if not asked.version.capacity.ready_slots:

@@ -126,6 +126,7 @@ FAILURE_STATUS = {
     "too_large": 413,
     "oom": 507,
     "timeout": 504,
+    "not_explainable": 501,
     "load_failed": 503,
     "model_gone": 404,
 }
@@ -160,6 +161,7 @@ TITLES = {
     "poison": "The job was given up because it crashed its workers",
     "worker_lost": "The job was given up because its workers were lost",
     "handler_error": "The model failed on this input",
+    "not_explainable": "The model gives no explanations",
     "handler_contract": "The model answered in a way it must not",
     "load_failed": "The model could not be loaded",
     "failed": "The job failed",

@@ -27,12 +27,14 @@ from penstock.gateway.registry import ModelEntry, Registry, VersionEntry
 from penstock.gateway.results import Results, next_end
 from penstock.gateway.views import accepted_body, job_body
 from penstock.gateway.wire import Receive, Scope, Send
-from penstock.job import Payload, Priority
+from penstock.job import Call, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 
 # Blobs written by one thread, and how many threads: some share a commit of the file system's journal, others go on beside.
 _BLOBS_BYTES = 1024 * 1024
 _BLOBS_CALLS = 6
+# What else than a prediction is asked for, by the route's kind.
+_CALLS = {"explanations": Call.EXPLAIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Asked:
     caller: Caller
     key: str = ""
     fingerprint: str = ""
+    call: Call = Call.PREDICT
 
 
 class Intake:
@@ -75,7 +78,7 @@ class Intake:
             self._metrics.refused(entry.name, error)
             raise
         fingerprint = _fingerprint(route, entry.name, version, given) if key else ""
-        return Asked(entry, chosen, given, options, scope["caller"], key, fingerprint)
+        return Asked(entry, chosen, given, options, scope["caller"], key, fingerprint, _CALLS.get(route, Call.PREDICT))
 
     async def store(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = "") -> Submitted:
         """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
@@ -139,6 +142,7 @@ class Intake:
             max_attempts=limits.max_attempts,
             max_crashes=limits.max_crashes,
             reply_to=reply_to,
+            call=asked.call,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")

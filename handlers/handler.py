@@ -12,6 +12,8 @@ from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.
 _MESSAGE_LIMIT = 1_000
+# The code of an item whose model cannot explain itself.
+NOT_EXPLAINABLE = "not_explainable"
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 # From the texts of CUDA's sticky errors (those after which every later call of the process fails; CUDA Runtime API, "Data types
 # used by CUDA Runtime", cudaError_t) and what cuDNN and cuBLAS make of them. Their INTERNAL_ERROR alone is none: it also says
@@ -110,6 +112,10 @@ class Handler:
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
         return outputs
+
+    def explain(self, batch: list[Any], /) -> list[Any]:
+        """Why the model answers as it does, for `POST /explanations/...`: gets what `inference` gets, returns the answers."""
+        raise NotImplementedError(f"{type(self).__name__} has no explain(self, batch) method")
 
 
 def failure_of(error: Exception) -> Failure:

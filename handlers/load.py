@@ -156,7 +156,7 @@ def _check_function(found: ModelFunction[Any, Any]) -> None:
 def _check_class(found: type[Handler]) -> None:
     if found.inference is Handler.inference:
         raise HandlerLoadError(f"{found.__name__} has no inference method; add `def inference(self, batch: list) -> list`")
-    for stage in ("preprocess", "inference", "postprocess"):
+    for stage in ("preprocess", "inference", "postprocess", "explain"):
         if inspect.iscoroutinefunction(getattr(found, stage)):
             raise HandlerLoadError(f"{found.__name__}.{stage} is async, and stages run in threads; write a plain def")
 
@@ -188,6 +188,7 @@ def _assemble(found: Declaration, handler: Handler, context: Context, *, codec: 
         inference=handler.inference,
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,
+        explain=None if kind.explain is Handler.explain else handler.explain,
         input_schema=handler.input_schema or codec.schema(),
         output_schema=handler.output_schema or output_schema(types.output),
         provider=handler.provider,

@@ -26,6 +26,7 @@ class Loaded:
     inference: Stage
     preprocess: Stage | None = None
     postprocess: Stage | None = None
+    explain: Stage | None = None
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     provider: str = ""

@@ -27,7 +27,20 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.workers import runner, warmup
 from penstock.workers.board import Board, Stage
-from penstock.workers.frames import ChildWire, DeviceLost, Done, Failed, Load, LoadFailed, Outcome, Output, Ready, Run, Warm
+from penstock.workers.frames import (
+    ChildWire,
+    DeviceLost,
+    Done,
+    Failed,
+    Item,
+    Load,
+    LoadFailed,
+    Outcome,
+    Output,
+    Ready,
+    Run,
+    Warm,
+)
 
 _PR_SET_PDEATHSIG = 1
 _CRASH_EXIT = 70
@@ -73,7 +86,7 @@ class Pipeline:
         while isinstance(frame := self._wire.read(), Run):
             began_at = time.monotonic()
             self._board.mark(frame.batch, Stage.DECODING, began_at)
-            items = [_item(item.content_type, item.data, item.path) for item in frame.items]
+            items = [_item(item) for item in frame.items]
             files_s = time.monotonic() - began_at
             try:
                 flow = runner.prepare(self._loaded, items)
@@ -137,8 +150,8 @@ class Pipeline:
         )
 
 
-def _item(content_type: str, data: bytes, path: str) -> runner.Item:
-    return runner.Item(content_type, Path(path).read_bytes() if path else data)
+def _item(item: Item) -> runner.Item:
+    return runner.Item(item.content_type, Path(item.path).read_bytes() if item.path else item.data, item.call)
 
 
 def _outcome(outcome: runner.Outcome) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from penstock.errors import InternalError
+from penstock.job import Call
 from penstock.model_spec import RuntimeOptions, WarmOrigin
 
 _LENGTH = struct.Struct("<I")
@@ -41,6 +42,7 @@ class Item(Struct, array_like=True, gc=False):
     content_type: str
     data: bytes = b""
     path: str = ""
+    call: Call = Call.PREDICT
 
 
 class Run(Struct, tag="run", array_like=True):

@@ -34,6 +34,6 @@ def with_inputs(held: Held, blobs: BlobStore) -> Filled:
 
 def _item(job: ClaimedJob, blobs: BlobStore) -> Item | None:
     if not job.input.blob:
-        return Item(job.input.content_type, job.input.data)
+        return Item(job.input.content_type, job.input.data, call=job.call)
     path = blobs.local_path(job.input.blob)
-    return Item(job.input.content_type, path=str(path)) if path else None
+    return Item(job.input.content_type, path=str(path), call=job.call) if path else None

@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
-from penstock.handlers.handler import Failure, broken_device, failure_of, fatal_device_error, out_of_memory
+from penstock.handlers.handler import (
+    NOT_EXPLAINABLE,
+    Failure,
+    broken_device,
+    failure_of,
+    fatal_device_error,
+    out_of_memory,
+)
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
+from penstock.job import Call
 
 Clock = Callable[[], float]
 
@@ -27,6 +35,7 @@ class Item(NamedTuple):
 
     content_type: str
     data: bytes
+    call: Call = Call.PREDICT
 
 
 class Output(NamedTuple):
@@ -50,12 +59,17 @@ class DeviceFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A batch between two stages: `values` of the items still in play, whose places are `live`; the others have `failed`."""
+    """A batch between two stages: `values` of the items still in play, whose places are `live`; the others have `failed`.
+
+    The places `asked` for an explanation leave the flow before `inference`; what came of them is in `explained`.
+    """
 
     size: int
     values: list[Any]
     live: Sequence[int]
     failed: dict[int, Failure]
+    asked: frozenset[int] = frozenset()
+    explained: dict[int, Any] = field(default_factory=dict)
     decode_s: float = 0.0
     preprocess_s: float = 0.0
     inference_s: float = 0.0
@@ -88,7 +102,8 @@ def run_batch(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_coun
 def prepare(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counter) -> Flow:
     """Read the inputs and preprocess them. An input that cannot be read fails alone."""
     started = clock()
-    flow = _sift(Flow(len(items), [], range(len(items)), {}), [_read(loaded, item) for item in items])
+    asked = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
+    flow = _sift(Flow(len(items), [], range(len(items)), {}, asked), [_read(loaded, item) for item in items])
     read = clock()
     flow = _advance(flow, loaded.preprocess, "preprocess")
     return replace(flow, decode_s=read - started, preprocess_s=clock() - read)
@@ -97,8 +112,8 @@ def prepare(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counte
 def infer(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Flow:
     """Run the device stage on what `prepare` left in play."""
     started = clock()
-    ran = _advance(flow, loaded.inference, "inference")
-    return replace(ran, inference_s=clock() - started, padding=_padding(loaded) if flow.values else None)
+    ran = _advance(_explained(loaded, flow) if flow.asked else flow, loaded.inference, "inference")
+    return replace(ran, inference_s=clock() - started, padding=_padding(loaded) if ran.values else None)
 
 
 def _padding(loaded: Loaded) -> float | None:
@@ -120,6 +135,27 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     )
 
 
+def _explained(loaded: Loaded, flow: Flow) -> Flow:
+    """The flow without the items to be explained, which are done: an explanation passes no later stage."""
+    pairs = list(zip(flow.live, flow.values, strict=True))
+    mine = [(place, value) for place, value in pairs if place in flow.asked]
+    rest = [(place, value) for place, value in pairs if place not in flow.asked]
+    alone = Flow(flow.size, [value for _, value in mine], [place for place, _ in mine], {})
+    done = _advance(alone, loaded.explain or _unexplainable, "explain")
+    return replace(
+        flow,
+        values=[value for _, value in rest],
+        live=[place for place, _ in rest],
+        failed={**flow.failed, **done.failed},
+        explained=dict(zip(done.live, done.values, strict=True)),
+    )
+
+
+def _unexplainable(values: list[Any]) -> list[Failure]:
+    failure = Failure("this model gives no explanations: its handler has no explain method", NOT_EXPLAINABLE)
+    return [failure] * len(values)
+
+
 def _read(loaded: Loaded, item: Item) -> Any:
     try:
         return loaded.codec.decode(item.content_type, item.data)
@@ -139,9 +175,10 @@ def _written(value: Any) -> Outcome:
 
 
 def _placed(flow: Flow, outcomes: list[Outcome]) -> list[Outcome]:
-    if not flow.failed:
+    if not flow.failed and not flow.explained:
         return outcomes
-    by_place: dict[int, Outcome] = {**flow.failed, **dict(zip(flow.live, outcomes, strict=True))}
+    told = {place: _written(value) for place, value in flow.explained.items()}
+    by_place: dict[int, Outcome] = {**flow.failed, **told, **dict(zip(flow.live, outcomes, strict=True))}
     return [by_place[place] for place in range(flow.size)]
 
 

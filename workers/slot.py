@@ -182,7 +182,8 @@ class Slot:
     def _ran(self, held: Held, done: Done) -> None:
         if done.cap is not None:
             self._batcher.capped(done.cap)
-        else:
+        elif not any(job.call for job in held.jobs):
+            # Explaining takes many times as long as answering, and says nothing of how long that takes.
             self._batcher.ran(held.size, done.inference_s, feed_s=done.began_at - held.given_at if held.fresh else None)
         try:
             verdict = decide(held, done)

@@ -1,10 +1,10 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, idempotency ttl ms, then per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, max_attempts, max_crashes, watch, celery id, foreign message,
---       most open jobs of the owner (0 = no limit)
+--       most open jobs of the owner (0 = no limit), call ('' or explain)
 -- REPLY: depth, then per job: created | existing | key_reused | full | quota, serial
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
-local SUBMIT_STRIDE = 17
+local SUBMIT_STRIDE = 18
 local SUBMIT_MAX = 1000 -- Lua passes at most some 8,000 values to one command; a call cut short there would be half done
 
 local function known(p, digest, fingerprint)
@@ -25,7 +25,7 @@ end
 
 -- Fields that most jobs leave empty, and where they stand behind the serial. An absent field means empty (or 0): fewer bytes in
 -- memory and in the append-only file.
-local OPTIONAL = {owner = 5, blob = 8, watch = 13, celery = 14}
+local OPTIONAL = {owner = 5, blob = 8, watch = 13, celery = 14, call = 17}
 
 local function create(p, todo, now, at, args)
   local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.handlers.handler import Context
-from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask
+from penstock.handlers.handler import Context, Failure
+from penstock.handlers.tasks.explaining import pixel_attributions
+from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask, Prepared
 from penstock.handlers.tasks.images import Placement
 from penstock.handlers.tasks.labels import Activation, activated, best, read_labels
 
@@ -32,6 +33,22 @@ class ImageClassification(ImageTask):
         super().initialize(context)
         self.output_schema = {"type": "object", "additionalProperties": {"type": "number"}}
         self.labels = read_labels(context.folder, self.options.labels)
+
+    def explain(self, batch: list[Any], /) -> list[Any]:
+        """Which pixels speak for the class that the image is given: per image its label, probability and a map."""
+        return [self._explained(item) for item in batch]
+
+    def _explained(self, item: Prepared) -> Any:
+        (outputs,) = self.run_stack([item.arrays])
+        scores = activated(self.output(outputs).reshape(-1), self.options.activation)
+        top = int(scores.argmax())
+        found = pixel_attributions(self.runtime, self._feed([item.arrays]), read=self.output, target=top)
+        if isinstance(found, Failure):
+            return found
+        # One number per pixel: the channels of a colour have no meaning apart.
+        pixels = found.sum(axis=-1 if self.channels_last else 0)
+        told = {"label": self.labels.name(top), "probability": float(scores[top])}
+        return {**told, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
 
     def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float]:
         scores = activated(self.output(outputs).reshape(-1), self.options.activation)

@@ -12,6 +12,7 @@ from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
+from penstock.handlers.tasks.words import read_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +35,6 @@ _ROLES = {
 # (python -m penstock.benchmarks.length_buckets); an accelerator wants as much as there is.
 _ON_CPU = (16, 256)
 _ON_ACCELERATOR = (256, 16_384)
-# The longest input of BERT and its kin; tokenizer.json says it where it knows better.
-_USUAL_MAX_TOKENS = 512
 
 
 class TextOptions(TaskOptions, kw_only=True, frozen=True):
@@ -83,12 +82,12 @@ class TextTask(ArrayHandler):
         super().initialize(context)
         check_output(self.runtime.outputs, self.options.output)
         self._roles = _roles([port.name for port in self.runtime.inputs], self.options.input)
-        # An exported model may take one length only; then all are padded to it.
-        self._fixed_length = next((port.shape[0] for port in self.runtime.inputs if len(port.shape) == 1), None)
-        self._tokenizer, self._pad = _tokenizer(self.tokenizer_file(context))
-        self._limit = _limit(self._tokenizer, self.options, self._fixed_length)
-        self._rows, self._tokens_per_call = _bounds(self.options, context.device)
-        self._rows = self._rows if self.runtime.stacks else 1
+        # An exported model may have a shortest and a longest text; if they are one, all are padded to it.
+        self._least, most = next((port.limits()[0] for port in self.runtime.inputs if len(port.shape) == 1), (1, None))
+        cut = self.options.too_long == "truncate"
+        self.words = read_words(self.tokenizer_file(context), wish=self.options.max_tokens, most=most, cut=cut)
+        rows, self._tokens_per_call = _bounds(self.options, context.device)
+        self.rows_per_call = rows if self.runtime.stacks else 1
         self._padded = self._filled = 0
 
     def tokenizer_file(self, context: Context, /) -> Path:
@@ -97,16 +96,16 @@ class TextTask(ArrayHandler):
 
     def preprocess(self, inputs: list[str | TextInput], /) -> list[Any]:
         texts = [value if isinstance(value, str) else _both(value) for value in inputs]
-        return [self._tokens(encoding) for encoding in self._tokenizer.encode_batch(texts)]
+        return [self._tokens(encoding) for encoding in self.words.encode(texts)]
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         """Short texts with short ones, and every answer back in its text's place."""
         lengths = [len(tokens.ids) for tokens in batch]
         answers: list[Any] = [None] * len(batch)
         padded = 0
-        groups = by_length(lengths, rows_per_call=self._rows, tokens_per_call=self._tokens_per_call)
+        groups = by_length(lengths, rows_per_call=self.rows_per_call, tokens_per_call=self._tokens_per_call)
         for places in groups:
-            mask, outputs = self._run([batch[place] for place in places])
+            mask, outputs = self.run_texts([batch[place] for place in places])
             padded += mask.size
             for place, answer in zip(places, self.rows(outputs, mask), strict=True):
                 answers[place] = answer
@@ -128,17 +127,17 @@ class TextTask(ArrayHandler):
     def _tokens(self, encoding: Any) -> Tokens | Failure:
         import numpy as np
 
-        if len(encoding.ids) > self._limit:
-            return Failure(f"the text has {len(encoding.ids)} tokens, the model takes {self._limit}", InvalidInput.kind)
+        if len(encoding.ids) > self.words.limit:
+            return Failure(f"the text has {len(encoding.ids)} tokens, the model takes {self.words.limit}", InvalidInput.kind)
         return Tokens(np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64))
 
-    def _run(self, group: list[Tokens]) -> tuple[Array, dict[str, Array]]:
+    def run_texts(self, group: list[Tokens]) -> tuple[Array, dict[str, Array]]:
         """One call: the mask, and the model's outputs with the texts as first axis."""
         import numpy as np
 
-        length = self._fixed_length or max(1, *(len(tokens.ids) for tokens in group))
+        length = max(1, self._least, *(len(tokens.ids) for tokens in group))
         filled = {
-            "ids": np.full((len(group), length), self._pad, dtype=np.int64),
+            "ids": np.full((len(group), length), self.words.pad, dtype=np.int64),
             "mask": np.zeros((len(group), length), dtype=np.int64),
             "kinds": np.zeros((len(group), length), dtype=np.int64),
         }
@@ -184,34 +183,3 @@ def _roles(names: Sequence[str], wish: str) -> dict[str, str]:
             "option input, or write a handler that feeds the others"
         )
     return {name: role for name, role in roles.items() if role is not None}
-
-
-def _tokenizer(file: Path) -> tuple[Any, int]:
-    """The tokenizer, and the id to pad with."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise HandlerLoadError("text tasks need tokenizers, which is not installed; run: pip install tokenizers") from error
-    if not file.exists():
-        raise HandlerLoadError(
-            f"there is no tokenizer {file}; put the model's tokenizer.json next to it, or set the option tokenizer"
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:
-        # The library raises plain Exception for a file that it cannot read.
-        raise HandlerLoadError(f"{file} is no tokenizer.json of the tokenizers library: {error}") from error
-    padding = tokenizer.padding
-    tokenizer.no_padding()
-    return tokenizer, int(padding["pad_id"]) if padding else 0
-
-
-def _limit(tokenizer: Any, options: TextOptions, fixed: int | None) -> int:
-    """The most tokens of one text; from here on the tokenizer cuts what is longer, or lets it through to be refused."""
-    own = tokenizer.truncation["max_length"] if tokenizer.truncation else _USUAL_MAX_TOKENS
-    limit = min(options.max_tokens or fixed or own, fixed or options.max_tokens or own)
-    if options.too_long == "truncate":
-        tokenizer.enable_truncation(limit)
-    else:
-        tokenizer.no_truncation()
-    return int(limit)

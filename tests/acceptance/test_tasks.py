@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.acceptance.test_cli import started, stopped
-from tests.unit.handlers.tasks.models import mean_colour, picture, plain, states, tokenizer
+from tests.unit.handlers.tasks.models import bright_words, mean_colour, picture, plain, states, tokenizer
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers", reason="text tasks need the tokenizers library: pip install tokenizers")
@@ -30,6 +30,10 @@ options = { labels = "names.txt", top_k = 2, mean = [0.0], std = [1.0] }
 source = "states.onnx"
 task = "text-embedding"
 options = { normalize = false }
+
+[models.words]
+source = "words.onnx"
+task = "text-classification"
 """
 
 
@@ -38,6 +42,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("tasks")
     mean_colour(folder)
     states(folder)
+    bright_words(folder)
     tokenizer(folder)
     (folder / "names.txt").write_text("red\ngreen\nblue\n")
     (folder / "penstock.toml").write_text(SETTINGS)
@@ -102,3 +107,14 @@ def test_the_schemas_of_a_task_are_known_to_the_gateway(client: httpx2.Client) -
     model = client.get("/v1/models/colour").json()
     assert "image/*" in str(model)
     assert "Says what an image shows" in str(model)
+
+
+def test_an_explanation_is_asked_for_like_a_prediction_and_refused_where_there_is_none(client: httpx2.Client) -> None:
+    refused = client.post("/explanations/colour", content=plain((255, 0, 0)))
+    assert (refused.status_code, refused.json()["code"]) == (501, "not_explainable"), refused.text
+    assert refused.headers["x-should-retry"] == "false"
+    assert client.post("/explanations/nothing", content=b"x").status_code == 404
+    pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock[explain]'")
+    told = client.post("/explanations/words/1", json="red the").json()
+    assert (told["label"], told["tokens"]) == ("1", ["red", "the"])
+    assert told["importances"][1] > told["importances"][0] > 0

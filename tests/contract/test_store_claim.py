@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.records import Claim
-from penstock.job import LATE_BAND, JobState, Payload, Priority
+from penstock.job import LATE_BAND, Call, JobState, Payload, Priority
 from penstock.job_id import JobId
 from tests.contract.desk import Desk
 from tests.eventually import eventually
@@ -23,6 +23,14 @@ def test_a_claimed_job_carries_all_that_a_run_needs(desk: Desk) -> None:
     assert (job.id, job.input, job.priority) == (new.id, new.input, Priority.INTERACTIVE)
     assert (job.attempts, job.crashes, job.token) == (1, 0, "1:w1:abc")
     assert job.created_at <= claim.now < job.deadline_at
+
+
+@pytest.mark.parametrize("call", Call)
+def test_what_is_asked_of_the_model_comes_with_the_claim_also_the_second_time(desk: Desk, call: Call) -> None:
+    desk.submit(call=call)
+    first = desk.take()
+    desk.release(first)
+    assert [first.call, desk.take().call] == [call, call]
 
 
 def test_a_claimed_job_is_leased_and_nobody_else_gets_it(desk: Desk) -> None:

@@ -55,12 +55,24 @@ class TorchRuntime:
         rows = len(next(iter(feed.values())))
         pieces = self._plan.sizes.pieces(rows)
         with self._torch.inference_mode():
-            given = [self._transfer.to_device(feed[port.name]) for port in self._plan.ports]
+            given = self.tensors(feed)
             parts = [self._run_piece(given, piece) for piece in pieces]
         self.padding_ratio = padding_ratio(pieces)
         return parts[0] if len(parts) == 1 else _chained(parts)
 
+    def tensors(self, feed: Mapping[str, Any], /) -> list[Any]:
+        """The inputs on the device, in the order of the ports."""
+        return [self._transfer.to_device(feed[port.name]) for port in self._plan.ports]
+
+    def forward(self, given: Sequence[Any], /) -> dict[str, Any]:
+        """As `run`, from tensors to tensors and with gradients, from which explanations are computed."""
+        parts = [self._answers(given, piece) for piece in self._plan.sizes.pieces(len(given[0]))]
+        return {name: self._torch.cat([part[name] for part in parts]) for name in parts[0]}
+
     def _run_piece(self, given: Sequence[Any], piece: Piece) -> Arrays:
+        return self._transfer.to_host(self._answers(given, piece))
+
+    def _answers(self, given: Sequence[Any], piece: Piece) -> dict[str, Any]:
         tensors = [
             self._prepared(tensor[piece.start : piece.stop], dtype, piece.size)
             for tensor, dtype in zip(given, self._plan.dtypes, strict=True)
@@ -69,7 +81,7 @@ class TorchRuntime:
         self.outputs = self.outputs or list(results)
         for name, result in results.items():
             _check_rows(name, result, piece.size)
-        return self._transfer.to_host({name: result[: piece.stop - piece.start] for name, result in results.items()})
+        return {name: result[: piece.stop - piece.start] for name, result in results.items()}
 
     def _prepared(self, rows: Any, dtype: Any, size: int) -> Any:
         # A copy of the last row, not zeros: it stays among the values that the model was made for.

@@ -31,6 +31,8 @@ def job(state: JobState = JobState.QUEUED, *, attempts: int = 0, error: JobError
     [
         ("/predictions/square", Target("/predictions/{model}", "square", "")),
         ("/predictions/square/2", Target("/predictions/{model}/{version}", "square", "2")),
+        ("/explanations/square", Target("/explanations/{model}", "square", "")),
+        ("/explanations/square/2", Target("/explanations/{model}/{version}", "square", "2")),
         ("/v1/models/square/jobs", Target("/v1/models/{model}/jobs", "square", "")),
         ("/v1/models/square/versions/2/jobs", Target("/v1/models/{model}/versions/{version}/jobs", "square", "2")),
     ],
@@ -41,7 +43,17 @@ def test_a_submit_path_names_its_endpoint(path: str, target: Target) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/predictions/", "/predictions/a/", "/predictions/a/b/c", "/v1/models//jobs", "/v1/models/a/b/jobs", "/v1/models/a", "/"],
+    [
+        "/predictions/",
+        "/explanations/",
+        "/explanations/a/b/c",
+        "/predictions/a/",
+        "/predictions/a/b/c",
+        "/v1/models//jobs",
+        "/v1/models/a/b/jobs",
+        "/v1/models/a",
+        "/",
+    ],
 )
 def test_other_paths_are_left_to_the_rest(path: str) -> None:
     assert submit_target(path) is None

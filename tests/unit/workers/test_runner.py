@@ -14,6 +14,7 @@ from penstock.handlers.decorator import Declared
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import codec_for
+from penstock.job import Call
 from penstock.workers.runner import BatchOutcome, DeviceFault, Item, Output, complete, infer, prepare, run_batch
 
 
@@ -28,6 +29,10 @@ def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Sta
         preprocess=preprocess,
         postprocess=postprocess,
     )
+
+
+def asked(*values: int) -> list[Item]:
+    return [item._replace(call=Call.EXPLAIN) for item in numbers(*values)]
 
 
 def numbers(*values: int) -> list[Item]:
@@ -264,3 +269,39 @@ class Even:
     def __post_init__(self) -> None:
         if self.x % 2:
             raise LookupError("odd")
+
+
+def test_items_to_be_explained_run_apart_and_pass_no_later_stage() -> None:
+    calls: list[tuple[str, list[int]]] = []
+
+    def explain(batch: list[int]) -> list[str]:
+        calls.append(("explain", batch))
+        return [f"because {value}" for value in batch]
+
+    def inference(batch: list[int]) -> list[int]:
+        calls.append(("inference", batch))
+        return batch
+
+    loaded = replace(
+        model(inference, preprocess=lambda batch: [v + 1 for v in batch], postprocess=lambda batch: [-v for v in batch]),
+        explain=explain,
+    )
+    mixed = [*numbers(1), *asked(2), *numbers(3), *asked(4)]
+    assert read(run_batch(loaded, mixed)) == ["-2", '"because 3"', "-4", '"because 5"']
+    assert calls == [("explain", [3, 5]), ("inference", [2, 4])]
+    assert read(run_batch(loaded, asked(7))) == ['"because 8"']
+
+
+def test_an_item_that_cannot_be_explained_fails_alone() -> None:
+    def explain(batch: list[int]) -> list[int]:
+        if 2 in batch:
+            raise ValueError("no reason")
+        return batch
+
+    loaded = replace(model(echo), explain=explain)
+    unread = Item("application/json", b"{", Call.EXPLAIN)
+    assert read(run_batch(loaded, [*asked(1, 2), *numbers(3), unread])) == ["1", "handler_error", "3", "invalid_input"]
+
+
+def test_a_model_without_an_explain_method_says_so() -> None:
+    assert read(run_batch(model(echo), [*asked(1), *numbers(2)])) == ["not_explainable", "2"]
