@@ -7,7 +7,7 @@ SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-# Tests that need torch skip without it: TEST_EXTRAS=torch,test brings it.
+# Tests that need torch skip without it: TEST_EXTRAS=torch,explain,test brings it.
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
 # What reads code out of data. Ruff refuses the imports; this also finds the options that switch such readers on.
