@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,14 +23,16 @@ from penstock.broker.registry import (
     WORKERS_KEY,
     StoredRollout,
     fresh_workers,
+    place_key,
     roll_out_args,
+    slot_of,
     stored_rollouts,
 )
 from penstock.broker.store import CancelStatus
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
-from penstock.model_spec import ModelInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
 # A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
@@ -157,6 +159,15 @@ class AsyncStore:
 
     async def workers(self) -> list[WorkerInfo]:
         return fresh_workers(await self._plain(self._redis.hgetall(WORKERS_KEY)), time.time())
+
+    async def places(self, incarnations: Iterable[str]) -> dict[str, SlotPlace]:
+        """Where the slots with these names run or ran, by the names given; without those that nobody told of."""
+        names = sorted(set(incarnations))
+        pipe = self._redis.pipeline(transaction=False)
+        for name in names:
+            pipe.get(place_key(slot_of(name)))
+        found = await self._plain(pipe.execute()) if names else []
+        return {name: msgspec.json.decode(entry, type=SlotPlace) for name, entry in zip(names, found, strict=True) if entry}
 
     async def announce_model(self, info: ModelInfo) -> None:
         await self._plain(self._redis.hset(MODELS_KEY, info.name, msgspec.json.encode(info).decode()))

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.broker.records import (
     BatchStamp,
     Beat,
+    Change,
     Claim,
     ClaimedJob,
     ClaimRequest,
@@ -22,14 +23,17 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
+from penstock.broker.stamps import all_attempts, left_out, parse_stamp, queued_behind, stamp_text, token_parts
 from penstock.errors import InternalError
-from penstock.job import BANDS, BatchRecord, Call, Job, JobError, JobState, Payload, Priority
+from penstock.job import BANDS, Call, Job, JobError, JobState, Payload, Priority
 from penstock.job_id import JobId
 
 Arg = bytes | str | int
 IDEMPOTENCY_TTL_S = 48 * 3600.0
-_FIELDS = 29  # RECORD of lib.lua, then position and output
-_CLAIM_HEAD, _CLAIM_STRIDE = 7, 11
+_FIELDS = 31  # RECORD of lib.lua, then position and output
+_CLAIM_HEAD, _CLAIM_STRIDE = 7, 12
+_CHANGE_STRIDE = 6
+_SWEEP_HEAD = 8
 _STATES = {state.value.encode(): state for state in JobState}
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
 
@@ -68,13 +72,13 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.input.blob,
             _digest(job),
             job.fingerprint,
-            job.max_attempts,
-            job.max_crashes,
+            f"{job.max_attempts},{job.max_crashes}",
             f"={job.reply_to}" if job.reply_to else "",
             job.celery_id,
             job.foreign,
             job.max_open_jobs,
             job.call.value,
+            job.trace,
         )
     return args
 
@@ -104,21 +108,23 @@ def claim_args(ask: ClaimRequest) -> list[Arg]:
 
 def claim_reply(reply: Sequence[Any], model: str) -> Claim:
     reason, depth, retry, now, stepped, expired, messages = reply[:_CLAIM_HEAD]
-    start = _CLAIM_HEAD + messages
+    told = _CLAIM_HEAD + messages
+    start = told + expired * _CHANGE_STRIDE
     return Claim(
         jobs=tuple(_claimed(reply, i, model) for i in range(start, len(reply), _CLAIM_STRIDE)),
         reason=reason.decode(),
         depth=depth,
         retry_in_s=None if retry < 0 else retry / 1000,
         now=now / 1000,
-        foreign=tuple(reply[_CLAIM_HEAD:start]),
+        foreign=tuple(reply[_CLAIM_HEAD:told]),
         stepped_over=stepped,
         expired=expired,
+        changes=_changes(reply[told:start], model),
     )
 
 
 def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
-    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call = reply[i : i + _CLAIM_STRIDE]
+    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call, trace = reply[i : i + _CLAIM_STRIDE]
     return ClaimedJob(
         id=JobId(serial.decode(), model),
         token=token.decode(),
@@ -129,21 +135,18 @@ def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
         attempts=int(attempts),
         crashes=int(crashes),
         call=Call(call.decode()),
+        trace=trace.decode(),
     )
 
 
-def stamp_text(stamp: BatchStamp) -> str:
-    """Short on purpose: a hash field over 64 bytes would cost the record its compact form."""
-    times = "|".join(str(round(s * 1e6)) for s in (stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s))
-    return f"{stamp.id}|{stamp.size}|{stamp.reason}|{times}"
+def _changes(flat: Sequence[Any], model: str) -> tuple[Change, ...]:
+    return tuple(_change(flat[i : i + _CHANGE_STRIDE], model) for i in range(0, len(flat), _CHANGE_STRIDE))
 
 
-def parse_stamp(text: str, worker: str = "") -> BatchRecord | None:
-    if not text:
-        return None
-    name, size, reason, *times = text.split("|")
-    before, during, after = (int(t) / 1e6 for t in times)
-    return BatchRecord(name, int(size), reason, before, during, after, worker)
+def _change(values: Sequence[bytes], model: str) -> Change:
+    event, serial, state, version, token, trace = (value.decode() for value in values)
+    _, worker, batch = token_parts(token)
+    return Change(JobId(serial, model), event, JobState(state), version, worker, batch, trace)
 
 
 def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> list[Arg]:
@@ -165,10 +168,14 @@ def beat_reply(reply: Sequence[Any], model: str) -> Beat:
     return Beat(lost=reply[0] == b"lost", cancelled=tuple(ids[: reply[1]]), overrun=tuple(ids[reply[1] :]))
 
 
-def sweep_reply(reply: Sequence[Any]) -> SweepReport:
-    requeued, dead, expired, cancelled, promoted, collected, lost = reply[:7]
-    names = [name.decode() for name in reply[7:]]
-    return SweepReport(requeued, dead, expired, cancelled, promoted, collected, tuple(names[lost:]), tuple(names[:lost]))
+def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
+    requeued, dead, expired, cancelled, promoted, collected, lost, blobs = reply[:_SWEEP_HEAD]
+    told = _SWEEP_HEAD + lost + blobs
+    names = [name.decode() for name in reply[_SWEEP_HEAD:told]]
+    changes = _changes(reply[told:], model)
+    return SweepReport(
+        requeued, dead, expired, cancelled, promoted, collected, tuple(names[lost:]), tuple(names[:lost]), changes
+    )
 
 
 def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload | None] | None:
@@ -177,10 +184,13 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     if len(record) != _FIELDS:
         raise InternalError(f"record of job {job} has {len(record)} fields, not {_FIELDS}")
     position, data = record[-2], record[-1]
-    (state, version, band, created, deadline, _ttl, owner, media, _blob, _ma, _mc, attempts, crashes, _epoch, _token,
-     _final, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery) = (
+    (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, _epoch, token,
+     final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
+     more, trace) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
+    started_at = int(started) / 1000 if started else None
+    finished_at = int(finished) / 1000 if finished else None
     found = Job(
         id=job,
         state=JobState(state),
@@ -192,12 +202,16 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         crashes=int(crashes or 0),
         owner=owner,
         content_type=media,
-        started_at=int(started) / 1000 if started else None,
-        finished_at=int(finished) / 1000 if finished else None,
+        started_at=started_at,
+        finished_at=finished_at,
         cancel_requested=cancel == "1",
         error=JobError(code, message) if code else None,
         batch=parse_stamp(stamp, worker),
         position=position if position >= 0 else None,
+        queued_behind=queued_behind(terms),
+        tries=all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
+        left_out=left_out(more),
+        trace=trace,
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None

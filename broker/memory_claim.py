@@ -22,6 +22,7 @@ class Gathering:
         self._stepped_over = 0
 
     def claim(self) -> Claim:
+        self._queue.told.clear()
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
         if suspect is not None:
             return self._release([suspect], "solo")
@@ -130,4 +131,5 @@ class Gathering:
             foreign=self._queue.hand_out_foreign(self._now),
             stepped_over=self._stepped_over,
             expired=self._expired,
+            changes=tuple(self._queue.told),
         )

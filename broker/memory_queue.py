@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.broker.records import BatchStamp, ClaimedJob, NewJob
-from penstock.job import BANDS, BatchRecord, Job, JobError, JobState, Payload
+from penstock.broker.records import BatchStamp, Change, ClaimedJob, NewJob
+from penstock.job import BANDS, Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
 
 # As long again as the result was kept, within these: a day for each answer-now request would be gigabytes.
@@ -17,6 +17,7 @@ FOREIGN_AGAIN_S = 15.0
 # As in functions/lib.lua.
 SUSPECT_LOSSES = 2
 MAX_LOSSES = 10
+PAST_FIRST, PAST_LAST = 3, 5
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
 CANCELLED = JobError("cancelled", "cancelled by request")
 
@@ -45,6 +46,10 @@ class Record:
     error: JobError | None = None
     batch: BatchRecord | None = None
     output: Payload | None = None
+    ahead: int = 0
+    past: list[Attempt] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    nonce: str = ""
 
     @property
     def serial(self) -> str:
@@ -79,7 +84,24 @@ class Record:
             attempts=self.attempts,
             crashes=self.crashes,
             call=self.new.call,
+            trace=self.new.trace,
         )
+
+    def note(self, *, now: float, how: str, delay_s: float = 0.0) -> None:
+        """The attempt under way ended without ending the job; the first and the last few are kept."""
+        assert self.started_at is not None
+        self.past.append(Attempt(self.epoch, self.worker, self.nonce, self.started_at, now, how, delay_s))
+        if len(self.past) > PAST_FIRST + PAST_LAST:
+            gone, sums = self.past.pop(PAST_FIRST), self.left_out
+            spent_s = (gone.ended_at or gone.claimed_at) - gone.claimed_at
+            self.left_out = LeftOut(sums.count + 1, sums.spent_s + spent_s, sums.delay_s + gone.delay_s)
+
+    def tries(self) -> tuple[Attempt, ...]:
+        holds = self.state is JobState.LEASED or bool(self.final_token)
+        if not holds or self.started_at is None or (self.past and self.past[-1].number >= self.epoch):
+            return tuple(self.past)
+        end = self.state.public if self.state.final else ""
+        return (*self.past, Attempt(self.epoch, self.worker, self.nonce, self.started_at, self.finished_at, end))
 
     def job(self, position: int | None) -> Job:
         return Job(
@@ -99,6 +121,10 @@ class Record:
             error=self.error,
             batch=self.batch,
             position=position,
+            queued_behind=self.ahead,
+            tries=self.tries(),
+            left_out=self.left_out,
+            trace=self.new.trace,
         )
 
 
@@ -129,6 +155,7 @@ class MemoryQueue:
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
+    told: list[Change] = field(default_factory=list)
 
     @property
     def depth(self) -> int:
@@ -174,12 +201,14 @@ class MemoryQueue:
         record.state, record.worker = JobState.LEASED, worker
         record.epoch += 1
         record.attempts += 1
-        record.token = f"{record.epoch}:{worker}:{nonce}"
+        record.token, record.nonce = f"{record.epoch}:{worker}:{nonce}", nonce
         record.held_at = record.started_at = now
         self.held.setdefault(worker, set()).add(record.serial)
 
     def end(self, record: Record, state: JobState, *, now: float, error: JobError | None = None, token: str = "") -> None:
         """The one way into a final state: off its place, one outbox row, one count. `token` is the one that ended it."""
+        if not token:
+            self.tell("finished", record, state)
         self._lift(record)
         record.final_token = token
         record.state, record.finished_at, record.error = state, now, error
@@ -195,6 +224,7 @@ class MemoryQueue:
     def crash(self, record: Record, *, now: float, token: str = "", detail: str = "") -> bool:
         """Charge a crash; True when that was one too many and the job is dead."""
         record.crashes += 1
+        record.note(now=now, how="crashed")
         spent = record.crashes >= record.new.max_crashes or record.charged >= record.new.max_attempts
         if spent:
             last = f"; the last time: {detail}" if detail else ""
@@ -204,6 +234,11 @@ class MemoryQueue:
             self.enqueue(record)
             self.counters["redelivered:crashed"] += 1
         return spent
+
+    def tell(self, event: str, record: Record, state: JobState) -> None:
+        """Kept for whoever asked for the step in which the change came about."""
+        holder = (record.worker, record.nonce) if record.token else ("", "")
+        self.told.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
 
     def collect(self, record: Record, *, now: float) -> None:
         del self.records[record.serial]
@@ -243,7 +278,7 @@ class MemoryQueue:
         record.token = ""
 
 
-def batch_record(stamp: BatchStamp, worker: str) -> BatchRecord:
+def batch_record(stamp: BatchStamp, worker: str, place: int) -> BatchRecord:
     return BatchRecord(
         id=stamp.id,
         size=stamp.size,
@@ -252,4 +287,8 @@ def batch_record(stamp: BatchStamp, worker: str) -> BatchRecord:
         inference_s=stamp.inference_s,
         postprocess_s=stamp.postprocess_s,
         worker=worker,
+        batch_wait_s=stamp.batch_wait_s,
+        decode_s=stamp.decode_s,
+        device_wait_s=stamp.device_wait_s,
+        place=place,
     )

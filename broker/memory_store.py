@@ -67,11 +67,11 @@ class MemoryStore:
         return Beat(cancelled=tuple(cancelled), overrun=tuple(r.new.id for r in overrun))
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
-        now = self._clock()
+        now, places = self._clock(), {ending.id: place for place, ending in enumerate(endings, 1)}
 
         def end(queue: MemoryQueue, record: Record, ending: Ending) -> Settled:
             error = JobError(ending.error_code, ending.error_message) if ending.error_code else None
-            record.batch = batch_record(stamp, record.worker)
+            record.batch = batch_record(stamp, record.worker, places[ending.id])
             record.output = ending.output if ending.state is JobState.SUCCEEDED else None
             queue.end(record, ending.state, now=now, error=error, token=ending.token)
             return Settled.OK
@@ -84,6 +84,7 @@ class MemoryStore:
         def delay(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
             record.error = JobError(code, message)
             if record.charged < record.new.max_attempts:
+                record.note(now=now, how="retried", delay_s=delay_s)
                 queue.delay(record, until=now + delay_s)
                 queue.counters["retried"] += 1
                 return Settled.OK
@@ -98,6 +99,7 @@ class MemoryStore:
         def requeue(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
             if reason is ReleaseReason.CRASHED:
                 return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
+            record.note(now=now, how="released")
             record.attempts -= 1
             queue.enqueue(record)
             queue.counters["redelivered:given_back"] += 1
@@ -107,11 +109,12 @@ class MemoryStore:
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         queue, now = self.queue(model), self._clock()
+        queue.told.clear()
         # Collect first: what ends in this sweep can be read until the next.
         collected, blobs = self._collect(queue, limit=limit, now=now)
         report = replace(self._take_back(queue, gone, now=now), collected=collected, blobs=blobs)
         report = self._promote(queue, report, limit=limit, now=now)
-        return self._expire(queue, report, limit=limit, now=now)
+        return replace(self._expire(queue, report, limit=limit, now=now), changes=tuple(queue.told))
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)
@@ -129,6 +132,8 @@ class MemoryStore:
         queue = self.queue(model)
         orphans = queue.homeless()
         for record in orphans:
+            if record.state is JobState.LEASED:
+                record.note(now=self._clock(), how="worker_lost")
             queue.enqueue(record)
         queue.counters["repaired"] += len(orphans)
         return Repair(cursor="0", scanned=len(queue.records), orphans=len(orphans))
@@ -216,6 +221,7 @@ class MemoryStore:
 
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
         record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.priority.band)
+        record.ahead = sum(other.place[:2] <= record.place[:2] for other in queue.in_order(job.version))
         queue.records[record.serial] = record
         queue.enqueue(record)
         queue.accepted += 1
@@ -236,6 +242,7 @@ class MemoryStore:
 
     def _crashed(self, queue: MemoryQueue, record: Record, now: float) -> None:
         if record.cancel_requested:
+            record.note(now=now, how="cancelled")
             queue.cancel(record, now=now)
         else:
             queue.crash(record, now=now)
@@ -256,6 +263,8 @@ class MemoryStore:
         )
 
     def _redeliver(self, queue: MemoryQueue, record: Record, now: float) -> JobState:
+        queue.tell("lost", record, JobState.LEASED)
+        record.note(now=now, how="worker_lost")
         if record.cancel_requested:
             queue.cancel(record, now=now)
         elif record.losses + 1 >= MAX_LOSSES:

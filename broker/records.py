@@ -15,7 +15,7 @@ class NewJob:
 
     `reply_to` names the gateway channel that gets the end pushed; `celery_id` the stock Celery task that waits for it;
     `foreign` the exact Celery message that this job replaces, so that storing one removes the other. `max_open_jobs`: of its
-    owner, in the model, this one included, that have not ended (0: no limit).
+    owner, in the model, this one included, that have not ended (0: no limit). `trace`: as in `Job`.
     """
 
     id: JobId
@@ -34,6 +34,7 @@ class NewJob:
     foreign: bytes = b""
     max_open_jobs: int = 0
     call: Call = Call.PREDICT
+    trace: str = ""
 
 
 class SubmitStatus(StrEnum):
@@ -91,6 +92,23 @@ class ClaimedJob:
     attempts: int
     crashes: int
     call: Call = Call.PREDICT
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A job's change that its holder did not make: `lost` with its worker, or `finished` unrun, in `state`.
+
+    `worker` and `batch` are those that held it last, where one did.
+    """
+
+    id: JobId
+    event: str
+    state: JobState
+    version: str
+    worker: str = ""
+    batch: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +118,8 @@ class Claim:
     `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone); empty when `jobs` is.
     `depth`: jobs still waiting. `retry_in_s`: none taken but some waiting, when to ask again (None: wait for a wake-up).
     `now`: Redis' clock. `foreign`: stock Celery messages found in the queue, to be submitted as jobs by the caller.
-    `stepped_over`: jobs this call moved to the late band. `expired`: jobs this call ended unrun, past their deadline.
+    `stepped_over`: jobs this call moved to the late band. `expired`: jobs this call ended unrun, past their deadline;
+    `changes` names them.
     """
 
     jobs: tuple[ClaimedJob, ...] = ()
@@ -111,6 +130,7 @@ class Claim:
     foreign: tuple[bytes, ...] = ()
     stepped_over: int = 0
     expired: int = 0
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +147,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class BatchStamp:
-    """What every job of a settled batch records of it. Seconds."""
+    """What every job of a settled batch records of it. Seconds; see `BatchRecord`."""
 
     id: str = ""
     size: int = 1
@@ -135,14 +155,18 @@ class BatchStamp:
     preprocess_s: float = 0.0
     inference_s: float = 0.0
     postprocess_s: float = 0.0
+    batch_wait_s: float = 0.0
+    decode_s: float = 0.0
+    device_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """One leased job returned without a verdict, for `release` and `retry`."""
+    """One leased job returned without a verdict, for `release` and `retry`. `trace` is for whoever logs it."""
 
     id: JobId
     token: str
+    trace: str = ""
 
 
 class Settled(StrEnum):
@@ -176,6 +200,7 @@ class SweepReport:
     collected: int = 0
     blobs: tuple[str, ...] = ()
     workers_lost: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,12 @@ from penstock.broker.records import (
 )
 from penstock.broker.registry import (
     MODELS_KEY,
+    PLACE_TTL_S,
     ROLLOUTS_KEY,
     STORE_KEY,
     WORKERS_KEY,
     fresh_workers,
+    place_key,
     stored_rollouts,
     worker_entry,
 )
@@ -40,7 +42,7 @@ from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId
-from penstock.model_spec import ModelInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
@@ -158,7 +160,7 @@ class RedisStore:
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         [reply] = self._run(("sweep", model, [limit, *gone]))
-        return enc.sweep_reply(reply)
+        return enc.sweep_reply(reply, model)
 
     def absent(self, model: str) -> list[str]:
         """Lease holders whose own channel nobody listens to: their process is gone, or its link to Redis is."""
@@ -213,6 +215,9 @@ class RedisStore:
 
     def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> None:
         self._plain(lambda r: r.hset(WORKERS_KEY, info.name, worker_entry(info, time.time(), ttl_s)))
+
+    def announce_place(self, place: SlotPlace) -> None:
+        self._plain(lambda r: r.set(place_key(place.slot), msgspec.json.encode(place), ex=PLACE_TTL_S))
 
     def withdraw_worker(self, name: str) -> None:
         self._plain(lambda r: r.hdel(WORKERS_KEY, name))

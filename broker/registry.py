@@ -14,6 +14,8 @@ MODELS_KEY = "ps:models"
 WORKERS_KEY = "ps:workers"
 STORE_KEY = "ps:store"
 ROLLOUTS_KEY = "ps:rollouts"
+# As long as results are kept by default, and a day more.
+PLACE_TTL_S = 2 * 86_400
 
 
 class _Entry(msgspec.Struct, array_like=True):
@@ -38,6 +40,15 @@ def stored_rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
 def roll_out_args(model: str, found: StoredRollout, wanted: Rollout | None) -> list[bytes | str]:
     """The arguments of `roll_out`; `wanted` None takes the rollout back."""
     return [model, found.text, b"" if wanted is None else msgspec.json.encode(wanted)]
+
+
+def place_key(slot: str) -> str:
+    return f"ps:slot:{slot}"
+
+
+def slot_of(incarnation: str) -> str:
+    """The slot of an incarnation, which is a slot's name and a number."""
+    return incarnation.rpartition(".")[0]
 
 
 def worker_entry(info: WorkerInfo, now: float, ttl_s: float) -> bytes:

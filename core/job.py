@@ -70,7 +70,10 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """The batch a job ran in. Seconds; `reason` is why it was released (idle, full, wait, deadline, bucket, drain, solo)."""
+    """The batch a job ran in, and its `place` there, from 1. Seconds, in the order of a batch's way: claimed until its inputs
+    were touched, decode, preprocess, waiting for the device, inference, postprocess. `reason` is why it was released (idle,
+    full, wait, deadline, bucket, drain, solo).
+    """
 
     id: str
     size: int
@@ -79,11 +82,45 @@ class BatchRecord:
     inference_s: float = 0.0
     postprocess_s: float = 0.0
     worker: str = ""
+    batch_wait_s: float = 0.0
+    decode_s: float = 0.0
+    device_wait_s: float = 0.0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One lease of a job: `number` counts claims from 1, those that were not charged included. Moments as in `Job`.
+
+    `end` is empty while it runs, else how it ended: released, retried, crashed, worker_lost, or the job's final public state.
+    `delay_s`: how long the job was then put aside at least. `worker` is the name of the slot's incarnation that held it.
+    """
+
+    number: int
+    worker: str
+    batch: str
+    claimed_at: float
+    ended_at: float | None = None
+    end: str = ""
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Attempts of which only the sums are kept: a record stays small however often its job is given out."""
+
+    count: int = 0
+    spent_s: float = 0.0
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the store knows of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened."""
+    """What the store knows of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
+
+    `queued_behind`: jobs that stood before it as it was stored. `tries`: its attempts in order, the first and the last few.
+    `trace`: the W3C `traceparent` it came with, and behind a space the `tracestate`; empty without one.
+    """
 
     id: JobId
     state: JobState
@@ -101,6 +138,10 @@ class Job:
     error: JobError | None = None
     batch: BatchRecord | None = None
     position: int | None = None
+    queued_behind: int = 0
+    tries: tuple[Attempt, ...] = ()
+    left_out: LeftOut = LeftOut()
+    trace: str = ""
 
     @property
     def model(self) -> str:

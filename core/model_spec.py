@@ -144,6 +144,16 @@ class SlotInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotPlace:
+    """Where the jobs of a slot run: told once and kept longer than results are, because a job outlives its worker."""
+
+    slot: str
+    worker: str
+    device: str = ""
+    provider: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds."""
 

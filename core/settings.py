@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 
 from penstock.access import Key
 from penstock.errors import ConfigError
+from penstock.job_events import JobLines
 from penstock.job_id import MODEL_NAME
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions
 from penstock.settings_faults import explain
@@ -91,6 +92,12 @@ class WorkerSettings(Table):
         return self
 
 
+class LogSettings(Table):
+    """`jobs`: which changes of single jobs get a line: `all`, `problems` (those that no job should need) or `off`."""
+
+    jobs: JobLines = JobLines.PROBLEMS
+
+
 class VersionSettings(Table):
     """What one version of a model is and how it runs. A table under `versions` holds only what differs from the model's own."""
 
@@ -163,6 +170,7 @@ class Settings(Table):
     store: StoreSettings
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

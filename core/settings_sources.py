@@ -17,7 +17,7 @@ from typing import Any
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "models", "keys")
+SECTIONS = ("store", "gateway", "worker", "log", "models", "keys")
 # Short names that deployments already set; the first one present wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"

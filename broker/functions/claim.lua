@@ -2,8 +2,8 @@
 -- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms at `limit`, slack per item ms, hurry ms, lease ms,
 --       limit of inline input bytes
 -- REPLY: reason ('' = none taken), depth, retry in ms (-1 = wait for a wake-up), now ms, stepped over, expired, number of foreign
---        messages, the messages, then per job: serial, token, media, input, blob, band, created, deadline, attempts, crashes,
---        call
+--        messages, the messages, the changes (of those expired, see `tell`), then per job: serial, token, media, input, blob, band,
+--        created, deadline, attempts, crashes, call, trace
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that it never starves
 local FOREIGN_MAX = 16
 local FOREIGN_AGAIN_MS = 15000
@@ -107,7 +107,7 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
   for i, entry in ipairs(order) do
     local serial, deadline, band = entry[1], entry[2], entry[3]
     local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch',
-      'in', 'call')
+      'in', 'call', 'trace')
     local input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
     bytes = bytes + #input
     if i > 1 and bytes > limit_bytes then break end
@@ -123,7 +123,7 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], input, job[2] or ''
     reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, attempts, job[6] or 0
-    reply[n + 11] = job[10] or ''
+    reply[n + 11], reply[n + 12] = job[10] or '', job[11] or ''
   end
   redis.call('ZREM', ready, unpack(gone)) -- guard:pop
   redis.call('HSET', p .. 'held:' .. worker, unpack(held))
@@ -184,7 +184,8 @@ local function claim(keys, args)
   end
   local foreign = take_foreign(p, now, #order == 0 and retry < 0)
   local reply = {reason, 0, retry, now, stepped, expired + dropped, #foreign}
-  for _, message in ipairs(foreign) do reply[#reply + 1] = message end
+  append(reply, foreign)
+  append(reply, todo.changes)
   if #order > 0 then
     lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, todo, reply)
     redis.call('ZADD', p .. 'leases', now + args[10], worker)

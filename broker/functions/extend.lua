@@ -13,8 +13,11 @@ local function extend(keys, args)
     local job = load_job(p, all[i], ENDING)
     if now - all[i + 1] >= tonumber(args[3]) then
       redis.call('HDEL', held, all[i])
-      if job.cancel == '1' then cancel_job(p, all[i], job, now, todo)
-      else crash_job(p, all[i], job, now, todo) end
+      if job.cancel == '1' then
+        note_past(p, all[i], now, 'cancelled')
+        cancel_job(p, all[i], job, now, todo)
+      else crash_job(p, all[i], job, now, todo)
+      end
       overrun[#overrun + 1] = all[i]
     elseif job.cancel == '1' then
       cancelled[#cancelled + 1] = all[i]

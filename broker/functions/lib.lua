@@ -4,6 +4,7 @@
 -- stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot speak to a cluster anyway.)
 --
 --   job:<serial>      hash    the record; the truth
+--                     `terms` of it: most attempts, most crashes, and how many stood before it, if any; one field is cheaper
 --   in:<serial>       string  inline input            out:<serial>   string  inline output; up to 64 bytes they are fields
 --                             `in` and `out` of the record: a key of their own would cost more than they do
 --   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue
@@ -25,12 +26,14 @@ local LATE = 6
 local SUSPECT_LOSSES = 2
 local MAX_LOSSES = 10
 local TICKET = 't'
+-- Attempts that a record keeps of a job that is given out again and again; of the others it keeps the sums.
+local PAST_FIRST, PAST_LAST = 3, 5
 local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
 local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
-local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'max_attempts', 'max_crashes',
+local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
-  'out_media', 'out_blob', 'watch', 'celery'}
+  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace'}
 
 local function register(name, callback, flags)
   redis.register_function{function_name = 'penstock_' .. name .. '_' .. SUFFIX, callback = callback, flags = flags}
@@ -54,7 +57,8 @@ local function depth(p)
 end
 
 -- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
--- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, the rest commands by name and key.
+-- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, `todo.changes` what the caller is to be told,
+-- the rest commands by name and key.
 local function later(todo, command, key, ...)
   local id = command .. key
   local list = todo[id]
@@ -81,6 +85,18 @@ local function count_open(todo, owner, n)
   todo.open[owner] = (todo.open[owner] or 0) + n
 end
 
+-- A change that is no settling by the job's holder: reported to the caller, who logs it. Six values: what, serial, state, version, token, trace.
+local function tell(todo, what, serial, state, job)
+  todo.changes = todo.changes or {}
+  local n = #todo.changes
+  todo.changes[n + 1], todo.changes[n + 2], todo.changes[n + 3] = what, serial, state
+  todo.changes[n + 4], todo.changes[n + 5], todo.changes[n + 6] = job.version, job.token or '', job.trace or ''
+end
+
+local function append(reply, list)
+  for _, value in ipairs(list or {}) do reply[#reply + 1] = value end
+end
+
 local function flush(p, todo)
   for what, n in pairs(todo.tally or {}) do
     if n ~= 0 then redis.call('HINCRBY', p .. 'counters', what, n) end
@@ -89,7 +105,7 @@ local function flush(p, todo)
     if n ~= 0 then redis.call('HINCRBY', p .. 'open', owner, n) end
   end
   for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
-  todo.tally, todo.open, todo.pushes = nil, nil, nil
+  todo.tally, todo.open, todo.pushes, todo.changes = nil, nil, nil, nil
   for id, list in pairs(todo) do
     redis.call(unpack(list))
     todo[id] = nil
@@ -224,6 +240,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   later(todo, 'ZADD', p .. 'outbox', now, serial)
   later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
   count_open(todo, job.owner, -1)
+  if not last.token then tell(todo, 'finished', serial, state, job) end -- nobody holds it who could say so
   push_change(todo, p, job.watch, true, {serial, state, media, last.output or '', blob, code, message, last.stamp or ''})
   if job.celery and job.celery ~= '' then
     celery_meta(p, serial, job.celery, state, media, last.output, code, message)
@@ -235,11 +252,30 @@ local function load_job(p, serial, fields)
   local job = {}
   for i, field in ipairs(fields) do job[field] = values[i] end
   job.attempts, job.crashes, job.losses = tonumber(job.attempts or 0), tonumber(job.crashes or 0), tonumber(job.losses or 0)
+  if job.terms then
+    local attempts, crashes = string.match(job.terms, '^(%d+),(%d+)')
+    job.max_attempts, job.max_crashes = tonumber(attempts), tonumber(crashes)
+  end
   return job
 end
 
+-- An attempt that ended without ending the job. Call it while the record still has the attempt's token. Entries are
+-- `token,claimed,ended,how,delay` joined by `;`, moments and delay in ms; `more` sums up those left out: how many, spent, delays.
+local function note_past(p, serial, now, how, delay)
+  local key, past = p .. 'job:' .. serial, {}
+  local token, started, before, more = unpack(redis.call('HMGET', key, 'token', 'started', 'past', 'more'))
+  for entry in string.gmatch(before or '', '[^;]+') do past[#past + 1] = entry end
+  past[#past + 1] = table.concat({string.gsub(token, '[,;]', '_'), started, now, how, delay or 0}, ',')
+  if #past > PAST_FIRST + PAST_LAST then
+    local from, to, put_aside = string.match(table.remove(past, PAST_FIRST + 1), ',(%d+),(%d+),[a-z_]+,(%d+)$')
+    local n, spent, delays = string.match(more or '0,0,0', '(%d+),(%d+),(%d+)')
+    redis.call('HSET', key, 'more', table.concat({n + 1, spent + to - from, delays + put_aside}, ','))
+  end
+  redis.call('HSET', key, 'past', table.concat(past, ';'))
+end
+
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'losses', 'max_attempts', 'max_crashes', 'band', 'created', 'blob', 'owner'}
+  'losses', 'terms', 'band', 'created', 'blob', 'owner', 'trace'}
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})
@@ -268,8 +304,9 @@ end
 -- A leased job whose run ended without a verdict and by a crash: alone next time, or given up. `detail` may be absent or empty.
 local function crash_job(p, serial, job, now, todo, token, detail)
   local crashes = job.crashes + 1
+  note_past(p, serial, now, 'crashed')
   redis.call('HSET', p .. 'job:' .. serial, 'crashes', crashes)
-  if crashes >= tonumber(job.max_crashes) or job.attempts - job.losses >= tonumber(job.max_attempts) then -- guard:crashes
+  if crashes >= job.max_crashes or job.attempts - job.losses >= job.max_attempts then -- guard:crashes
     local last = detail and detail ~= '' and '; the last time: ' .. detail or ''
     kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times' .. last, token)
     return 'dead'

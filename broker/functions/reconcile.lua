@@ -39,6 +39,7 @@ local function reconcile(keys, args)
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created'})
     if job.state and not has_place(p, serial, job) then
+      if job.state == 'leased' then note_past(p, serial, now_ms(), 'worker_lost') end
       redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
       if job.worker then redis.call('HDEL', p .. 'held:' .. job.worker, serial) end
       requeue(p, serial, job)

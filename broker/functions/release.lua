@@ -12,6 +12,7 @@ local function release_one(p, serial, token, reason, detail, now, todo)
     return 'cancelled', true
   end
   if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token, detail), true end
+  note_past(p, serial, now, 'released')
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '', 'attempts', job.attempts - 1)
   requeue(p, serial, job)
   count(todo, 'redelivered:given_back', 1)

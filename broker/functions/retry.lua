@@ -11,11 +11,12 @@ local function retry_one(p, serial, token, delay, code, message, now, todo)
     cancel_job(p, serial, job, now, todo, token)
     return 'cancelled', true
   end
-  if job.attempts - job.losses >= tonumber(job.max_attempts) then -- guard:attempts
+  if job.attempts - job.losses >= job.max_attempts then -- guard:attempts
     end_job(p, serial, job, 'failed', now, todo, {code = code, message = message, token = token})
     count(todo, 'ended:failed', 1)
     return 'dead', true
   end
+  note_past(p, serial, now, 'retried', delay)
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'delayed', 'token', '', 'code', code, 'message', message)
   redis.call('ZADD', p .. 'delayed', now + delay, serial)
   count(todo, 'retried', 1)

@@ -1,7 +1,7 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, idempotency ttl ms, then per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
---       blob, idempotency digest, fingerprint, max_attempts, max_crashes, watch, celery id, foreign message,
---       most open jobs of the owner (0 = no limit), call ('' or explain)
+--       blob, idempotency digest, fingerprint, terms (most attempts, most crashes), watch, celery id, foreign message,
+--       most open jobs of the owner (0 = no limit), call ('' or explain), trace context
 -- REPLY: depth, then per job: created | existing | key_reused | full | quota, serial
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
 local SUBMIT_STRIDE = 18
@@ -25,28 +25,45 @@ end
 
 -- Fields that most jobs leave empty, and where they stand behind the serial. An absent field means empty (or 0): fewer bytes in
 -- memory and in the append-only file.
-local OPTIONAL = {owner = 5, blob = 8, watch = 13, celery = 14, call = 17}
+local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17}
 
-local function create(p, todo, now, at, args)
+-- How many stand before a job that is about to be stored. Jobs of one call mostly share one place in the order: one look serves
+-- them all, each counts those of the same place that came before it, and `ready` itself is filled only at the end.
+local function ahead_of(p, places, waiting, version, score)
+  local of_version = places[version]
+  if not of_version then
+    of_version = {}
+    places[version] = of_version
+  end
+  local ahead = of_version[score] or waiting > 0 and redis.call('ZCOUNT', p .. 'ready:' .. version, '-inf', score) or 0
+  of_version[score] = ahead + 1
+  return ahead
+end
+
+local function create(p, todo, now, at, args, places, waiting)
   local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
+  local score = band * WEIGHT + deadline
+  local ahead = ahead_of(p, places, waiting, version, score)
   local record = {'HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
-    'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6], 'max_attempts', args[at + 11], 'max_crashes', args[at + 12]}
-  for field, offset in pairs(OPTIONAL) do
-    if args[at + offset] ~= '' then
-      record[#record + 1] = field
-      record[#record + 1] = args[at + offset]
+    'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
+    'terms', ahead > 0 and args[at + 11] .. ',' .. ahead or args[at + 11]}
+  local n = #record
+  for i = 1, #OPTIONAL, 2 do
+    local value = args[at + OPTIONAL[i + 1]]
+    if value ~= '' then
+      record[n + 1], record[n + 2] = OPTIONAL[i], value
+      n = n + 2
     end
   end
   local input, inline = args[at + 7], args[at + 8] == ''
   if inline and #input <= SMALL then
-    record[#record + 1] = 'in'
-    record[#record + 1] = input
+    record[n + 1], record[n + 2] = 'in', input
   end
   redis.call(unpack(record))
   if inline and #input > SMALL then redis.call('SET', p .. 'in:' .. serial, input) end
   if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
   later(todo, 'ZADD', p .. 'index', 0, serial)
-  later(todo, 'ZADD', p .. 'ready:' .. version, band * WEIGHT + deadline, serial)
+  later(todo, 'ZADD', p .. 'ready:' .. version, score, serial)
   later(todo, 'SADD', p .. 'versions', version)
   later(todo, 'LPUSH', tickets(p, tonumber(band)), TICKET)
   count(todo, 'accepted', 1)
@@ -64,16 +81,17 @@ local function submit(keys, args)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now, todo = keys[1], now_ms(), {}
   local waiting, before, reply = depth(p), repeated(keys[1], args), {}
+  local places, stored_before = {}, waiting
   for i = 3, #args, SUBMIT_STRIDE do
-    local serial, foreign = args[i], args[i + 15]
+    local serial, foreign = args[i], args[i + 14]
     local status, first = known(p, args[i + 9], args[i + 10])
     if not status then
       first = serial
       if before[serial] then status = 'existing'
       elseif waiting >= tonumber(args[1]) then status = 'full'
-      elseif spent(p, todo, args[i + 5], tonumber(args[i + 16])) then status = 'quota'
+      elseif spent(p, todo, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
       else
-        create(p, todo, now, i, args)
+        create(p, todo, now, i, args, places, stored_before)
         before[serial], waiting, status = true, waiting + 1, 'created'
       end
     end

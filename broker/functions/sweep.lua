@@ -1,10 +1,13 @@
 -- sweep: take back what dead workers held; promote, expire and collect what is due. Any worker may call it at any time.
 -- ARGS: limit, then names of workers known to be gone
--- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, their names, then blobs to delete
+-- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, number of blobs, the workers' names,
+--        blobs to delete, changes (see `tell`)
 
 local function take_back(p, serial, now, todo, tally)
   local job = load_job(p, serial, ENDING)
   if job.state ~= 'leased' then return end
+  note_past(p, serial, now, 'worker_lost')
+  tell(todo, 'lost', serial, 'leased', job)
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo)
     tally.cancelled = tally.cancelled + 1
@@ -107,11 +110,13 @@ local function sweep(keys, args)
   promote(p, limit, now, todo, tally)
   expire_waiting(p, limit, now, todo, tally)
   local blobs = collect(p, limit, now, todo, tally)
+  local changes = todo.changes
   flush(p, todo)
   if tally.requeued + tally.promoted > 0 then wake(p) end
-  local reply = {tally.requeued, tally.dead, tally.expired, tally.cancelled, tally.promoted, tally.collected, #lost}
-  for _, worker in ipairs(lost) do reply[#reply + 1] = worker end
-  for _, blob in ipairs(blobs) do reply[#reply + 1] = blob end
+  local reply = {tally.requeued, tally.dead, tally.expired, tally.cancelled, tally.promoted, tally.collected, #lost, #blobs}
+  append(reply, lost)
+  append(reply, blobs)
+  append(reply, changes)
   return reply
 end
 

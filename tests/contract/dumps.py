@@ -147,10 +147,10 @@ class RedisDump:
             epoch=int(raw.get("epoch", "0")),
             worker=raw.get("worker", ""),
             attempts=int(raw.get("attempts", "0")),
-            max_attempts=int(raw["max_attempts"]),
+            max_attempts=int(raw["terms"].split(",")[0]),
             crashes=int(raw.get("crashes", "0")),
             losses=int(raw.get("losses", "0")),
-            max_crashes=int(raw["max_crashes"]),
+            max_crashes=int(raw["terms"].split(",")[1]),
             result_ttl_kept=(serial in final) == State(raw["state"]).final,
             places=tuple(places.get(serial, ())),
         )

@@ -26,7 +26,7 @@ def test_a_finished_job_shows_its_output_and_its_batch(desk: Desk) -> None:
     assert found is not None
     record, output = found
     assert (record.state, output, record.error) == (JobState.SUCCEEDED, OUTPUT, None)
-    assert record.batch == BatchRecord("batch-1", 1, "idle", inference_s=0.25, worker="w1")
+    assert record.batch == BatchRecord("batch-1", 1, "idle", inference_s=0.25, worker="w1", place=1)
     assert record.started_at is not None
     assert record.finished_at is not None
     assert record.created_at <= record.started_at <= record.finished_at

@@ -220,10 +220,23 @@ def _timeless(answer: Any) -> Any:
         return type(answer)(_timeless(part) for part in answer)
     if isinstance(answer, Job):
         return replace(
-            answer, created_at=0.0, deadline_at=0.0, started_at=bool(answer.started_at), finished_at=bool(answer.finished_at)
+            answer,
+            created_at=0.0,
+            deadline_at=0.0,
+            started_at=bool(answer.started_at),
+            finished_at=bool(answer.finished_at),
+            tries=tuple(replace(tried, claimed_at=0.0, ended_at=bool(tried.ended_at)) for tried in answer.tries),
+            left_out=replace(answer.left_out, spent_s=0.0),
+            queued_behind=0,
         )
     if isinstance(answer, Claim):
-        return replace(answer, now=0.0, retry_in_s=answer.retry_in_s is None, jobs=_timeless(answer.jobs))
+        return replace(
+            answer,
+            now=0.0,
+            retry_in_s=answer.retry_in_s is None,
+            jobs=_timeless(answer.jobs),
+            changes=frozenset(answer.changes),
+        )
     if isinstance(answer, ClaimedJob):
         return replace(answer, created_at=0.0, deadline_at=0.0)
     if isinstance(answer, Beat):
@@ -233,7 +246,12 @@ def _timeless(answer: Any) -> Any:
 
 def _timeless_totals(answer: Any) -> Any:
     if hasattr(answer, "workers_lost"):
-        return replace(answer, workers_lost=frozenset(answer.workers_lost), blobs=frozenset(answer.blobs))
+        return replace(
+            answer,
+            workers_lost=frozenset(answer.workers_lost),
+            blobs=frozenset(answer.blobs),
+            changes=frozenset(answer.changes),
+        )
     if hasattr(answer, "oldest_age_s"):
         return replace(answer, now=0.0, oldest_age_s={}, counters={k: v for k, v in answer.counters.items() if v})
     return answer

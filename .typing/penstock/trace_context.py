@@ -1,0 +1,1 @@
+../../core/trace_context.py

@@ -1,0 +1,69 @@
+"""What a record keeps of its batch and of its attempts, as short text and back. Pure."""
+
+from __future__ import annotations
+
+from penstock.broker.records import BatchStamp
+from penstock.job import Attempt, BatchRecord, JobState, LeftOut
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SHORT = {"idle": "i", "full": "f", "wait": "w", "deadline": "d", "bucket": "b", "drain": "r", "solo": "s"}
+_LONG = {short: reason for reason, short in _SHORT.items()}
+
+
+def stamp_text(stamp: BatchStamp) -> str:
+    """Short on purpose: a hash field over 64 bytes would cost the record its compact form. `finish` adds each job's place."""
+    before = (stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s)
+    waits = (stamp.batch_wait_s, stamp.decode_s, stamp.device_wait_s)
+    times = "|".join(_base36(round(seconds * 1e6)) for seconds in before + waits)
+    return f"{stamp.id}|{stamp.size}|{_SHORT.get(stamp.reason, stamp.reason)}|{times}"
+
+
+def parse_stamp(text: str, worker: str = "") -> BatchRecord | None:
+    if not text:
+        return None
+    name, size, reason, *times, place = text.split("|")
+    before, during, after, waited, decoded, queued = (int(time, 36) / 1e6 for time in times)
+    why = _LONG.get(reason, reason)
+    return BatchRecord(name, int(size), why, before, during, after, worker, waited, decoded, queued, int(place))
+
+
+def token_parts(token: str) -> tuple[int, str, str]:
+    """Epoch, worker and nonce; the nonce is the id of the batch that the job was claimed with."""
+    epoch, _, rest = token.partition(":")
+    worker, _, nonce = rest.rpartition(":")
+    return int(epoch or 0), worker, nonce
+
+
+def all_attempts(past: str, token: str, state: JobState, *, started: float, finished: float | None) -> tuple[Attempt, ...]:
+    """Those noted as they ended, and behind them the one under way or that ended the job, if one did."""
+    noted = tuple(_noted(*entry.rsplit(",", 4)) for entry in past.split(";")) if past else ()
+    number, worker, batch = token_parts(token)
+    if not token or (noted and noted[-1].number >= number):
+        return noted
+    return (*noted, Attempt(number, worker, batch, started, finished, state.public if state.final else ""))
+
+
+def queued_behind(terms: str) -> int:
+    """How many stood before the job; `terms` holds its most attempts and crashes, and this where it is not 0."""
+    _, _, *behind = terms.split(",")
+    return int(behind[0]) if behind else 0
+
+
+def left_out(text: str) -> LeftOut:
+    if not text:
+        return LeftOut()
+    count, spent, delays = (int(part) for part in text.split(","))
+    return LeftOut(count, spent / 1000, delays / 1000)
+
+
+def _noted(token: str, started: str, ended: str, how: str, delay: str) -> Attempt:
+    number, worker, batch = token_parts(token)
+    return Attempt(number, worker, batch, int(started) / 1000, int(ended) / 1000, how, int(delay) / 1000)
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number >= 36:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return _DIGITS[max(0, number)] + digits
