@@ -88,7 +88,7 @@ def _work(metrics: Metrics, spec: ModelSpec) -> None:
     metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(held, jobs)), [Settled.OK] * len(jobs), 0.1)
     metrics.loaded(spec, 1.0)
     for cause in Cause:
-        metrics.lost(spec, cause)
+        metrics.lost(spec, cause, held)
     for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
         metrics.child_ended(spec, why)
 

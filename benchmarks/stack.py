@@ -140,10 +140,11 @@ def running(processes: Processes, commands: Sequence[Sequence[str]]) -> Iterator
 
 
 @contextlib.contextmanager
-def whole_stack(plan: StackPlan) -> Iterator[Processes]:
-    """`penstock up` with both models, ready to answer."""
+def whole_stack(plan: StackPlan, extra: Mapping[str, str] | None = None) -> Iterator[Processes]:
+    """`penstock up` with both models, ready to answer. `extra` are more variables."""
     config = write_config(plan)
-    with running(Processes(plan.folder, {"PENSTOCK_CONFIG": str(config)}), [["up", str(config)]]) as processes:
+    variables = {"PENSTOCK_CONFIG": str(config), **(extra or {})}
+    with running(Processes(plan.folder, variables), [["up", str(config)]]) as processes:
         await_ready(plan.port, processes, path="/readyz")
         yield processes
 

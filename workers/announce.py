@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
 from penstock.workers.devices.pins import Pin
 from penstock.workers.frames import Ready
 from penstock.workers.keeper import Keeper
+
+PLACES_AGAIN_S = 3_600.0
 
 
 def slot_info(spec: ModelSpec, pin: Pin, keeper: Keeper, *, latency_s: dict[int, float], warm: Ready) -> SlotInfo:
@@ -34,6 +36,25 @@ def slot_info(spec: ModelSpec, pin: Pin, keeper: Keeper, *, latency_s: dict[int,
         device_name=pin.device_name,
         device_uuid=pin.uuid,
     )
+
+
+class Places:
+    """Where this worker's slots are, to be told once each has loaded its model, and again before the store forgets it: an old
+    job still tells where it ran.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._due_at: dict[SlotPlace, float] = {}
+
+    def due(self, slots: Mapping[str, SlotInfo], now: float) -> list[SlotPlace]:
+        ready = [
+            SlotPlace(name, self._worker, info.device, info.provider) for name, info in slots.items() if info.state == "ready"
+        ]
+        return [place for place in ready if now >= self._due_at.get(place, float("-inf"))]
+
+    def told(self, place: SlotPlace, now: float) -> None:
+        self._due_at[place] = now + PLACES_AGAIN_S
 
 
 def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo | None) -> ModelInfo:

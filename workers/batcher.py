@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.broker.records import Claim, ClaimedJob
-from penstock.model_spec import BatchPolicy
+from penstock.broker.records import Claim, ClaimedJob, ClaimRequest
+from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.latency import Latency
 
 # One batch runs, one is ready in the child; a third would only hide work from other slots.
@@ -36,7 +36,7 @@ SOLO = "solo"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The batch record: jobs leased to one slot, on their way through its child. `fresh`: the device was idle then.
+    """The batch record: jobs leased to one slot, on their way through its child. `fresh`: `device` was idle then.
 
     Moments are monotonic, but for `leased_at`: that of the claim once more, as Unix time by Redis' clock.
     """
@@ -49,6 +49,7 @@ class Held:
     given_at: float = 0.0
     fresh: bool = False
     leased_at: float = 0.0
+    device: str = ""
 
     @property
     def size(self) -> int:
@@ -82,6 +83,21 @@ class Ask:
     hurry_s: float = 0.0
     min_slack_s: float = 0.0
     slack_per_item_s: float = 0.0
+
+    def request(self, spec: ModelSpec, worker: str, *, nonce: str, lease_s: float) -> ClaimRequest:
+        return ClaimRequest(
+            model=spec.name,
+            version=spec.version,
+            worker=worker,
+            nonce=nonce,
+            limit=self.limit,
+            enough=self.enough,
+            max_wait_s=self.max_wait_s,
+            min_slack_s=self.min_slack_s,
+            slack_per_item_s=self.slack_per_item_s,
+            hurry_s=self.hurry_s,
+            lease_s=lease_s,
+        )
 
 
 class Smoothed:

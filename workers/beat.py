@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from penstock.broker.blobs import BlobStore
-from penstock.broker.records import Repair, SweepReport
+from penstock.broker.records import Change, Repair, SweepReport
 from penstock.broker.redis_store import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
@@ -130,8 +130,10 @@ class Sweeper:
         lease_s: float,
         beat_s: float,
         witness: Witness,
+        changed: Callable[[Sequence[Change]], None] = lambda changes: None,
     ) -> None:
         self._store = store
+        self._changed = changed
         self._witness = witness
         self._blobs = blobs
         self._models = models
@@ -194,6 +196,8 @@ class Sweeper:
         failpoint("in_sweep")
         report = self._store.sweep(model, gone=gone)
         self._witness.swept(report)
+        if report.changes:
+            self._changed(report.changes)
         for blob in report.blobs:
             self._blobs.delete(blob)
         if report.requeued or report.cancelled:

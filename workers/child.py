@@ -50,6 +50,7 @@ _DEVICE_EXIT = 71
 class _Prepared(NamedTuple):
     batch: int
     flow: runner.Flow
+    at: float
 
 
 class _Ran(NamedTuple):
@@ -57,6 +58,7 @@ class _Ran(NamedTuple):
     flow: runner.Flow | None
     began_at: float
     ended_at: float
+    device_wait_s: float = 0.0
 
 
 class Pipeline:
@@ -93,8 +95,9 @@ class Pipeline:
             except runner.DeviceFault as fault:
                 self._prepared.put(fault)
                 return
-            self._board.mark(frame.batch, Stage.DECODED, time.monotonic())
-            self._prepared.put(_Prepared(frame.batch, replace(flow, decode_s=files_s + flow.decode_s)))
+            done_at = time.monotonic()
+            self._board.mark(frame.batch, Stage.DECODED, done_at)
+            self._prepared.put(_Prepared(frame.batch, replace(flow, decode_s=files_s + flow.decode_s), done_at))
         self._prepared.put(None)
 
     def _infer(self, prepared: _Prepared | runner.DeviceFault) -> _Ran | runner.DeviceFault:
@@ -111,7 +114,7 @@ class Pipeline:
             return fault
         ended_at = time.monotonic()
         self._board.mark(prepared.batch, Stage.RAN, ended_at)
-        return _Ran(prepared.batch, flow, began_at, ended_at)
+        return _Ran(prepared.batch, flow, began_at, ended_at, began_at - prepared.at)
 
     def _write(self) -> None:
         while (ran := self._ran.get()) is not None:
@@ -147,6 +150,7 @@ class Pipeline:
             result.largest_ok,
             result.decode_s,
             result.padding,
+            ran.device_wait_s,
         )
 
 

@@ -83,6 +83,7 @@ class Release:
 
 Debt = Finish | TryAgain | Release
 OnSettled = Callable[[Finish, Sequence[Settled], float], None]
+OnGivenBack = Callable[[TryAgain | Release, Sequence[Settled]], None]
 
 
 class Absence:
@@ -109,14 +110,23 @@ class Exchange:
     """What is owed stays owed until the store took it: while Redis is away nothing is forgotten.
 
     Outputs over `inline_bytes` go to the blob store. `on_settled` is told what was settled, the answers and the
-    seconds it took.
+    seconds it took, `on_given_back` what went back.
     """
 
-    def __init__(self, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, on_settled: OnSettled) -> None:
+    def __init__(
+        self,
+        store: SlotStore,
+        blobs: BlobStore,
+        *,
+        inline_bytes: int,
+        on_settled: OnSettled,
+        on_given_back: OnGivenBack = lambda debt, answers: None,
+    ) -> None:
         self._store = store
         self._blobs = blobs
         self._inline_bytes = inline_bytes
         self._on_settled = on_settled
+        self._on_given_back = on_given_back
         self._debts: deque[Debt] = deque()
 
     @property
@@ -153,10 +163,14 @@ class Exchange:
                 failpoint("after_finish_before_reply")
                 self._note(debt, settled, monotonic() - began_at)
             case TryAgain(retry, worker):
-                self._store.retry([retry.item], worker=worker, delay_s=retry.delay_s, code=retry.code, message=retry.message)
+                answers = self._store.retry(
+                    [retry.item], worker=worker, delay_s=retry.delay_s, code=retry.code, message=retry.message
+                )
+                self._on_given_back(debt, answers)
             case Release():
                 failpoint("in_release")
-                self._store.release(debt.items, worker=debt.worker, reason=debt.reason, detail=debt.detail)
+                answers = self._store.release(debt.items, worker=debt.worker, reason=debt.reason, detail=debt.detail)
+                self._on_given_back(debt, answers)
 
     def _stored(self, debt: Finish) -> Finish:
         """The same with large outputs in the blob store.

@@ -20,7 +20,7 @@ from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
-from penstock.workers.announce import merged, peers, refusals, unserved
+from penstock.workers.announce import Places, merged, peers, refusals, unserved
 from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
 from penstock.workers.devices.assign import on_cpu
 from penstock.workers.devices.gpus import Gpus
@@ -29,10 +29,12 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.devices.plan import COLUMNS, Plan, beside, one_more, plan, table
 from penstock.workers.devices.topology import read_topology
 from penstock.workers.events import EventFeed
+from penstock.workers.job_log import JobLog
 from penstock.workers.metrics import Metrics
 from penstock.workers.rollouts import Key, kept, key_of, known_specs
 from penstock.workers.slot import Slot
 from penstock.workers.surroundings import Observer, Surroundings
+from penstock.workers.tracing import batch_spans
 from penstock.workers.upkeep import Upkeep
 
 log = structlog.get_logger(__name__)
@@ -79,9 +81,10 @@ class Fleet:
         # The process, told apart from any earlier one with the same pid on the same host.
         self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._announced: dict[str, dict[str, VersionInfo]] = {}
-        self.draining = False
-        self._stopped = False
+        self._places = Places(name)
+        self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
+        self._job_log, self._spans = JobLog(settings.log.jobs), batch_spans()
         self._metrics = metrics = Metrics(name, models=len(settings.models))
         self._upkeep = upkeep = Upkeep(name, metrics.registry, slots=self._slot_infos, store_failed=metrics.store_failed)
         self._beat_store = RedisStore(self._url, name=f"penstock-beat-{os.getpid()}")
@@ -90,7 +93,13 @@ class Fleet:
         beat = Beat(self._beat_store, self._living, lease_s=worker.lease_s, announce=self._announce)
         self._swept = set(settings.models)
         sweeper = Sweeper(
-            self._sweep_store, self._blobs, self._swept, lease_s=worker.lease_s, beat_s=worker.beat_s, witness=upkeep
+            self._sweep_store,
+            self._blobs,
+            self._swept,
+            lease_s=worker.lease_s,
+            beat_s=worker.beat_s,
+            witness=upkeep,
+            changed=self._job_log.changed,
         )
         self._beat = Rounds("beat", worker.beat_s, upkeep.watched("beat", beat.once), on_failure=BEAT_MISSED)
         self._sweeper = Rounds("sweeper", worker.sweep_s, upkeep.watched("sweep", sweeper.once), on_failure=SWEEP_MISSED)
@@ -130,7 +139,7 @@ class Fleet:
         thread.start()
 
     def _surroundings(self, spec: ModelSpec) -> Surroundings:
-        observers: tuple[Observer, ...] = (self.events, self._metrics, _Bell(self._beat))
+        observers: tuple[Observer, ...] = (self.events, self._metrics, self._job_log, *self._spans, _Bell(self._beat))
         return Surroundings(
             open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
             listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
@@ -256,6 +265,8 @@ class Fleet:
         self._beat.stop()
         self._sweeper.stop()
         self.events.stop()
+        for spans in self._spans:
+            spans.close()
         try:
             self._beat_store.withdraw_worker(self._name)
         except StoreUnavailable as error:
@@ -278,6 +289,7 @@ class Fleet:
         info = WorkerInfo(self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos))
         store.announce_worker(info, ttl_s=max(1.0, _ANNOUNCED_BEATS * beat_s))
         self._announce_models(store, slots)
+        self._announce_places(store, slots)
         workers = store.workers()
         self._swept |= {info.model for info in infos} | unserved(store.models(), workers)
         for slot in slots:
@@ -295,6 +307,12 @@ class Fleet:
             )
             store.announce_model(merged(replace(info, policy=policy or info.policy), loaded, known))
             self._announced[name] = loaded
+
+    def _announce_places(self, store: RedisStore, slots: Sequence[Slot]) -> None:
+        now = time.monotonic()
+        for place in self._places.due({slot.name: slot.info() for slot in slots}, now):
+            store.announce_place(place)
+            self._places.told(place, now)
 
 
 def _tell(found: Plan) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock import trace_context
 from penstock.broker.records import NewJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId
@@ -74,7 +75,14 @@ def _job(
         max_crashes=spec.limits.max_crashes,
         celery_id=celery_id,
         foreign=message,
+        trace=_trace(headers),
     )
+
+
+def _trace(headers: dict[str, Any]) -> str:
+    """As OpenTelemetry's instrumentation of Celery puts it into a task's headers."""
+    found = trace_context.read(str(headers.get("traceparent") or ""), str(headers.get("tracestate") or ""))
+    return found.text if found else ""
 
 
 def _body(envelope: dict[str, Any]) -> list[Any]:

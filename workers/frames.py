@@ -101,7 +101,7 @@ class Done(Struct, tag="done", array_like=True):
     """One outcome per item, in order. Moments are monotonic, which all processes of a machine share.
 
     `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None. `padding`: the share
-    of the batch that was padding, where the handler tells.
+    of the batch that was padding, where the handler tells. `device_wait_s`: ready, while the batch before it was at the device.
     """
 
     batch: int
@@ -114,6 +114,7 @@ class Done(Struct, tag="done", array_like=True):
     cap: int | None = None
     decode_s: float = 0.0
     padding: float | None = None
+    device_wait_s: float = 0.0
 
 
 class DeviceLost(Struct, tag="device", array_like=True):

@@ -1,4 +1,4 @@
-"""One JSON object per line on standard error, prose on a terminal: ours through structlog, the libraries' through `logging`."""
+"""One JSON object per line on standard output, prose on a terminal: ours by structlog, the libraries' through `logging`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def configure(level: int | None) -> None:
     ]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(sys.stderr.isatty())],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(sys.stdout.isatty())],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level or logging.INFO, handlers=[handler], force=True)
     structlog.configure(

@@ -135,7 +135,7 @@ class Metrics(Observer):
             if durations:
                 histogram.observe_all(durations)
 
-    def lost(self, spec: ModelSpec, cause: Cause) -> None:
+    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
         self._lost.labels(self._shared(spec), cause.value).inc()
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:

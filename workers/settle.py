@@ -29,10 +29,11 @@ class Retry:
 
 
 class Accepted(NamedTuple):
-    """When a job was accepted, on this machine's monotonic clock, and with which priority."""
+    """When a job was accepted, on this machine's monotonic clock, with which priority and in which trace."""
 
     priority: Priority
     at: float
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.rando
 def accepted(held: Held, jobs: Iterable[ClaimedJob]) -> tuple[Accepted, ...]:
     # The claim is known on both clocks, so that a machine whose wall clock is wrong still measures right.
     shift = held.claimed_at - held.leased_at
-    return tuple(Accepted(job.priority, job.created_at + shift) for job in jobs)
+    return tuple(Accepted(job.priority, job.created_at + shift, job.trace) for job in jobs)
 
 
 def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:
@@ -82,7 +83,7 @@ def failure(job: ClaimedJob, code: str, message: str) -> Ending:
 
 
 def _retry(job: ClaimedJob, outcome: Failed, jitter: float) -> Retry:
-    return Retry(GiveBack(job.id, job.token), retry_delay_s(job.attempts, jitter), outcome.code, outcome.message)
+    return Retry(GiveBack(job.id, job.token, job.trace), retry_delay_s(job.attempts, jitter), outcome.code, outcome.message)
 
 
 def retry_delay_s(attempts: int, jitter: float) -> float:
@@ -92,19 +93,28 @@ def retry_delay_s(attempts: int, jitter: float) -> float:
 
 
 def stamp_of(held: Held, done: Done) -> BatchStamp:
+    in_child_s = done.decode_s + done.preprocess_s + done.device_wait_s
     return BatchStamp(
         id=held.nonce,
         size=held.size,
         reason=held.reason,
-        # Whoever reads a job's stages finds reading the inputs in here.
-        preprocess_s=done.decode_s + done.preprocess_s,
+        preprocess_s=done.preprocess_s,
         inference_s=done.inference_s,
         postprocess_s=done.postprocess_s,
+        batch_wait_s=max(0.0, done.began_at - held.claimed_at - in_child_s),
+        decode_s=done.decode_s,
+        device_wait_s=done.device_wait_s,
     )
 
 
+def stopped_stamp(held: Held, now: float) -> BatchStamp:
+    """Of a batch that was stopped while it ran: all its time in the child counts as its run."""
+    waited_s = max(0.0, held.given_at - held.claimed_at)
+    return BatchStamp(held.nonce, held.size, held.reason, inference_s=max(0.0, now - held.given_at), batch_wait_s=waited_s)
+
+
 def give_back(jobs: Sequence[ClaimedJob]) -> list[GiveBack]:
-    return [GiveBack(job.id, job.token) for job in jobs]
+    return [GiveBack(job.id, job.token, job.trace) for job in jobs]
 
 
 def blob_name(ending: Ending) -> str:

@@ -19,7 +19,7 @@ from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.announce import slot_info
-from penstock.workers.batcher import IDLE_POLL_S, Ask, Batcher, Held
+from penstock.workers.batcher import IDLE_POLL_S, Batcher, Held
 from penstock.workers.devices.pins import Pin
 from penstock.workers.exchange import RETRY_MOST_S, Absence, Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
@@ -27,7 +27,7 @@ from penstock.workers.inputs import INPUT_MISSING, with_inputs
 from penstock.workers.keeper import Cause, Event, Gone, Keeper, Lost, Ran, Unloadable, Up
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
-from penstock.workers.settle import accepted, decide, failure, give_back
+from penstock.workers.settle import accepted, decide, failure, give_back, stopped_stamp
 from penstock.workers.surroundings import Observer, Surroundings
 
 log = structlog.get_logger(__name__)
@@ -47,6 +47,7 @@ class Slot:
 
     def __init__(self, spec: ModelSpec, pin: Pin, around: Surroundings, *, name: str) -> None:
         self.spec = spec
+        self.name = name
         self.pin = pin
         self._around = around
         self._selector = DefaultSelector()
@@ -57,7 +58,11 @@ class Slot:
         self._batcher = Batcher(spec.policy, self._latency)
         self.lease = Lease(name, lease_s=around.lease_s, listen=lambda incarnation: around.listen(spec.name, incarnation))
         self._exchange = Exchange(
-            around.open_store(), around.blobs, inline_bytes=around.inline_output_bytes, on_settled=self._on_settled
+            around.open_store(),
+            around.blobs,
+            inline_bytes=around.inline_output_bytes,
+            on_settled=self._on_settled,
+            on_given_back=lambda debt, answers: self._tell(lambda observer: observer.given_back(spec, debt, answers)),
         )
         self._ear_fd: int | None = None
         self._waiting: list[Held] = []
@@ -202,10 +207,10 @@ class Slot:
         log.warning(BATCH_LOST, model=self.spec.name, batch=held.nonce, items=held.size, cause=lost.cause.value, how=lost.how)
         if lost.cause is Cause.TIMED_OUT:
             message = f"ran longer than the model's max_run_s of {self.spec.limits.max_run_s:g} s and was stopped"
-            self._fail(held, held.jobs, "timeout", message)
+            self._fail(held, held.jobs, "timeout", message, stopped_stamp(held, time.monotonic()))
         else:
             self._give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value), lost.how)
-        self._tell(lambda observer: observer.lost(self.spec, lost.cause))
+        self._tell(lambda observer: observer.lost(self.spec, lost.cause, held))
 
     def _up(self, ready: Ready) -> None:
         self._warm = ready
@@ -295,7 +300,8 @@ class Slot:
         try:
             self._settle_name()
             ask = self._batcher.ask(now, self._keeper.busy()) if self._may_claim else None
-            request = self._request(ask) if ask else None
+            nonce, lease_s = secrets.token_hex(8), self._around.lease_s
+            request = ask.request(self.spec, self.lease.name, nonce=nonce, lease_s=lease_s) if ask else None
             if request is None and not self._exchange.owes:
                 return
             claim = self._exchange.trade(request)
@@ -316,21 +322,6 @@ class Slot:
             self._selector.register(self._ear_fd, EVENT_READ, "ear")
             self._batcher.heard()
 
-    def _request(self, ask: Ask) -> ClaimRequest:
-        return ClaimRequest(
-            model=self.spec.name,
-            version=self.spec.version,
-            worker=self.lease.name,
-            nonce=secrets.token_hex(8),
-            limit=ask.limit,
-            enough=ask.enough,
-            max_wait_s=ask.max_wait_s,
-            min_slack_s=ask.min_slack_s,
-            slack_per_item_s=ask.slack_per_item_s,
-            hurry_s=ask.hurry_s,
-            lease_s=self._around.lease_s,
-        )
-
     def _back_off(self, error: StoreUnavailable) -> None:
         if self._absence.failed(time.monotonic()):
             log.warning(STORE_AWAY, model=self.spec.name, error=str(error))
@@ -343,12 +334,22 @@ class Slot:
     def _accept(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
         self._batcher.answered(claim, asked_at=asked_at, now=now)
+        if claim.changes:
+            self._tell(lambda observer: observer.changed(claim.changes))
         if claim.foreign:
             self._exchange.adopt(claim, self.spec, self._around.default_version())
         if claim.jobs:
             failpoint("after_claim")
             self.lease.confirmed(asked_at)
-            held = Held(claim.jobs, claim.reason, request.worker, request.nonce, claimed_at=now, leased_at=claim.now)
+            held = Held(
+                claim.jobs,
+                claim.reason,
+                request.worker,
+                request.nonce,
+                claimed_at=now,
+                leased_at=claim.now,
+                device=self.pin.device,
+            )
             self._waiting.append(held)
             self._tell(lambda observer: observer.claimed(self.spec, held))
 
@@ -361,14 +362,14 @@ class Slot:
             return
         batch = with_inputs(self._waiting.pop(0), self._around.blobs)
         if batch.missing:
-            self._fail(batch.held, batch.missing, "input_missing", INPUT_MISSING)
+            unrun = BatchStamp(batch.held.nonce, batch.held.size, batch.held.reason)
+            self._fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)
         if batch.items:
             failpoint("before_run")
             self._keeper.give(replace(batch.held, jobs=batch.jobs), list(batch.items), time.monotonic())
 
-    def _fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str) -> None:
+    def _fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         endings = tuple(failure(job, code, message) for job in jobs)
-        stamp = BatchStamp(id=held.nonce, size=held.size, reason=held.reason)
         self._exchange.owe(Finish(endings, held.worker, stamp, accepted=accepted(held, jobs)))
 
     def _close(self) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.broker.blobs import BlobStore
-from penstock.broker.records import Settled
+from penstock.broker.records import Change, Settled
 from penstock.model_spec import DEFAULT_VERSION, ModelSpec
 from penstock.workers.batcher import Held
-from penstock.workers.exchange import Finish, SlotStore
+from penstock.workers.exchange import Finish, Release, SlotStore, TryAgain
 from penstock.workers.frames import Done
 from penstock.workers.keeper import Cause
 from penstock.workers.lease import Ear
@@ -25,7 +25,13 @@ class Observer:
     def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
         """`store_s`: how long the store took for it, blobs included."""
 
-    def lost(self, spec: ModelSpec, cause: Cause) -> None:
+    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+        """Jobs went back to the queue, or were to."""
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        """What a call to the store brought about beside what it was asked for: jobs taken back, ended unrun."""
+
+    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
         """A batch did not come back."""
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:

@@ -24,9 +24,13 @@ FAULTY = str(Path(__file__).resolve().parents[1] / "handlers" / "faulty.py")
 
 
 class WorkerProcess:
-    """`python -m penstock.workers.main` in a process group of its own. `models` are tables as in penstock.toml."""
+    """`python -m penstock.workers.main` in a process group of its own. `models` are tables as in penstock.toml; `env` are more
+    variables.
+    """
 
-    def __init__(self, url: str, folder: Path, models: Mapping[str, Any], **settings: object) -> None:
+    def __init__(
+        self, url: str, folder: Path, models: Mapping[str, Any], env: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "worker.log"
         plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
@@ -36,6 +40,7 @@ class WorkerProcess:
             "PENSTOCK_MODELS": json.dumps(models),
             "PENSTOCK_STORE__STATE_DIR": str(folder / "state"),
             **{f"PENSTOCK_WORKER__{name.upper()}": str(value) for name, value in settings.items()},
+            **(env or {}),
         }
         self.command: Sequence[str] = (sys.executable, "-m", "penstock.workers.main")
         self._process: subprocess.Popen[bytes] | None = None

@@ -112,7 +112,7 @@ def worked(metrics: Metrics, models: list[str]) -> None:
         metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs)), [Settled.OK] * 2, 0.1)
         metrics.loaded(spec, 1.0)
         for cause in Cause:
-            metrics.lost(spec, cause)
+            metrics.lost(spec, cause, batch)
         for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
             metrics.child_ended(spec, why)
         for how in ("lost", "lapsed"):

@@ -50,7 +50,7 @@ def test_the_delay_doubles_up_to_a_minute_and_is_spread_over_its_whole_length() 
 def test_the_stamp_tells_of_the_batch() -> None:
     stamp = decide(held(job(1)), done(GOOD)).stamp
     assert (stamp.id, stamp.size, stamp.reason) == ("nonce", 1, "full")
-    assert (stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s) == (0.01, 0.1, 0.02)
+    assert (stamp.decode_s, stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s) == (0.003, 0.007, 0.1, 0.02)
 
 
 def test_when_a_job_came_in_is_known_on_the_clock_of_this_machine_whatever_its_wall_clock_says() -> None:
