@@ -25,6 +25,7 @@ from penstock.gateway.access import Caller, Holds, allowed, is_public, need
 from penstock.gateway.door import Door
 from penstock.gateway.events import JobEvents
 from penstock.gateway.health import PROBES, Health, scrape_router
+from penstock.gateway.job_log import JobLog
 from penstock.gateway.jobs import JobReads
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.metrics import Metrics, scrape
@@ -38,6 +39,7 @@ from penstock.gateway.registry import Registry
 from penstock.gateway.results import Results
 from penstock.gateway.rollouts import Rollouts
 from penstock.gateway.submit import Intake, SubmitEndpoint
+from penstock.gateway.tracing import Tracing, given_in
 from penstock.gateway.wire import ClientGone, Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
@@ -87,7 +89,16 @@ def _jobs_target(middle: str) -> Target | None:
 class Gateway:
     """One gateway process. Holds no request's state but the number of those open."""
 
-    def __init__(self, options: GatewayOptions, *, store: AsyncStore, blobs: BlobStore, lifetime: Lifetime) -> None:
+    def __init__(
+        self,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        blobs: BlobStore,
+        lifetime: Lifetime,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._tracing = tracing
         self._options = options
         self._store = store
         self._lifetime = lifetime
@@ -95,7 +106,7 @@ class Gateway:
         self.metrics = Metrics(open_requests=lambda: self._open, torchserve=options.torchserve_metrics)
         self.registry = Registry(store, options.models)
         results = Results(store, blobs)
-        intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics)
+        intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics, tracing=tracing)
         self._submit = SubmitEndpoint(intake, store=store, results=results, lifetime=lifetime)
         answer_now = partial(
             PredictEndpoint,
@@ -110,7 +121,9 @@ class Gateway:
         self._predict, self._explain = answer_now(), answer_now(route="explanations")
         holds = Holds()
         self._routers = [
-            JobReads(store, registry=self.registry, results=results, lifetime=lifetime, holds=holds).router(),
+            JobReads(
+                store, registry=self.registry, results=results, lifetime=lifetime, holds=holds, job_log=JobLog(options.log_jobs)
+            ).router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
             Rollouts(store, self.registry).router(),
             QueueReads(store, registry=self.registry).router(),
@@ -151,6 +164,8 @@ class Gateway:
             self._starting.cancel()
         await self.registry.close()
         await self._store.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     async def _keep_starting(self) -> None:
         while not self._lifetime.started:
@@ -249,14 +264,14 @@ class Gateway:
 
     def _problem(self, error: Exception, scope: Scope, given_id: bytes | None) -> problems.Problem:
         request_id, instance = problems.request_id_of(given_id), scope["path"][:200]
-        if isinstance(error, PenstockError):
-            problem = problems.render(error, request_id=request_id, instance=instance)
-        else:
-            problem = problems.from_exception(request_id=request_id, instance=instance)
+        trace = scope.get("trace") or given_in(scope["headers"])
+        trace_id = trace.trace_id if trace else ""
+        told = error if isinstance(error, PenstockError) else problems.bug()
+        problem = problems.render(told, request_id=request_id, instance=instance, trace=trace)
         if isinstance(error, StoreUnavailable):
-            log.warning("store_unavailable", request_id=request_id, path=instance, reason=error.message)
+            log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
         if problem.status == 500 and not isinstance(error, JobEnded):
-            log.error("request_failed", request_id=request_id, path=instance, exc_info=error)
+            log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
         return problem
 
     async def _live(self, receive: Receive, send: Send) -> None:

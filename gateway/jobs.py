@@ -18,11 +18,13 @@ from penstock.errors import Conflict
 from penstock.gateway import wire
 from penstock.gateway.access import Caller, CallerParam, Holds
 from penstock.gateway.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
+from penstock.gateway.job_log import JobLog
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.negotiation import wait_seconds
 from penstock.gateway.registry import ModelEntry, Registry, unknown_model
 from penstock.gateway.results import Results, end_of, missing, next_change, next_end, visible
-from penstock.gateway.views import etag, job_body, job_view, model_view, worker_view
+from penstock.gateway.timeline import timeline
+from penstock.gateway.views import etag, job_body, job_view, model_view, timeline_view, worker_view
 from penstock.job import PUBLIC_STATES, Job
 from penstock.job_id import JobId, parse_job_id
 
@@ -40,7 +42,10 @@ Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  #
 class JobReads:
     """The read side of one gateway."""
 
-    def __init__(self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime, holds: Holds) -> None:
+    def __init__(
+        self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime, holds: Holds, job_log: JobLog
+    ) -> None:
+        self._job_log = job_log
         self._holds = holds
         self._store = store
         self._registry = registry
@@ -65,6 +70,14 @@ class JobReads:
         )
         add("/v1/jobs/{job_id}/cancel", self.cancel, methods=["POST"], tags=jobs, summary="Cancel a job", status_code=202)
         add("/v1/jobs/{job_id}/result", self.result, methods=["GET"], tags=jobs, summary="A job's output", name="result")
+        add(
+            "/v1/jobs/{job_id}/timeline",
+            self.timeline,
+            methods=["GET"],
+            tags=jobs,
+            summary="Why a job was slow",
+            name="timeline",
+        )
         add("/v1/models", self.models, methods=["GET"], tags=models, summary="Models", name="models")
         add("/v1/models/{model}", self.model, methods=["GET"], tags=models, summary="One model", name="model")
         add("/v1/workers", self.workers, methods=["GET"], tags=models, summary="Live workers", name="workers")
@@ -97,10 +110,16 @@ class JobReads:
         output = await self._results.output(end)
         return Response(output.data, headers={"content-type": wire.header_value(output.content_type).decode("latin-1")})
 
+    async def timeline(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible(self._store, parse_job_id(job_id), caller)
+        places = await self._store.places(tried.worker for tried in job.tries)
+        return _json(timeline_view(timeline(job, now=time.time(), places=places)))
+
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)
         found = await visible(self._store, job, caller)
         outcome = await self._store.cancel(job, owner=found.owner)
+        self._job_log.cancelled(job, outcome, version=found.version, trace=found.trace)
         found = await visible(self._store, job, caller)
         if outcome is CancelStatus.FINAL:
             raise Conflict(f"job {job} has already ended: {found.state.public}", hint="An ended job never changes.")

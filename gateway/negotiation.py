@@ -37,6 +37,8 @@ _WANTED = frozenset(
         b"idempotency-key",
         b"prefer",
         b"x-request-id",
+        b"traceparent",
+        b"tracestate",
     }
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from penstock.gateway.access import security_of
+from penstock.gateway.openapi_timeline import TIMELINE_SCHEMA
 from penstock.gateway.problems import TITLES
 from penstock.gateway.registry import ModelEntry, VersionEntry
 from penstock.job import PUBLIC_STATES
@@ -23,6 +24,7 @@ _PARAMETERS = [
         "description": "Seconds from submit to the end",
         "schema": {"type": "number", "exclusiveMinimum": 0},
     },
+    {"name": "traceparent", "in": "header", "description": "W3C trace context; comes back", "schema": {"type": "string"}},
     {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}},
 ]
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
@@ -47,6 +49,7 @@ _JOB_SCHEMA = {
         "cancel_requested": {"type": "boolean"},
         "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
         "batch": {"type": "object"},
+        "trace_id": {"type": "string", "description": "The W3C trace it was submitted in"},
         "links": {"type": "object", "additionalProperties": _TEXT},
     },
 }
@@ -64,6 +67,7 @@ _PROBLEM_SCHEMA = {
         "job": _TEXT,
         "retryable": {"type": "boolean"},
         "request_id": _TEXT,
+        "trace_id": _TEXT,
         "errors": {"type": "array", "items": {"type": "object", "properties": {"pointer": _TEXT, "detail": _TEXT}}},
     },
 }
@@ -99,6 +103,7 @@ _JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
 _READ_CONTENT: dict[str, dict[str, Any]] = {
     _JOB_PATH: _JOB_CONTENT,
     f"{_JOB_PATH}/cancel": _JOB_CONTENT,
+    f"{_JOB_PATH}/timeline": {"application/json": {"schema": {"$ref": "#/components/schemas/Timeline"}}},
     f"{_JOB_PATH}/result": {"*/*": {}},
     f"{_JOB_PATH}/events": {"text/event-stream": {}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
@@ -114,7 +119,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
-    schemas |= {"Job": _JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Queue": _QUEUE_SCHEMA}
+    schemas |= {"Job": _JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
     for path, item in described["paths"].items():
         for operation in item.values():
             operation["responses"] = _read_responses(path, operation["responses"])

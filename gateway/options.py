@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.access import Key
+from penstock.job_events import JobLines
 from penstock.model_spec import ModelInfo
 
 KIB = 1024
@@ -16,7 +17,8 @@ class GatewayOptions:
     """Sizes in bytes, durations in seconds. `hosts` are the Host names answered (empty: any); `models` those declared here.
 
     Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
-    scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too.
+    scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too. `log_jobs`: which
+    changes of jobs are logged.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -33,4 +35,5 @@ class GatewayOptions:
     rate_per_s: float = 0.0
     burst: int = 200
     metrics: bool = True
+    log_jobs: JobLines = JobLines.PROBLEMS
     torchserve_metrics: bool = False

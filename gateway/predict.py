@@ -11,7 +11,8 @@ from penstock.broker.async_store import AsyncStore
 from penstock.broker.pushes import Waiter
 from penstock.broker.records import Push
 from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
-from penstock.gateway import wire
+from penstock.gateway import tracing, wire
+from penstock.gateway.job_log import JobLog
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.metrics import Metrics
 from penstock.gateway.negotiation import JSON, Head
@@ -22,6 +23,7 @@ from penstock.gateway.results import Results, end_of, next_end
 from penstock.gateway.submit import Asked, Intake
 from penstock.gateway.wire import ClientGone, Receive, Scope, Send
 from penstock.job import BatchRecord
+from penstock.job_events import fields
 from penstock.job_id import JobId, new_job_id
 
 log = structlog.get_logger(__name__)
@@ -47,6 +49,7 @@ class PredictEndpoint:
         route: str = "predictions",
     ) -> None:
         self._route = route
+        self._job_log = JobLog(options.log_jobs)
         self._intake = intake
         self._options = options
         self._store = store
@@ -73,6 +76,7 @@ class PredictEndpoint:
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
+            *tracing.answered(asked.trace),
         ]
         await wire.answer(send, 200, headers, output.data)
         return 200
@@ -101,32 +105,32 @@ class PredictEndpoint:
                 asked, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
             )
             if submitted.id == job:
-                return await self._wait(waiter, job, receive, deadline_s, owner=asked.caller.owner)
-        return await self._end_of_first(submitted.id, receive, deadline_s, owner=asked.caller.owner)
+                return await self._wait(waiter, job, receive, deadline_s, asked=asked)
+        return await self._end_of_first(submitted.id, receive, deadline_s, asked=asked)
 
-    async def _end_of_first(self, job: JobId, receive: Receive, deadline_s: float, *, owner: str) -> Push:
+    async def _end_of_first(self, job: JobId, receive: Receive, deadline_s: float, *, asked: Asked) -> Push:
         """The end of the job that the same idempotency key made before."""
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
                 raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
             end = end_of(known, None)
-            return end or await self._wait(waiter, job, receive, deadline_s, owner=owner)
+            return end or await self._wait(waiter, job, receive, deadline_s, asked=asked)
 
-    async def _wait(self, waiter: Waiter, job: JobId, receive: Receive, deadline_s: float, *, owner: str) -> Push:
+    async def _wait(self, waiter: Waiter, job: JobId, receive: Receive, deadline_s: float, *, asked: Asked) -> Push:
         push = await waiter.next(min(EARLY_S, deadline_s))
         if push is None or not push.state.final:
-            push = await self._wait_longer(waiter, job, receive, deadline_s - EARLY_S, owner=owner)
+            push = await self._wait_longer(waiter, job, receive, deadline_s - EARLY_S, asked=asked)
         return push
 
-    async def _wait_longer(self, waiter: Waiter, job: JobId, receive: Receive, timeout_s: float, *, owner: str) -> Push:
+    async def _wait_longer(self, waiter: Waiter, job: JobId, receive: Receive, timeout_s: float, *, asked: Asked) -> Push:
         gone = asyncio.create_task(_hung_up(receive))
         try:
             end = await next_end(
                 waiter, max(0.0, timeout_s) + LAST_PUSH_S, stop=lambda: gone.done() or self._lifetime.last_call()
             )
             if end is None and gone.done():
-                await self._cancel(job, owner)
+                await self._cancel(job, asked)
                 raise ClientGone
         finally:
             gone.cancel()
@@ -134,11 +138,15 @@ class PredictEndpoint:
             raise AnswerTimeout(f"job {job} did not end within the {timeout_s + EARLY_S:g} s allowed for an answer", job=job)
         return end
 
-    async def _cancel(self, job: JobId, owner: str) -> None:
+    async def _cancel(self, job: JobId, asked: Asked) -> None:
         try:
-            await self._store.cancel(job, owner=owner)
+            outcome = await self._store.cancel(job, owner=asked.caller.owner)
         except StoreUnavailable as error:
-            log.warning("cancel_failed", job_id=str(job), reason=error.message)
+            log.warning(
+                "cancel_failed", **fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
+            )
+        else:
+            self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)
 
 
 async def _hung_up(receive: Receive) -> None:
@@ -157,7 +165,7 @@ def answer_deadline(asked: Asked, sync_timeout_s: float) -> float:
 
 def run_s(batch: BatchRecord | None) -> float:
     """Seconds that a batch spent in the model's stages; 0 where nothing is known of it."""
-    return batch.preprocess_s + batch.inference_s + batch.postprocess_s if batch else 0.0
+    return batch.decode_s + batch.preprocess_s + batch.inference_s + batch.postprocess_s if batch else 0.0
 
 
 def server_timing(batch: BatchRecord | None, total_s: float) -> bytes:

@@ -31,8 +31,10 @@ from penstock.errors import (
     WrongRole,
 )
 from penstock.gateway.admission import retry_after
+from penstock.gateway.tracing import answered
 from penstock.job import JobState
 from penstock.job_id import JobId
+from penstock.trace_context import TraceContext
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -191,7 +193,7 @@ def request_id_of(given: bytes | None) -> str:
     return uuid.uuid4().hex
 
 
-def render(error: PenstockError, *, request_id: str, instance: str) -> Problem:
+def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> Problem:
     status = status_of(error)
     told = _told(error)
     code = told.pop("code")
@@ -205,14 +207,15 @@ def render(error: PenstockError, *, request_id: str, instance: str) -> Problem:
         **told,
         "instance": instance,
         "request_id": request_id,
+        "trace_id": trace.trace_id if trace else None,
     }
     body = orjson.dumps({key: value for key, value in content.items() if value is not None})
-    return Problem(status, body, _headers(error, body, request_id))
+    return Problem(status, body, _headers(error, body, request_id) + answered(trace))
 
 
-def from_exception(*, request_id: str, instance: str) -> Problem:
-    """The answer to a bug: names the request, never the fault."""
-    return render(InternalError("unexpected"), request_id=request_id, instance=instance)
+def bug() -> InternalError:
+    """What is told of a bug: it names the request, never the fault."""
+    return InternalError("unexpected")
 
 
 def _told(error: PenstockError) -> dict[str, Any]:

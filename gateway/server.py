@@ -24,6 +24,7 @@ from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.listener import GatewayServer, Port, bind, bind_aside
 from penstock.gateway.metrics_port import MetricsPort
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.tracing import tracing
 from penstock.settings import Settings
 from penstock.settings_keys import is_loopback
 
@@ -47,7 +48,8 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     """One process. `shared`: its port may be bound by siblings too, and the kernel spreads connections over them."""
     lifetime = Lifetime()
     store, blobs = AsyncStore(store_url(settings)), LocalBlobs(settings.blob_dir)
-    gateway = Gateway(gateway_options(settings, shared=shared), store=store, blobs=blobs, lifetime=lifetime)
+    options = gateway_options(settings, shared=shared)
+    gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
     table = settings.gateway
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
@@ -93,6 +95,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         inline_input_bytes=settings.store.inline_input_bytes,
         sync_timeout_s=table.sync_timeout_s,
         heartbeat_s=table.heartbeat_s,
+        log_jobs=settings.log.jobs,
     )
 
 

@@ -7,7 +7,7 @@ import hashlib
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
@@ -15,9 +15,10 @@ from penstock.broker.group_commit import GroupCommit
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import BadRequest, KeyReused, PenstockError, QuotaSpent
 from penstock.failpoints import failpoint
-from penstock.gateway import negotiation, payloads, wire
+from penstock.gateway import negotiation, payloads, tracing, wire
 from penstock.gateway.access import Caller
 from penstock.gateway.admission import admit, eta_s, queue_full, retry_after
+from penstock.gateway.job_log import JobLog
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.metrics import Metrics
 from penstock.gateway.negotiation import JSON, MULTIPART, Head, SubmitOptions
@@ -25,10 +26,12 @@ from penstock.gateway.options import GatewayOptions
 from penstock.gateway.problems import Headers
 from penstock.gateway.registry import ModelEntry, Registry, VersionEntry
 from penstock.gateway.results import Results, next_end
+from penstock.gateway.tracing import Sending, Tracing
 from penstock.gateway.views import accepted_body, job_body
 from penstock.gateway.wire import Receive, Scope, Send
 from penstock.job import Call, Payload, Priority
 from penstock.job_id import JobId, new_job_id
+from penstock.trace_context import TraceContext
 
 # Blobs written by one thread, and how many threads: some share a commit of the file system's journal, others go on beside.
 _BLOBS_BYTES = 1024 * 1024
@@ -39,7 +42,10 @@ _CALLS = {"explanations": Call.EXPLAIN}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request read and found good. `key` and `fingerprint` are empty without an Idempotency-Key."""
+    """A request read and found good. `key` and `fingerprint` are empty without an Idempotency-Key.
+
+    `trace` is what the job and the answer carry: the caller's context or, where tracing is on, that of `sending`.
+    """
 
     model: ModelEntry
     version: VersionEntry
@@ -49,15 +55,30 @@ class Asked:
     key: str = ""
     fingerprint: str = ""
     call: Call = Call.PREDICT
+    trace: TraceContext | None = None
+    sending: Sending | None = None
+
+    @property
+    def trace_text(self) -> str:
+        return self.trace.text if self.trace is not None else ""
 
 
 class Intake:
     """Turns requests into stored jobs."""
 
     def __init__(
-        self, options: GatewayOptions, *, store: AsyncStore, blobs: BlobStore, registry: Registry, metrics: Metrics
+        self,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        blobs: BlobStore,
+        registry: Registry,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._options = options
+        self._job_log = JobLog(options.log_jobs)
         self._store = store
         self._blobs = blobs
         self._room = wire.Room(options.max_upload_bytes)
@@ -78,16 +99,33 @@ class Intake:
             self._metrics.refused(entry.name, error)
             raise
         fingerprint = _fingerprint(route, entry.name, version, given) if key else ""
-        return Asked(entry, chosen, given, options, scope["caller"], key, fingerprint, _CALLS.get(route, Call.PREDICT))
+        asked = Asked(entry, chosen, given, options, scope["caller"], key, fingerprint, _CALLS.get(route, Call.PREDICT))
+        return asked if b"traceparent" not in head and self._tracing is None else self._traced(asked, scope, head)
+
+    def _traced(self, asked: Asked, scope: Scope, head: Head) -> Asked:
+        trace, sending = tracing.given(head), None
+        if self._tracing is not None:
+            sending = self._tracing.begin(asked.model.name, asked.version.name, trace, size_bytes=len(asked.input.data))
+            trace = sending.trace
+        # For whoever has to answer if this request fails.
+        scope["trace"] = trace
+        return replace(asked, trace=trace, sending=sending)
 
     async def store(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = "") -> Submitted:
         """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
         try:
             self._admit(asked.model, asked.version, deadline_s)
-            return await self._stored(asked, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
+            submitted = await self._stored(asked, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
         except PenstockError as error:
             self._metrics.refused(asked.model.name, error)
+            if asked.sending is not None:
+                asked.sending.refused(error.kind)
             raise
+        if asked.sending is not None:
+            asked.sending.sent(submitted.id)
+        if submitted.status is SubmitStatus.CREATED:
+            self._job_log.accepted(job, version=asked.version.name, trace=asked.trace_text, depth=submitted.depth)
+        return submitted
 
     async def _input(self, receive: Receive, head: Head, version: VersionEntry) -> Payload:
         negotiation.refuse_encoded(head)
@@ -143,6 +181,7 @@ class Intake:
             max_crashes=limits.max_crashes,
             reply_to=reply_to,
             call=asked.call,
+            trace=asked.trace_text,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
@@ -196,6 +235,7 @@ class SubmitEndpoint:
         asked = await self._intake.ask(scope, receive, head, route="jobs", model=model, version=version)
         preference = negotiation.preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
+        extra += tracing.answered(asked.trace)
         if preference.wait_s:
             return await self._submit_and_wait(send, asked, preference.wait_s, extra)
         submitted = await self._submit(asked, new_job_id(model))
@@ -251,6 +291,7 @@ class SubmitEndpoint:
             priority=asked.options.priority,
             position=max(0, submitted.depth - 1),
             eta_s=wait_s,
+            trace_id=asked.trace.trace_id if asked.trace is not None else "",
         )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from penstock.gateway.registry import ModelEntry, why_unserved
-from penstock.job import BatchRecord, Job, JobState, Priority
+from penstock.gateway.timeline import Stage, Timeline
+from penstock.job import Attempt, BatchRecord, Job, JobState, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.trace_context import trace_id_of
 
 _RANK = {JobState.QUEUED: 0, JobState.LEASED: 1, JobState.DELAYED: 2}
 _FINAL_RANK = 9
@@ -23,17 +25,26 @@ def rfc3339(at: float) -> str:
 
 def links(job: JobId) -> dict[str, str]:
     base = f"/v1/jobs/{job}"
-    return {"self": base, "result": f"{base}/result", "events": f"{base}/events", "cancel": f"{base}/cancel"}
+    return {
+        "self": base,
+        "result": f"{base}/result",
+        "events": f"{base}/events",
+        "cancel": f"{base}/cancel",
+        "timeline": f"{base}/timeline",
+    }
 
 
-def accepted_body(job: JobId, *, version: str, priority: Priority, position: int, eta_s: float | None) -> bytes:
+def accepted_body(
+    job: JobId, *, version: str, priority: Priority, position: int, eta_s: float | None, trace_id: str = ""
+) -> bytes:
     """A job just stored. Its moments are the store's to tell: they come with the first read."""
     eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
+    trace = f'"trace_id":"{trace_id}",' if trace_id else ""
     base = f"/v1/jobs/{job}"
     return (
         f'{{"id":"{job}","model":"{job.model}","version":"{version}","status":"queued","priority":"{priority.value}",'
-        f'"position":{position},{eta}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
-        f'"result":"{base}/result","events":"{base}/events","cancel":"{base}/cancel"}}}}'
+        f'"position":{position},{eta}{trace}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
+        f'"result":"{base}/result","events":"{base}/events","cancel":"{base}/cancel","timeline":"{base}/timeline"}}}}'
     ).encode("ascii")
 
 
@@ -54,9 +65,62 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
         "cancel_requested": job.cancel_requested,
         "error": _error_view(job),
         "batch": job.batch and batch_view(job.batch),
+        "trace_id": trace_id_of(job.trace) or None,
         "links": links(job.id),
     }
     return {name: value for name, value in view.items() if value is not None}
+
+
+def timeline_view(told: Timeline) -> dict[str, Any]:
+    """Documented in docs/observability.md; fields are added and never change their meaning."""
+    job = told.job
+    view: dict[str, Any] = {
+        "id": str(job.id),
+        "model": job.model,
+        "version": job.version,
+        "status": job.state.public,
+        "created_at": rfc3339(job.created_at),
+        "finished_at": job.finished_at and rfc3339(job.finished_at),
+        "total_s": round(told.total_s, 6),
+        "queued_behind": job.queued_behind,
+        "stages": [_stage_view(stage) for stage in told.stages],
+        "attempts": [_attempt_view(tried, told.workers) for tried in job.tries],
+        "attempts_left_out": job.left_out.count,
+        "batch": _ended_batch_view(told),
+        "slowest": told.slowest,
+        "summary": told.summary,
+        "trace_id": trace_id_of(job.trace) or None,
+    }
+    return view
+
+
+def _stage_view(stage: Stage) -> dict[str, Any]:
+    return {"name": stage.name, "seconds": round(stage.seconds, 6), "share": round(stage.share, 4), "note": stage.note or None}
+
+
+def _attempt_view(tried: Attempt, workers: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "attempt": tried.number,
+        "worker": workers.get(tried.worker, tried.worker),
+        "claimed_at": rfc3339(tried.claimed_at),
+        "ended_at": None if tried.ended_at is None else rfc3339(tried.ended_at),
+        "end": tried.end or None,
+        "batch": tried.batch,
+    }
+
+
+def _ended_batch_view(told: Timeline) -> dict[str, Any] | None:
+    batch, place = told.job.batch, told.place
+    if batch is None:
+        return None
+    return {
+        "id": batch.id,
+        "size": batch.size,
+        "place": batch.place,
+        "reason": batch.reason,
+        "device": (place.device or None) if place else None,
+        "provider": (place.provider or None) if place else None,
+    }
 
 
 def job_body(job: Job, *, eta_s: float | None = None) -> bytes:
@@ -68,7 +132,11 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
         "id": batch.id,
         "size": batch.size,
         "reason": batch.reason,
+        "place": batch.place,
+        "batch_wait_s": batch.batch_wait_s,
+        "decode_s": batch.decode_s,
         "preprocess_s": batch.preprocess_s,
+        "device_wait_s": batch.device_wait_s,
         "inference_s": batch.inference_s,
         "postprocess_s": batch.postprocess_s,
     }
