@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
-from penstock.cli.display import age, duration, print_fields, print_json, print_table, timing_line, total_seconds
+from penstock.cli.display import age, duration, print_fields, print_json, print_table, total_seconds
+from penstock.cli.timelines import print_timeline
 from penstock.client.views import JobView
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show and cancel jobs.")
@@ -41,12 +42,14 @@ def list_jobs(
 
 @app.command()
 def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """One job: its state, its times, why it failed."""
+    """One job: its state, its times, why it failed, and where its time went."""
     with connected(url, api_key) as client:
-        job = client.job(job_id).view
+        handle = client.job(job_id)
+        job, told = handle.view, handle.timeline()
     if as_json:
-        return print_json(dict(job.body))
-    return print_fields(_fields(job))
+        return print_json({**job.body, "timeline": dict(told.body)})
+    print_fields(_fields(job))
+    return print_timeline(told)
 
 
 @app.command()
@@ -75,6 +78,6 @@ def _fields(job: JobView) -> dict[str, object]:
         "position": job.position,
         "attempts": job.attempts,
         **{name: job.body.get(name) for name in moments},
-        "timings": timing_line(job),
+        "trace": job.body.get("trace_id"),
         "error": f"{job.error.message} ({job.error.code})" if job.error else None,
     }

@@ -15,6 +15,7 @@ from penstock.client import exchange, flows, protocol, rollouts
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.protocol import Answer, Call
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
+from penstock.client.timelines import TimelineView
 from penstock.client.views import JobView, job_view
 from penstock.errors import PenstockError
 from penstock.job import Priority
@@ -124,6 +125,10 @@ class AsyncClient:
     async def job(self, job_id: str) -> AsyncJobHandle:
         return AsyncJobHandle(self, protocol.job_of(await self.send(protocol.job_call(job_id))))
 
+    async def timeline(self, job_id: str) -> TimelineView:
+        """Where the time of a job went: stages that add up to its total, attempts, the batch it ended in."""
+        return protocol.timeline_of(await self.send(protocol.timeline_call(job_id)))
+
     async def jobs(
         self, *, model: str | None = None, status: str | None = None, limit: int = 100
     ) -> AsyncIterator[AsyncJobHandle]:
@@ -222,6 +227,9 @@ class AsyncJobHandle:
         found = await self._client.run(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         self.view = found.job
         return found.value
+
+    async def timeline(self) -> TimelineView:
+        return await self._client.timeline(self.id)
 
     async def cancel(self) -> JobView:
         """The job with the cancel noted: at once if it waits, at its batch's end if it runs. `Conflict` if it has ended."""

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from penstock.client.problems import UnexpectedAnswer, error_from
+from penstock.client.timelines import TimelineView, timeline_view
 from penstock.client.views import JobView, job_view
 from penstock.errors import BadRequest
 from penstock.job import Priority
@@ -156,6 +157,10 @@ def result_call(job: JobView, *, wait_s: float = 0.0) -> Call:
     return _waiting("GET", job.links.get("result") or f"/v1/jobs/{_part(job.id)}/result", wait_s)
 
 
+def timeline_call(job_id: str) -> Call:
+    return Call("GET", f"/v1/jobs/{_part(job_id)}/timeline")
+
+
 def cancel_call(job: JobView) -> Call:
     return Call("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
 
@@ -202,6 +207,10 @@ def object_of(answer: Answer) -> dict[str, Any]:
 
 def job_of(answer: Answer) -> JobView:
     return job_view(object_of(answer))
+
+
+def timeline_of(answer: Answer) -> TimelineView:
+    return timeline_view(object_of(answer))
 
 
 def rows_of(answer: Answer) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.problems import WaitTimeout
 from penstock.client.protocol import Answer, Call
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
+from penstock.client.timelines import TimelineView
 from penstock.client.views import JobView, job_view
 from penstock.errors import PenstockError
 from penstock.job import Priority
@@ -125,6 +126,10 @@ class Client:
     def job(self, job_id: str) -> JobHandle:
         return JobHandle(self, protocol.job_of(self.send(protocol.job_call(job_id))))
 
+    def timeline(self, job_id: str) -> TimelineView:
+        """Where the time of a job went: stages that add up to its total, attempts, the batch it ended in."""
+        return protocol.timeline_of(self.send(protocol.timeline_call(job_id)))
+
     def jobs(self, *, model: str | None = None, status: str | None = None, limit: int = 100) -> Iterator[JobHandle]:
         """Every job the gateway still knows, newest first; fetched in pages of `limit` as the iteration goes on."""
         after: str | None = ""
@@ -220,6 +225,9 @@ class JobHandle:
         found = self._client.run(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         self.view = found.job
         return found.value
+
+    def timeline(self) -> TimelineView:
+        return self._client.timeline(self.id)
 
     def cancel(self) -> JobView:
         """The job with the cancel noted: at once if it waits, at its batch's end if it runs. `Conflict` if it has ended."""

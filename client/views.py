@@ -14,17 +14,19 @@ FINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """The batch a job ran in. Seconds."""
+    """The batch a job ran in, and its place there. Seconds."""
 
     size: int = 0
     reason: str = ""
     preprocess_s: float = 0.0
     inference_s: float = 0.0
     postprocess_s: float = 0.0
+    decode_s: float = 0.0
+    place: int = 0
 
     @property
     def run_s(self) -> float:
-        return self.preprocess_s + self.inference_s + self.postprocess_s
+        return self.decode_s + self.preprocess_s + self.inference_s + self.postprocess_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,9 @@ def _error(value: Any) -> Problem | None:
 def _batch(value: Any) -> BatchView | None:
     if not isinstance(value, dict):
         return None
-    stages = {name: float(value.get(name) or 0.0) for name in ("preprocess_s", "inference_s", "postprocess_s")}
-    return BatchView(size=int(value.get("size") or 0), reason=str(value.get("reason") or ""), **stages)
+    stages = {name: float(value.get(name) or 0.0) for name in ("decode_s", "preprocess_s", "inference_s", "postprocess_s")}
+    place, reason = int(value.get("place") or 0), str(value.get("reason") or "")
+    return BatchView(size=int(value.get("size") or 0), reason=reason, place=place, **stages)
 
 
 def _links(value: Any) -> dict[str, str]:
