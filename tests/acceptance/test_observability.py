@@ -1,0 +1,326 @@
+"""Why a job was slow, from outside: timelines, traces and log lines of a real gateway and real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import AsyncClient, Client
+from penstock.client.timelines import TimelineView
+from tests.acceptance.collector import Collector, Sent, collecting
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import FAULTY, WorkerProcess
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+RETRYING = """
+import penstock
+
+SEEN = set()
+
+
+class Retrying(penstock.Handler):
+    def inference(self, batch):
+        return [self.one(item) for item in batch]
+
+    def one(self, item):
+        if item in SEEN:
+            return item
+        SEEN.add(item)
+        return penstock.Failure("not yet", retryable=True)
+"""
+PRODUCER, CONSUMER = 4, 5
+
+
+@dataclass
+class Stack:
+    gateway: GatewayClient
+    worker: WorkerProcess
+    gateway_log: Path
+    collector: Collector
+    url: str
+    folder: Path
+
+    def lines(self, job: str) -> list[dict[str, Any]]:
+        """The log lines of one job, the gateway's before the worker's."""
+        texts = [*self.gateway_log.read_text().splitlines(), *self.worker.log.read_text().splitlines()]
+        entries = [json.loads(line) for line in texts if line.startswith("{")]
+        return [entry for entry in entries if entry.get("job_id") == job]
+
+
+@pytest.fixture(scope="module")
+def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("observed")
+    (folder / "retrying.py").write_text(RETRYING)
+    models = {
+        "faulty": {"source": f"{FAULTY}:Faulty", "max_batch_size": 8},
+        "retrying": {"source": str(folder / "retrying.py")},
+    }
+    doomed = {"doomed": {"source": f"{FAULTY}:Faulty"}}
+    with collecting() as collector, (folder / "gateway.log").open("ab") as log:
+        env = {**collector.env(), "PENSTOCK_LOG__JOBS": "all"}
+        with (
+            gateway_process(redis_url, folder, models={**models, **doomed}, env=env, log=log) as gateway,
+            WorkerProcess(redis_url, folder / "w", models, env=env) as worker,
+        ):
+            worker.await_ready()
+            yield Stack(gateway, worker, folder / "gateway.log", collector, redis_url, folder)
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> Iterator[Client]:
+    with Client(str(stack.gateway.base_url)) as client:
+        yield client
+
+
+def sums_up(told: TimelineView) -> bool:
+    return sum(stage.seconds for stage in told.stages) == pytest.approx(told.total_s, rel=0.02, abs=1e-5)
+
+
+def test_a_normal_jobs_timeline_tells_its_stages_its_batch_and_where_it_ran(stack: Stack, client: Client) -> None:
+    job = client.submit("faulty", {"do": "sleep", "seconds": 0.1})
+    assert job.wait(10).status == "succeeded"
+    told = job.timeline()
+    assert sums_up(told)
+    assert told.slowest == "inference"
+    assert told.seconds("inference") >= 0.1
+    assert told.batch is not None
+    # The first batch of a fresh slot is one job, and so full.
+    assert told.batch.reason in ("idle", "full")
+    assert (told.batch.size, told.batch.place, told.batch.device) == (1, 1, "cpu")
+    [tried] = told.attempts
+    assert (tried.attempt, tried.end, tried.batch) == (1, "succeeded", told.batch.id)
+    assert tried.worker == client.workers()[0]["name"]
+    assert job.view.links["timeline"] == f"/v1/jobs/{job.id}/timeline"
+
+
+def test_a_job_behind_others_tells_how_many_and_that_it_waited(stack: Stack, client: Client) -> None:
+    first = client.submit("faulty", {"do": "sleep", "seconds": 0.5})
+    eventually(lambda: first.refresh().status == "running")
+    jobs = [client.submit("faulty", {"do": "sleep", "seconds": 0.02}) for _ in range(12)]
+    last = jobs[-1]
+    last.wait(20)
+    told = last.timeline()
+    assert told.queued_behind >= 3
+    assert told.summary.startswith("waited ")
+    assert sums_up(told)
+
+
+def test_a_retried_job_tells_both_attempts_and_the_pause_between(client: Client) -> None:
+    job = client.submit("retrying", 1)
+    assert job.wait(20).status == "succeeded"
+    told = job.timeline()
+    assert [(tried.attempt, tried.end) for tried in told.attempts] == [(1, "retried"), (2, "succeeded")]
+    assert told.seconds("lost") > 0.0
+    assert sums_up(told)
+
+
+def test_a_cancelled_job_waited_until_its_cancel(client: Client) -> None:
+    job = client.submit("doomed", {})
+    job.cancel()
+    told = job.timeline()
+    assert (told.status, told.attempts, told.batch, told.slowest) == ("cancelled", (), None, "queue")
+    assert told.summary.endswith("until it was cancelled")
+    assert sums_up(told)
+
+
+def test_an_expired_job_waited_until_its_deadline(client: Client) -> None:
+    # One at the device, one ready behind it: a slot takes no more.
+    blockers = [client.submit("faulty", {"do": "sleep", "seconds": 1.5})]
+    eventually(lambda: blockers[0].refresh().status == "running")
+    blockers.append(client.submit("faulty", {"do": "sleep", "seconds": 0.1}))
+    eventually(lambda: blockers[1].refresh().status == "running")
+    job = client.submit("faulty", {}, deadline_s=0.3)
+    assert job.wait(10).status == "expired"
+    told = job.timeline()
+    assert sums_up(told)
+    assert (told.slowest, told.attempts) == ("queue", ())
+    assert told.total_s >= 0.3
+
+
+def test_a_job_whose_worker_was_killed_tells_the_attempt_that_was_lost(stack: Stack, client: Client) -> None:
+    job = client.submit("doomed", {"do": "sleep", "seconds": 1.0})
+    model = {"doomed": {"source": f"{FAULTY}:Faulty"}}
+    with WorkerProcess(stack.url, stack.folder / "first", model) as first:
+        name = first.await_ready()
+        eventually(lambda: job.refresh().status == "running")
+        first.kill()
+    with WorkerProcess(stack.url, stack.folder / "second", model) as second:
+        other = second.await_ready()
+        assert job.wait(30).status == "succeeded"
+        told = job.timeline()
+        # Whichever worker's sweep came first took it back.
+        lines = eventually(lambda: [*second.events("job_lost"), *stack.worker.events("job_lost")])
+        lost = [line for line in lines if line["job_id"] == job.id]
+    assert [(tried.worker, tried.end) for tried in told.attempts] == [(name, "worker_lost"), (other, "succeeded")]
+    assert told.seconds("lost") > 0.0
+    assert sums_up(told)
+    assert [(line["batch_id"], line["cause"]) for line in lost] == [(told.attempts[0].batch, "worker_lost")]
+
+
+def test_the_timeline_of_a_running_job_adds_up_too(client: Client) -> None:
+    job = client.submit("faulty", {"do": "sleep", "seconds": 0.4})
+    eventually(lambda: job.refresh().status == "running")
+    told = job.timeline()
+    assert (told.status, told.attempts[-1].end, told.attempts[-1].ended_at) == ("running", "", None)
+    assert "run" in {stage.name for stage in told.stages}
+    assert sums_up(told)
+
+
+def test_an_unknown_jobs_timeline_is_not_found(stack: Stack) -> None:
+    answer = stack.gateway.get(f"/v1/jobs/{'0' * 26}-faulty/timeline")
+    assert answer.status_code == 404
+
+
+def test_both_clients_read_a_timeline_by_its_id(stack: Stack, client: Client) -> None:
+    job = client.submit("faulty", {})
+    job.wait(10)
+
+    async def ask() -> TimelineView:
+        async with AsyncClient(str(stack.gateway.base_url)) as asynchronous:
+            return await asynchronous.timeline(job.id)
+
+    assert asyncio.run(ask()) == client.timeline(job.id)
+
+
+def penstock(stack: Stack, *argv: str) -> str:
+    env = {**os.environ, "PENSTOCK_URL": str(stack.gateway.base_url)}
+    command = [sys.executable, "-m", "penstock.cli.main", *argv]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return ran.stdout
+
+
+def test_jobs_show_prints_the_timeline_and_what_took_longest(stack: Stack, client: Client) -> None:
+    job = client.submit("faulty", {"do": "sleep", "seconds": 0.1})
+    job.wait(10)
+    shown = penstock(stack, "jobs", "show", job.id)
+    assert "on the device, alone" in shown
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(("STAGE", "inference"))] == ["STAGE", "inference"]
+    body = json.loads(penstock(stack, "jobs", "show", job.id, "--json"))
+    assert body["timeline"] == dict(client.timeline(job.id).body)
+
+
+# --- traces --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_callers_trace_goes_through_the_job_and_comes_back(stack: Stack) -> None:
+    sent = {"traceparent": PARENT, "tracestate": "vendor=1"}
+    accepted = stack.gateway.post("/v1/models/faulty/jobs", json={}, headers=sent)
+    assert accepted.status_code == 202
+    assert accepted.json()["trace_id"] == accepted.headers["traceparent"][3:35] == TRACE
+    job = stack.gateway.get(accepted.json()["links"]["result"], params={"wait": "10"})
+    assert job.status_code == 200
+    assert stack.gateway.get(accepted.json()["links"]["self"]).json()["trace_id"] == TRACE
+    answer = stack.gateway.post("/predictions/faulty", json={}, headers=sent)
+    assert answer.headers["traceparent"][3:35] == TRACE
+
+
+def test_a_refusal_names_the_trace(stack: Stack) -> None:
+    for path in ("/predictions/faulty", "/v1/models/nobody/jobs"):
+        refused = stack.gateway.post(path, content=b"{", headers={"traceparent": PARENT, "content-type": "application/json"})
+        assert refused.status_code in (400, 404)
+        assert refused.json()["trace_id"] == TRACE
+    missing = stack.gateway.get(f"/v1/jobs/{'0' * 26}-faulty", headers={"traceparent": PARENT})
+    assert missing.json()["trace_id"] == TRACE
+    assert "trace_id" not in stack.gateway.get("/nothing").json()
+
+
+def jobs_of(span: Sent) -> set[str]:
+    return {told["messaging.message.id"] for *_, told in span.links}
+
+
+def test_every_job_has_a_producer_span_and_its_batch_one_span_with_a_link_to_each(stack: Stack, client: Client) -> None:
+    blocker = client.submit("faulty", {"do": "sleep", "seconds": 0.4})
+    eventually(lambda: blocker.refresh().status == "running")
+    jobs = [client.submit("faulty", {"tag": n}) for n in range(6)]
+    views = [job.wait(20) for job in jobs]
+    traces = {view.id: view.body["trace_id"] for view in views}
+    assert len(set(traces.values())) == 6
+
+    def sent() -> dict[str, Any]:
+        spans = stack.collector.named("send penstock.{faulty}")
+        return {span.attributes["messaging.message.id"]: span for span in spans}
+
+    eventually(lambda: traces.keys() <= sent().keys())
+    assert {job: sent()[job].trace_id for job in traces} == traces
+    assert {sent()[job].kind for job in traces} == {PRODUCER}
+
+    def linked() -> dict[str, tuple[str, str]]:
+        spans = stack.collector.named("process penstock.{faulty}")
+        return {told["messaging.message.id"]: (trace, at) for span in spans for trace, at, told in span.links}
+
+    eventually(lambda: traces.keys() <= linked().keys())
+    assert {job: linked()[job] for job in traces} == {job: (traces[job], sent()[job].span_id) for job in traces}
+    batches = [span for span in stack.collector.named("process ") if jobs_of(span) & traces.keys()]
+    assert all(span.attributes["messaging.batch.message_count"] == len(span.links) for span in batches)
+    assert {(span.kind, span.parent_id, span.service) for span in batches} == {(CONSUMER, "", "penstock-worker")}
+    assert not any(span.error for span in batches)
+    assert len(batches) < 6
+
+
+def test_a_producer_span_is_the_child_of_the_callers(stack: Stack) -> None:
+    job = stack.gateway.post("/v1/models/faulty/jobs", json={}, headers={"traceparent": PARENT}).json()["id"]
+    spans = eventually(lambda: [s for s in stack.collector.named("send ") if s.attributes["messaging.message.id"] == job])
+    assert (spans[0].trace_id, spans[0].parent_id, spans[0].service) == (TRACE, SPAN, "penstock-gateway")
+
+
+def test_a_batch_that_failed_says_how(stack: Stack, client: Client) -> None:
+    job = client.submit("faulty", {"do": "raise"})
+    job.wait(10)
+
+    def failed() -> list[Any]:
+        spans = stack.collector.named("process penstock.{faulty}")
+        return [span for span in spans if job.id in jobs_of(span)]
+
+    [span] = eventually(failed)
+    assert span.error
+    assert span.attributes["error.type"] == "handler_error"
+
+
+# --- log lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_change_of_a_job_is_one_line_with_job_batch_and_trace(stack: Stack, client: Client) -> None:
+    job = client.submit("retrying", 2)
+    view = job.wait(20)
+    events = eventually(lambda: (lines := stack.lines(job.id)) and lines[-1]["event"] == "job_finished" and lines)
+    assert [line["event"] for line in events] == ["job_accepted", "job_claimed", "job_retried", "job_claimed", "job_finished"]
+    assert {line["trace_id"] for line in events} == {view.body["trace_id"]}
+    assert {(line["model"], line["version"]) for line in events} == {("retrying", "1")}
+    batches = [tried.batch for tried in job.timeline().attempts]
+    assert [line["batch_id"] for line in events] == ["", batches[0], batches[0], batches[1], batches[1]]
+    assert events[-1]["state"] == "succeeded"
+    assert events[-1]["total_s"] == pytest.approx(job.timeline().total_s, abs=0.1)
+
+
+def test_the_end_of_a_job_that_nobody_ran_is_logged_too(stack: Stack, client: Client) -> None:
+    job = client.submit("doomed", {})
+    job.cancel()
+    ended = eventually(lambda: [line for line in stack.lines(job.id) if line["event"] == "job_finished"])
+    assert [line["state"] for line in ended] == ["cancelled"]
+
+
+def test_what_is_left_of_the_spans_is_sent_when_the_worker_drains(redis_url: str, tmp_path: Path) -> None:
+    model = {"last": {"source": f"{FAULTY}:Faulty"}}
+    with collecting() as collector, gateway_process(redis_url, tmp_path, models=model, env=collector.env()) as gateway:
+        # So seldom that only the end of the process can have sent it.
+        env = {**collector.env(), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+        with WorkerProcess(redis_url, tmp_path / "w", model, env=env) as worker:
+            worker.await_ready()
+            eventually(lambda: gateway.get("/readyz").status_code == 200)
+            assert gateway.post("/predictions/last", json={}).status_code == 200
+            assert collector.named("process ") == []
+            worker.send(signal.SIGTERM)
+            assert worker.exit_code(within_s=20.0) == 0
+        assert len(collector.named("process penstock.{last}")) == 1
