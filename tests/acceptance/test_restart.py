@@ -41,6 +41,8 @@ beat_s = 1.0
 
 [models.stamp]
 source = "stamp.py"
+# Its runs are counted.
+warm_up = false
 """
 
 
