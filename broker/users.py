@@ -29,7 +29,8 @@ _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 # Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
 # subscribed to must stand here letter by letter.
 _CELERYS = "psubscribe punsubscribe brpop srem multi exec discard"
-_CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*")
+# The last one is the queue of whoever reads the events, as Flower does with the worker's user.
+_CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*", "celeryev.*")
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
 
 

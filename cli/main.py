@@ -27,6 +27,8 @@ class Penstock(LazyGroup):
         "new": Entry("penstock.cli.starter", "Write a folder with a model, its settings and a test.", _HELP),
         "keys": Entry("penstock.cli.keys", "Make API keys, see which are declared.", _HELP),
         "store": Entry("penstock.cli.store", "Prepare a Redis of yours: users, functions.", _HELP),
+        "secrets": Entry("penstock.cli.deployment", "Write the secret files of a deployment in containers.", _HELP),
+        "probe": Entry("penstock.cli.probe", "Ask a gateway or worker whether it is well, for health checks.", _HELP),
         "config": Entry("penstock.cli.config", "Show the settings in force, or check them.", _HELP),
         "devices": Entry("penstock.cli.devices", "This machine's cores and GPUs, and which slot gets what.", _HELP),
         "doctor": Entry("penstock.cli.doctor", "Check this machine and say what to do next.", _HELP),

@@ -6,19 +6,23 @@ import secrets
 from typing import Annotated
 
 import typer
+from redis.exceptions import RedisError
 
+from penstock.broker.connection import connect
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.users import GATEWAY, WORKER, setuser_lines
+from penstock.cli import plan
 from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StoreUnavailable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare a Redis of your own.")
 
 AdminOption = Annotated[
     str | None,
     typer.Option(
-        "--redis-url", envvar="PENSTOCK_REDIS_URL", help="As a user who may load functions. Default: PENSTOCK_REDIS_URL."
+        "--redis-url",
+        help="As a user who may load functions. Default: PENSTOCK_REDIS_URL or the file PENSTOCK_REDIS_URL_FILE.",
     ),
 ]
 
@@ -35,17 +39,42 @@ def users(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def load(redis_url: AdminOption = None, as_json: JsonOption = False) -> None:
+def load(
+    redis_url: AdminOption = None,
+    reload_users: Annotated[
+        bool, typer.Option("--reload-users", help="Also have the server read its file of users again, after a change of it.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Load this version's functions, which those users may call and not load. Repeat it after every upgrade of penstock."""
-    if not redis_url:
+    url = plan.planned([], config=None, flags={"store.url": redis_url}).settings.store.url
+    if not url:
         raise ConfigError(
             "no Redis is named", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"
         )
-    store = RedisStore(redis_url, name="penstock-load")
+    if reload_users:
+        _reload_users(url)
+    _load_functions(url)
+    if as_json:
+        return print_json({"ok": True})
+    return typer.echo("ok: the functions of this version are loaded")
+
+
+def _load_functions(url: str) -> None:
+    store = RedisStore(url, name="penstock-load")
     try:
         store.load_functions()
     finally:
         store.close()
-    if as_json:
-        return print_json({"ok": True})
-    return typer.echo("ok: the functions of this version are loaded")
+
+
+def _reload_users(url: str) -> None:
+    client = connect(url, name="penstock-load")
+    try:
+        client.acl_load()
+    except RedisError as fault:
+        raise StoreUnavailable(
+            f"the server did not read its users again: {fault}", hint="does it have an aclfile, and may this user reload it?"
+        ) from fault
+    finally:
+        client.close()

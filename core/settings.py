@@ -73,12 +73,14 @@ class GatewaySettings(Table):
 
 
 class WorkerSettings(Table):
-    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`."""
+    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`. `pinning` none is
+    for workers that share cores."""
 
     lease_s: Seconds = 15.0
     beat_s: Seconds = 4.0
     sweep_s: Seconds = 1.0
     grace_s: float = Field(default=30.0, ge=0)
+    pinning: Literal["cores", "none"] = "cores"
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
     model_dir: Path | None = None

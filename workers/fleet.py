@@ -131,6 +131,8 @@ class Fleet:
         return Machine(read_topology(), Gpus()) if all(map(on_cpu, self._specs)) else discover()
 
     def _add(self, spec: ModelSpec, pin: Pin) -> None:
+        if self._settings.worker.pinning == "none":
+            pin = replace(pin, cores=())
         name = f"{self._incarnation}.{self._numbers}"
         self._numbers += 1
         slot = Slot(spec, pin, self._surroundings(spec), name=name)
