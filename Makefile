@@ -10,14 +10,15 @@ BENCH_ARGS ?=
 # Tests that need torch skip without it: TEST_EXTRAS=torch,explain,test brings it.
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
+DOCKER ?= docker
 # What reads code out of data. Ruff refuses the imports; this also finds the options that switch such readers on.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench faults up clean
+.PHONY: help demo test check format bench faults compose-test up clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-onnx ## classify real images: start a gateway and a worker, submit jobs, show the answers
 	$(BIN)/python examples/digits/demo.py
@@ -42,6 +43,9 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
+compose-test: $(VENV)/.installed-test ## build the images, run the containers, load them and kill parts (needs Docker; DOCKER=docker)
+	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose $(PYTEST_ARGS)
 
 up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
 	$(BIN)/penstock up $(MODELS)
