@@ -26,7 +26,7 @@ from penstock.workers.devices.assign import on_cpu
 from penstock.workers.devices.gpus import Gpus
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.pins import Pin
-from penstock.workers.devices.plan import COLUMNS, Plan, beside, one_more, plan, table
+from penstock.workers.devices.plan import COLUMNS, Plan, beside, one_more, plan, table, unpinned
 from penstock.workers.devices.topology import read_topology
 from penstock.workers.events import EventFeed
 from penstock.workers.job_log import JobLog
@@ -117,6 +117,7 @@ class Fleet:
     def start(self) -> None:
         """Raises `ConfigError` for a device that is not there."""
         found = plan(self._specs, self._machine())
+        found = found if self._settings.worker.pinning == "cores" else unpinned(found)
         _tell(found)
         self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()

@@ -41,6 +41,12 @@ def plan(specs: Sequence[ModelSpec], machine: Machine) -> Plan:
     return Plan(tuple(specs), rows, tuple(_advice(machine, specs, rows)))
 
 
+def unpinned(found: Plan) -> Plan:
+    """The same devices and threads, and the system chooses the cores."""
+    rows = tuple(tuple(replace(pin, cores=(), node=None) for pin in row) for row in found.rows)
+    return Plan(found.specs, rows)
+
+
 def one_more(spec: ModelSpec, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Pin:
     """A place for one further slot beside those `taken`: on cores that nobody has, else not pinned.
 
