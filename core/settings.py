@@ -73,8 +73,8 @@ class GatewaySettings(Table):
 
 
 class WorkerSettings(Table):
-    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`. `pinning` none is
-    for workers that share cores."""
+    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`. Workers that
+    share cores want `pinning` none."""
 
     lease_s: Seconds = 15.0
     beat_s: Seconds = 4.0

@@ -115,6 +115,7 @@ def test_workers_scale_from_1_to_3_to_1_under_load_and_no_job_fails(stack: Stack
         before = _batches(stack)
         assert len(before) == 3
         eventually(lambda: _all_claimed(stack, before), timeout_s=60)
+        assert {tuple(slot.get("cores") or ()) for worker in client.workers() for slot in worker["slots"]} == {()}
         stack.scale(1)
         assert len(stack.containers("worker")) == 1
         ended = running.results(at_least=300)

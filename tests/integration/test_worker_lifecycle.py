@@ -216,3 +216,13 @@ def test_a_worker_warms_every_size_before_it_is_ready_and_tells_what_the_first_c
     assert slot.first_call_s[4] >= 4 * 0.02
     # Generated inputs may be cheaper than real ones: nothing is learned from them.
     assert slot.latency_s == {}
+
+
+def test_a_worker_that_shares_its_cores_with_others_leaves_them_to_the_system(fresh_redis: str, tmp_path: Path) -> None:
+    with worker(fresh_redis, tmp_path, settings={**QUICK, "pinning": "none"}, threads=1) as unpinned:
+        unpinned.await_ready()
+        with closing(RedisStore(fresh_redis)) as store:
+            [slot] = store.workers()[0].slots
+        allowed = Path(f"/proc/{slot.pid}/status").read_text().partition("Cpus_allowed_list:")[2].split()[0]
+        mine = Path("/proc/self/status").read_text().partition("Cpus_allowed_list:")[2].split()[0]
+    assert (slot.cores, allowed) == ((), mine)

@@ -44,7 +44,7 @@ def plan(specs: Sequence[ModelSpec], machine: Machine) -> Plan:
 def unpinned(found: Plan) -> Plan:
     """The same devices and threads, and the system chooses the cores."""
     rows = tuple(tuple(replace(pin, cores=(), node=None) for pin in row) for row in found.rows)
-    return Plan(found.specs, rows)
+    return replace(found, rows=rows)
 
 
 def one_more(spec: ModelSpec, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Pin:

@@ -10,7 +10,7 @@ from penstock.errors import ConfigError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.machine import Machine
 from penstock.workers.devices.pins import Pin
-from penstock.workers.devices.plan import beside, one_more, plan, table
+from penstock.workers.devices.plan import beside, one_more, plan, table, unpinned
 from penstock.workers.devices.topology import Core, Topology
 from tests.unit.workers.devices.recorded import machine
 
@@ -54,6 +54,10 @@ def test_more_slots_than_cores_are_not_pinned_and_the_plan_says_so() -> None:
     found = plan([spec(workers=3)], flat(0, 1))
     assert found.rows == ((Pin((), 1),) * 3,)
     assert found.advice == ("3 threads on 2 cores: no slot is pinned; use fewer workers or threads.",)
+
+
+def test_workers_that_share_cores_keep_their_threads_and_leave_the_cores_to_the_system() -> None:
+    assert unpinned(plan([spec(workers=2)], flat(0, 1, 2, 3))).rows == ((Pin((), 2),) * 2,)
 
 
 def test_a_slot_lies_within_one_node_and_idle_cores_are_named(tmp_path: Path) -> None:
