@@ -30,7 +30,8 @@ def run(argv: Sequence[str], *, env: dict[str, str] | None = None, stdin: str | 
     """Standard output. Raises `Refused` with all output for an exit code other than 0."""
     done = subprocess.run(
         argv,
-        env=os.environ | (env or {}),
+        # Settings of another penstock of this user's must not reach this one; those of the engine must.
+        env={**{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}, **(env or {})},
         input=stdin,
         capture_output=True,
         text=True,
@@ -81,7 +82,7 @@ class Stack:
         return {"PENSTOCK_PORT": str(self.port), "PENSTOCK_SECRETS_DIR": str(self.secrets), **ports, **tag}
 
     def compose(self, *words: str, timeout_s: float = 300.0) -> str:
-        files = ["-f", str(FILES[0]), "-f", str(EXTRA)]
+        files = ["--env-file", os.devnull, "-f", str(FILES[0]), "-f", str(EXTRA)]
         return run([*COMPOSE, "-p", self.project, *files, *words], env=self.env, timeout_s=timeout_s)
 
     def up(self, *words: str) -> None:

@@ -176,6 +176,18 @@ def test_functions_that_are_missing_are_asked_of_the_administrator(server: Embed
         assert administrator.stats("square").depth == 0
 
 
+def test_loading_for_a_new_version_also_takes_over_a_changed_file_of_users(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, fsync="everysec", users=True) as server, redis.Redis.from_url(server.url) as admin:
+        with (tmp_path / "valkey" / "users.acl").open("a") as file:
+            file.write("user extra on nopass ~extra:* -@all +ping\n")
+        (tmp_path / "admin_url").write_text(server.url)
+        env = {**os.environ, "PENSTOCK_REDIS_URL_FILE": str(tmp_path / "admin_url")}
+        argv = [sys.executable, "-m", "penstock.cli.main", "store", "load", "--reload-users"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert set(admin.acl_users()) == {b"default", b"extra", *map(str.encode, RULES)}
+
+
 def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, fsync="everysec") as server, redis.Redis.from_url(server.url) as admin:
         for line in setuser_lines({GATEWAY: "g" * 32, WORKER: "w" * 32}):
