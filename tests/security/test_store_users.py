@@ -185,7 +185,7 @@ def test_loading_for_a_new_version_also_takes_over_a_changed_file_of_users(tmp_p
         argv = [sys.executable, "-m", "penstock.cli.main", "store", "load", "--reload-users"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert set(admin.acl_users()) == {b"default", b"extra", *map(str.encode, RULES)}
+        assert set(admin.acl_users()) == {"default", "extra", *RULES}
 
 
 def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path) -> None:
