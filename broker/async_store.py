@@ -29,6 +29,7 @@ from penstock.broker.registry import (
     stored_rollouts,
 )
 from penstock.broker.store import CancelStatus
+from penstock.broker.store_health import SECTIONS, StoreHealth, store_health
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
@@ -187,6 +188,16 @@ class AsyncStore:
     async def ping(self) -> None:
         """Nothing, when Redis is reachable and takes writes."""
         await self._plain(self._redis.set("ps:ping", "1", px=60_000))
+
+    async def health(self) -> StoreHealth | None:
+        """How its server is; None for a user who may not ask, as in a Redis whose administrator gave fewer rights."""
+        try:
+            return store_health(await self._redis.info(*SECTIONS))
+        except redis.exceptions.NoPermissionError:
+            return None
+        except (redis.RedisError, OSError) as error:
+            self.errors += 1
+            raise store_error(error) from error
 
     async def _plain(self, reply: Awaitable[Any] | Any) -> Any:
         try:

@@ -27,7 +27,7 @@ from typing import IO, Literal
 from urllib.parse import quote
 
 from penstock.broker.library import library
-from penstock.broker.users import ADMIN, GATEWAY, WORKER, Passwords, acl_lines, passwords_in, write_private
+from penstock.broker.users import ADMIN, FLOWER, GATEWAY, WORKER, Passwords, acl_lines, passwords_in, write_private
 from penstock.errors import ConfigError, StoreUnavailable
 
 log = logging.getLogger("penstock.broker")
@@ -57,7 +57,7 @@ class EmbeddedServer:
     that started it ends (the parent-death signal's rule). The same holds for `check`, which may start it again.
 
     With `users`, nobody gets in without a password, and `gateway_url` and `worker_url` lead to users who can do little but call
-    our functions, which are loaded for them; `url` is then the administrator's.
+    our functions, which are loaded for them, `flower_url` to one who can only look; `url` is then the administrator's.
     """
 
     def __init__(
@@ -96,6 +96,10 @@ class EmbeddedServer:
     def worker_url(self) -> str:
         return self._url_of(WORKER)
 
+    @property
+    def flower_url(self) -> str:
+        return self._url_of(FLOWER)
+
     def _url_of(self, user: str) -> str:
         login = f"{user}:{self._passwords.of(user)}@" if self._passwords else ""
         return f"unix://{login}{quote(str(self.socket_path))}"
@@ -107,6 +111,10 @@ class EmbeddedServer:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+    @property
+    def _passwords_path(self) -> Path:
+        return self._folder / "passwords.json"
 
     @property
     def log_path(self) -> Path:
@@ -128,7 +136,7 @@ class EmbeddedServer:
         try:
             _private_folder(self.socket_path.parent)
             if self._users:
-                self._passwords = passwords_in(self._folder / "passwords.json")
+                self._passwords = passwords_in(self._passwords_path)
                 write_private(self._folder / "users.acl", acl_lines(self._passwords))
             _end_leftover(self.socket_path, self._login)
             self._launch(binary)
@@ -240,6 +248,13 @@ def find_server() -> Path:
     if not binary.is_file():
         raise ConfigError(f"no embedded store: {_PACKAGE} brings no server for {sys.platform} on {machine}; {hint}")
     return binary
+
+
+def flower_url(state_dir: Path) -> str:
+    """The address for Flower of the server that runs in this folder, started by another process."""
+    server = EmbeddedServer(state_dir, users=True)
+    server._passwords = passwords_in(server._passwords_path)
+    return server.flower_url
 
 
 def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: float = 2.0) -> bytes:

@@ -1,4 +1,4 @@
-"""The Redis users of a gateway and a worker, with no more power than they use; the admin loads the functions for them.
+"""The Redis users of a gateway, a worker and Flower, with no more power than they use; the admin loads the functions for them.
 
 A user's rights hold inside the functions too, so each user has the commands that the functions call, on our keys alone. What is
 missing on purpose: EVAL, SCRIPT, FUNCTION, CONFIG, KEYS, SCAN, FLUSHALL, REPLICAOF, ACL, DEBUG, and every key that is not ours.
@@ -11,10 +11,10 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-ADMIN, GATEWAY, WORKER = "penstock-admin", "penstock-gateway", "penstock-worker"
+ADMIN, GATEWAY, WORKER, FLOWER = "penstock-admin", "penstock-gateway", "penstock-worker", "penstock-flower"
 _PASSWORD_BYTES = 24
 
 # What the Lua functions call; a test compares it with their source.
@@ -23,7 +23,10 @@ CALLED_BY_FUNCTIONS = (
     "sadd set smembers time zadd zcard zcount zrange zrangebylex zrangebyscore zrank zrem zrevrangebylex zscore"
 )
 # What our clients send beside them.
-_OURS = "fcall fcall_ro ping subscribe unsubscribe client|setname client|setinfo hello quit"
+_CONNECTED = "ping client|setname client|setinfo hello quit"
+_OURS = f"fcall fcall_ro subscribe unsubscribe {_CONNECTED}"
+# For its scrape: how full the server's memory is, and whether its log is well.
+_ASKED_BY_GATEWAYS = "info"
 _OUR_KEYS = ("ps:*", "penstock.*", "celery-task-meta-*")
 _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 # Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
@@ -32,19 +35,27 @@ _CELERYS = "psubscribe punsubscribe brpop srem multi exec discard"
 # The last one is the queue of whoever reads the events, as Flower does with the worker's user.
 _CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*", "celeryev.*")
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
+# Flower listens to events, asks workers, and counts what waits: it reads our keys and writes none. Like every client of remote
+# control it can also order a worker to stop, which no rule of Redis tells from a question.
+_FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys {_CONNECTED}"
+_READ_BY_FLOWER = ("penstock.*", "ps:models")
+_FLOWER_KEYS = (*_CELERY_KEYS, "celeryev.*")
 
 
 def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> str:
     allowed = " ".join(f"+{command}" for command in dict.fromkeys(commands.split()))
-    return " ".join([*(f"~{key}" for key in keys), *(f"&{channel}" for channel in channels), "-@all", allowed])
+    # A key that begins with % brings its own rights.
+    patterns = (key if key.startswith("%") else f"~{key}" for key in keys)
+    return " ".join([*patterns, *(f"&{channel}" for channel in channels), "-@all", allowed])
 
 
 RULES = {
     ADMIN: "~* &* +@all",
-    GATEWAY: _rules(f"{_OURS} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
+    GATEWAY: _rules(f"{_OURS} {_ASKED_BY_GATEWAYS} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
     WORKER: _rules(
         f"{_OURS} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),
+    FLOWER: _rules(_FLOWERS, (*(f"%R~{key}" for key in _READ_BY_FLOWER), *_FLOWER_KEYS), _CELERY_CHANNELS),
 }
 
 
@@ -53,22 +64,23 @@ class Passwords:
     admin: str
     gateway: str
     worker: str
+    flower: str
 
     def __repr__(self) -> str:
         return "Passwords(***)"
 
     def of(self, user: str) -> str:
-        return {ADMIN: self.admin, GATEWAY: self.gateway, WORKER: self.worker}[user]
+        return {ADMIN: self.admin, GATEWAY: self.gateway, WORKER: self.worker, FLOWER: self.flower}[user]
 
 
 def passwords_in(path: Path) -> Passwords:
-    """Those of this store, made at the first start. The file is its owner's alone."""
-    try:
-        return Passwords(**json.loads(path.read_text("ascii")))
-    except FileNotFoundError:
-        made = Passwords(*(secrets.token_urlsafe(_PASSWORD_BYTES) for _ in range(3)))
-        write_private(path, json.dumps(asdict(made)))
-        return made
+    """Those of this store, made at the first start, or when a version brings a new user. The file is its owner's alone."""
+    known = json.loads(path.read_text("ascii")) if path.exists() else {}
+    missing = {field.name: secrets.token_urlsafe(_PASSWORD_BYTES) for field in fields(Passwords) if field.name not in known}
+    passwords = Passwords(**known, **missing)
+    if missing:
+        write_private(path, json.dumps(asdict(passwords)))
+    return passwords
 
 
 def acl_lines(passwords: Passwords) -> str:
@@ -86,7 +98,7 @@ def write_private(path: Path, text: str) -> None:
 
 def setuser_lines(passwords: Mapping[str, str]) -> list[str]:
     """Commands for a Redis of one's own, where the administrator sets the users up."""
-    return [f"ACL SETUSER {name} reset on >{passwords[name]} {RULES[name]}" for name in (GATEWAY, WORKER)]
+    return [f"ACL SETUSER {name} reset on >{passwords[name]} {RULES[name]}" for name in (GATEWAY, WORKER, FLOWER)]
 
 
 def _hash(password: str) -> str:

@@ -20,6 +20,7 @@ class Penstock(LazyGroup):
         "up": Entry("penstock.cli.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
         "gateway": Entry("penstock.cli.gateway", "Start a gateway alone, on a Redis of yours.", _SERVE),
         "worker": Entry("penstock.cli.worker", "Start a worker alone, on a Redis of yours.", _SERVE),
+        "flower": Entry("penstock.cli.flower", "Start Flower, Celery's monitor, on the store that is in use.", _SERVE),
         "call": Entry("penstock.cli.call", "Submit one input to a model and print its output.", _USE),
         "jobs": Entry("penstock.cli.jobs", "List, show and cancel jobs.", _USE),
         "models": Entry("penstock.cli.models", "The models a gateway serves.", _USE),

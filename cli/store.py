@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from penstock.broker.connection import connect
 from penstock.broker.redis_store import RedisStore
-from penstock.broker.users import GATEWAY, WORKER, setuser_lines
+from penstock.broker.users import FLOWER, GATEWAY, WORKER, setuser_lines
 from penstock.cli import plan
 from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
@@ -29,8 +29,8 @@ AdminOption = Annotated[
 
 @app.command()
 def users(as_json: JsonOption = False) -> None:
-    """Print the commands that make a user for gateways and one for workers, with fresh passwords."""
-    passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER)}
+    """Print the commands that make a user for gateways, one for workers and one for Flower, with fresh passwords."""
+    passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER)}
     for line in setuser_lines(passwords):
         if as_json:
             print_json(line)

@@ -153,11 +153,11 @@ class Gateway:
 
     async def scrape(self) -> bytes:
         """What the main port tells."""
-        return await scrape(self.metrics, self._store, self.registry, private=False)
+        return await scrape(self.metrics, self._store, self.registry, private=False, blob_dir=self._options.blob_dir)
 
     async def scrape_privately(self) -> bytes:
         """The same with what only the operator may know."""
-        return await scrape(self.metrics, self._store, self.registry, private=True)
+        return await scrape(self.metrics, self._store, self.registry, private=True, blob_dir=self._options.blob_dir)
 
     async def close(self) -> None:
         if self._starting is not None:

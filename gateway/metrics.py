@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -14,11 +15,13 @@ from prometheus_client.registry import Collector
 
 import penstock
 from penstock.broker.async_store import AsyncStore
+from penstock.broker.store_health import StoreHealth
 from penstock.errors import Overloaded, PenstockError, StoreUnavailable
 from penstock.gateway.admission import DeadlineUnlikely
 from penstock.gateway.queue_metrics import StoreFigures
 from penstock.gateway.queues import Queue, read_queues
 from penstock.gateway.registry import Registry
+from penstock.gateway.store_metrics import Deadlines, HealthFigures
 from penstock.gateway.torchserve_metrics import TorchServeFigures
 
 HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -113,15 +116,23 @@ class _Process(Collector):
             yield build
 
 
-async def scrape(metrics: Metrics, store: AsyncStore, registry: Registry, *, private: bool) -> bytes:
+async def scrape(
+    metrics: Metrics, store: AsyncStore, registry: Registry, *, private: bool, blob_dir: Path | None = None
+) -> bytes:
     """The text of one scrape; without the queues while the store is away. `private`: nobody but the operator reads it."""
-    queues: list[Queue] | None = None
-    try:
-        queues = await read_queues(store, list(registry.models.values()))
-    except StoreUnavailable:
-        queues = None
+    queues, health = await _read(store, registry)
     at_scrape = CollectorRegistry()
     at_scrape.register(_Process(store, private=private))
     at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
+    at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
+    at_scrape.register(Deadlines(registry.models.values()))
     # In a thread: the text for many models takes tens of milliseconds, in which others want to be answered.
     return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
+
+
+async def _read(store: AsyncStore, registry: Registry) -> tuple[list[Queue] | None, StoreHealth | None]:
+    """The queues and their server, or nothing at all: half of a store that went away meanwhile would mislead."""
+    try:
+        return await read_queues(store, list(registry.models.values())), await store.health()
+    except StoreUnavailable:
+        return None, None

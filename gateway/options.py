@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.access import Key
 from penstock.job_events import JobLines
@@ -18,7 +19,7 @@ class GatewayOptions:
 
     Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
     scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too. `log_jobs`: which
-    changes of jobs are logged.
+    changes of jobs are logged. `blob_dir`: whose disk the scrape tells.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -37,3 +38,4 @@ class GatewayOptions:
     metrics: bool = True
     log_jobs: JobLines = JobLines.PROBLEMS
     torchserve_metrics: bool = False
+    blob_dir: Path | None = None

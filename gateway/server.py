@@ -89,6 +89,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         # Never on a port that siblings share: each scrape would meet another process, and every counter would jump.
         metrics=is_loopback(table.host) and not table.metrics_port and not shared,
         torchserve_metrics=table.torchserve_metrics,
+        blob_dir=settings.blob_dir,
         max_json_bytes=table.max_json_bytes,
         max_raw_bytes=table.max_raw_bytes,
         max_json_depth=table.max_json_depth,

@@ -19,7 +19,7 @@ import redis
 from penstock.broker.embedded import EmbeddedServer
 from penstock.broker.library import library
 from penstock.broker.redis_store import RedisStore
-from penstock.broker.users import CALLED_BY_FUNCTIONS, GATEWAY, RULES, WORKER, setuser_lines
+from penstock.broker.users import CALLED_BY_FUNCTIONS, FLOWER, GATEWAY, RULES, WORKER, setuser_lines
 from penstock.errors import StoreUnavailable
 from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
@@ -56,7 +56,6 @@ REFUSED = [
     ("SHUTDOWN", "NOSAVE"),
     ("SAVE",),
     ("BGREWRITEAOF",),
-    ("INFO",),
     ("DUMP", "ps:models"),
     ("RESTORE", "ps:x", 0, "x"),
     ("RENAME", "ps:models", "ps:x"),
@@ -119,7 +118,7 @@ def test_the_passwords_are_their_owners_alone_and_the_servers_file_has_only_hash
     for name in ("passwords.json", "users.acl"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     passwords = json.loads((folder / "passwords.json").read_text()).values()
-    assert len(set(passwords)) == 3
+    assert len(set(passwords)) == 4
     assert all(len(password) >= 32 for password in passwords)
     elsewhere = (folder / "users.acl").read_text() + server.log_path.read_text()
     assert not any(password in elsewhere for password in passwords)
@@ -190,12 +189,12 @@ def test_loading_for_a_new_version_also_takes_over_a_changed_file_of_users(tmp_p
 
 def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, fsync="everysec") as server, redis.Redis.from_url(server.url) as admin:
-        for line in setuser_lines({GATEWAY: "g" * 32, WORKER: "w" * 32}):
+        for line in setuser_lines({GATEWAY: "g" * 32, WORKER: "w" * 32, FLOWER: "f" * 32}):
             assert admin.execute_command(*line.split()) == b"OK"
         rights = admin.acl_getuser(WORKER)
         assert rights is not None
         assert "+fcall" in rights["commands"]
-        assert set(RULES) == {"penstock-admin", GATEWAY, WORKER}
+        assert set(RULES) == {"penstock-admin", GATEWAY, WORKER, FLOWER}
         url = f"unix://{WORKER}:{'w' * 32}@{server.socket_path}"
         with redis.Redis.from_url(url) as worker, pytest.raises(redis.exceptions.NoPermissionError):
             worker.flushall()

@@ -1,0 +1,60 @@
+"""`python -m penstock.cli.flower_process`: stock Flower on our Celery app.
+
+One thing of it is ours: the page of queues. Flower adds a queue's priorities up, lists only what running workers name, and cannot
+log in to a store on a Unix socket; ours has a line per model and priority, for every model that the store knows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+
+from penstock.broker.celery_app import PRIORITY_SEPARATOR, PRIORITY_STEPS, queue_name
+from penstock.broker.connection import connect_async
+from penstock.broker.registry import MODELS_KEY
+from penstock.job import LATE_BAND
+from penstock.settings import Settings
+
+NAMES = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
+
+
+class StoreQueues:
+    """In the place of Flower's `Broker`: the length of each list of tickets, which is what waits."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Per model its queue's name with all that waits, then a line per priority. `names`: what the workers say they serve."""
+        async with aclosing(connect_async(self._url, name="penstock-flower")) as redis:
+            known = {queue_name(model.decode()) for model in await redis.hkeys(MODELS_KEY)}
+            queues = sorted(known | {name for name in names if name.startswith("penstock.{")})
+            pipe = redis.pipeline(transaction=False)
+            for queue in queues:
+                for step in PRIORITY_STEPS:
+                    pipe.llen(f"{queue}{PRIORITY_SEPARATOR}{step}" if step else queue)
+            lengths = iter(await pipe.execute())
+        return [row for queue in queues for row in rows(queue, {step: next(lengths) for step in PRIORITY_STEPS})]
+
+
+def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:
+    """What Flower shows of one model. A stock client's message may lie at a priority that is none of ours: it is in the sum."""
+    parts = [{"name": f"{queue} {name}", "messages": lengths[step]} for step, name in NAMES.items()]
+    return [{"name": queue, "messages": sum(lengths.values())}, *parts]
+
+
+def main() -> None:
+    from celery.bin.celery import main as celery
+    from flower import views
+
+    url = Settings.load().store.url
+    views.Broker = lambda *_, **__: StoreQueues(url)
+    # What Flower was told stands in its own options; the app is found by name, as `celery -A` finds it.
+    sys.argv = ["celery", "-A", "penstock.broker.celery_app", "flower", *sys.argv[1:]]
+    celery()
+
+
+if __name__ == "__main__":
+    main()
