@@ -1,0 +1,199 @@
+"""One stack for all of these tests: a store on TCP, a gateway, a worker, Prometheus and Flower; and what was done to it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.broker.records import ClaimRequest, GiveBack, NewJob, SubmitStatus
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.store import ReleaseReason
+from penstock.job import Payload, Priority
+from penstock.job_id import new_job_id
+from tests.acceptance.gateway_process import GatewayClient, free_port, gateway_process
+from tests.eventually import eventually
+from tests.faults.server import Server
+from tests.integration.worker_process import WorkerProcess
+from tests.monitoring.flower import depths, flower, tasks
+from tests.monitoring.prometheus import Prometheus
+
+MODELS = ("left", "right", "timed")
+# One batch of one job on the device, another prepared behind it: then a slot claims nothing more.
+HELD = 2
+WAITING = 10_000
+BATCH = 16
+TIMED_S = 0.3
+_DEADLINE_S = 600.0
+_TIGHT_S = 300.0
+_SOURCE = f"{Path(__file__).with_name('gated.py')}:Gated"
+# Not warmed up: a slot that knows nothing of its times fetches the next batch at once.
+TABLES = {name: {"source": _SOURCE, "max_batch_size": BATCH, "max_crashes": 1, "warm_up": False} for name in MODELS}
+
+
+@dataclass
+class Ledger:
+    """What was submitted and what came of it, as the one who did it knows; and what each of the others said meanwhile."""
+
+    waiting: dict[str, Counter[str]] = field(default_factory=lambda: {model: Counter() for model in MODELS})
+    accepted: Counter[str] = field(default_factory=Counter)
+    ended: dict[str, Counter[str]] = field(default_factory=lambda: {model: Counter() for model in MODELS})
+    first_at: dict[str, tuple[float, float]] = field(default_factory=dict)
+    timed_s: dict[str, float] = field(default_factory=dict)
+    flower: dict[str, int] = field(default_factory=dict)
+    flower_page: str = ""
+    queues: dict[str, Any] = field(default_factory=dict)
+    looked_at: tuple[float, float] = (0.0, 0.0)
+    prometheus: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Stack:
+    url: str
+    folder: Path
+    gateway: GatewayClient
+    prometheus: Prometheus
+    flower: httpx2.Client
+    store: RedisStore
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def submit(self, model: str, orders: list[dict[str, Any]], **options: Any) -> None:
+        """Straight to the store: thousands of requests are another test's business."""
+        began = time.time()
+        jobs = [
+            NewJob(
+                new_job_id(model),
+                "1",
+                Payload("application/json", json.dumps(order).encode()),
+                max_crashes=1,
+                **{"deadline_s": _DEADLINE_S, **options},
+            )
+            for order in orders
+        ]
+        answers = self.store.submit(jobs, max_depth=2 * WAITING)
+        assert all(answer.status is SubmitStatus.CREATED for answer in answers)
+        self.ledger.first_at.setdefault(model, (began, time.time()))
+        self.ledger.accepted[model] += len(orders)
+        for order in orders:
+            self.ledger.ended[model]["failed" if order.get("do") in ("fail", "crash") else "succeeded"] += 1
+
+    def hold(self, model: str, gate: Path) -> None:
+        """Fill the slot of the model until the gate opens."""
+        self.submit(model, [{"gate": str(gate)}])
+        eventually(lambda: self.store.stats(model).leased == 1)
+        self.submit(model, [{}])
+        eventually(lambda: self.store.stats(model).leased == HELD)
+        self.ledger.first_at.pop(model)
+
+    def pile_up(self, model: str, *, interactive: int, tight: int, bulk: int) -> None:
+        """So many that wait; the tight ones are stepped over by a claim that needs longer than they have."""
+        waiting = self.ledger.waiting[model]
+        failing = [{"do": "fail"} for _ in range(interactive // 50)]
+        self.submit(model, [*failing, *({} for _ in range(interactive - len(failing)))])
+        waiting["interactive"] += interactive
+        self.submit(model, [{} for _ in range(bulk)], priority=Priority.BULK)
+        waiting["bulk"] += bulk
+        self.submit(model, [{} for _ in range(tight)], deadline_s=_TIGHT_S)
+        claim = self.store.claim(
+            ClaimRequest(model, "1", "hand", "nonce", limit=tight, enough=tight, min_slack_s=_TIGHT_S + 60.0, lease_s=30.0)
+        )
+        given = [GiveBack(job.id, job.token) for job in claim.jobs]
+        if given:
+            self.store.release(given, worker="hand", reason=ReleaseReason.DRAIN)
+        waiting["late"] += claim.stepped_over
+        waiting["interactive"] += tight - claim.stepped_over
+
+    def let_expire(self, model: str, count: int) -> None:
+        """Jobs that nobody takes in time, ended by a sweep."""
+        self.submit(model, [{} for _ in range(count)], deadline_s=0.1)
+        ends = self.ledger.ended[model]
+        ends["succeeded"] -= count
+        ends["expired"] += count
+        eventually(lambda: self.store.stats(model).ended.get("expired") == count)
+
+    def look(self) -> None:
+        """What everybody says while nothing moves."""
+        ledger, began = self.ledger, time.time()
+        ledger.queues = {queue["model"]: queue for queue in self.gateway.get("/v1/queues").json()["data"]}
+        ledger.looked_at = (began, time.time())
+        ledger.flower, ledger.flower_page = depths(self.flower), self.flower.get("/broker").text
+        ask = self.prometheus.query
+        total = "sum(model:penstock_queue_depth:max)"
+        eventually(lambda: self.prometheus.value(total) == WAITING)
+        ledger.prometheus = {
+            "depth": ask("max by (model, priority) (penstock_queue_depth)"),
+            "since": ask("min by (model) (timestamp(penstock_queue_oldest_age_seconds) - penstock_queue_oldest_age_seconds)"),
+        }
+
+
+def one_by_one(stack: Stack) -> None:
+    """Jobs one after the other through the gateway, each timed by the caller."""
+    for _ in range(4):
+        began = time.monotonic()
+        answer = stack.gateway.post("/v1/models/timed/jobs", json={"seconds": TIMED_S})
+        job = answer.json()["id"]
+        assert stack.gateway.get(f"/v1/jobs/{job}/result", params={"wait": "20"}).status_code == 200
+        stack.ledger.timed_s[job] = time.monotonic() - began
+    stack.ledger.accepted["timed"] += 4
+    stack.ledger.ended["timed"]["succeeded"] += 4
+
+
+def tell(stack: Stack, gate: Path) -> None:
+    """The story, in its order."""
+    eventually(lambda: len(depths(stack.flower)) == 4 * len(MODELS))
+    # Every counter has been seen at its start, and Flower hears the worker.
+    eventually(lambda: stack.prometheus.query("penstock_jobs_accepted_total") and stack.prometheus.query("penstock_worker_up"))
+    eventually(lambda: stack.flower.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=20.0)
+    for model in ("left", "right"):
+        stack.hold(model, gate)
+    stack.pile_up("left", interactive=3_000, tight=1_000, bulk=2_000)
+    stack.pile_up("right", interactive=2_500, tight=500, bulk=1_000)
+    stack.look()
+    stack.let_expire("left", 3)
+    gate.touch()
+    assert stack.gateway.post("/v1/models/left/jobs", json={"do": "x" * 5_000}).status_code == 413
+    eventually(lambda: ended(stack, "left") + ended(stack, "right") == sum(stack.ledger.accepted.values()), timeout_s=60.0)
+    # In a quiet second: of one in which thousands end, Flower is shown a sample.
+    over = time.time()
+    eventually(lambda: time.time() > over + 1.0)
+    one_by_one(stack)
+    stack.submit("right", [{"do": "crash"}])
+    eventually(lambda: stack.prometheus.value('sum(penstock_jobs_dead_total{model="right"})') == 1, timeout_s=20.0)
+    # An increase takes two scrapes.
+    eventually(lambda: stack.prometheus.query('increase(penstock_worker_restarts_total{model="right"}[1m])'))
+    eventually(lambda: tasks(stack.flower, taskname="penstock.infer.timed").keys() >= stack.ledger.timed_s.keys())
+
+
+def ended(stack: Stack, model: str) -> int:
+    return sum(stack.store.stats(model).ended.values())
+
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The stack after its story; it still runs."""
+    folder = tmp_path_factory.mktemp("watched")
+    server = Server(folder / "store", fsync="everysec")
+    ports = {"penstock-gateway": [free_port()], "penstock-worker": [free_port()]}
+    with ExitStack() as stack:
+        server.start()
+        stack.callback(server.stop)
+        [gateway_port], [worker_port] = ports.values()
+        gateway = stack.enter_context(
+            gateway_process(server.url, folder, models=TABLES, metrics_port=gateway_port, max_json_bytes=4_000)
+        )
+        prometheus = stack.enter_context(Prometheus(folder / "prometheus", ports))
+        worker = stack.enter_context(WorkerProcess(server.url, folder, TABLES, metrics_port=worker_port))
+        worker.await_ready()
+        watcher = stack.enter_context(flower(folder, PENSTOCK_REDIS_URL=server.url))
+        store = stack.enter_context(closing(RedisStore(server.url)))
+        made = Stack(server.url, folder, gateway, prometheus, watcher, store)
+        tell(made, folder / "gate")
+        yield made

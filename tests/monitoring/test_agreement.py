@@ -1,0 +1,87 @@
+"""Depth, age, ends and latency: /v1/queues, Prometheus and Flower against a ledger of what was submitted."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.broker.celery_app import queue_name
+from tests.monitoring.conftest import HELD, TIMED_S, WAITING, Stack
+from tests.monitoring.flower import tasks
+
+BOTH = ("left", "right")
+STATUSES = ("succeeded", "failed", "cancelled", "expired")
+
+
+def test_ten_thousand_jobs_wait_in_three_priorities_of_two_models(told: Stack) -> None:
+    waiting = [told.ledger.waiting[model] for model in BOTH]
+    assert sum(counts.total() for counts in waiting) == WAITING
+    assert all(counts[priority] >= 100 for counts in waiting for priority in ("interactive", "late", "bulk"))
+
+
+@pytest.mark.parametrize("model", BOTH)
+def test_flower_shows_the_depth_per_model_and_priority(told: Stack, model: str) -> None:
+    counts, queue = told.ledger.waiting[model], queue_name(model)
+    assert told.ledger.flower[queue] == counts.total()
+    assert {name: told.ledger.flower[f"{queue} {name}"] for name in counts} == counts
+    # What a person sees on its page.
+    assert f"<td>{queue} bulk</td>" in told.ledger.flower_page
+    assert f">{counts['bulk']}<" in told.ledger.flower_page
+
+
+@pytest.mark.parametrize("model", BOTH)
+def test_the_route_for_autoscalers_tells_the_same_depth(told: Stack, model: str) -> None:
+    counts, queue = told.ledger.waiting[model], told.ledger.queues[model]
+    assert {name: band["depth"] for name, band in queue["priorities"].items()} == counts
+    assert (queue["depth"], queue["in_flight"]) == (counts.total(), HELD)
+
+
+@pytest.mark.parametrize("model", BOTH)
+def test_prometheus_tells_the_same_depth(told: Stack, model: str) -> None:
+    found = {sample["metric"]["priority"]: sample for sample in told.ledger.prometheus["depth"] if sample["metric"]["model"] == model}
+    assert {priority: int(sample["value"][1]) for priority, sample in found.items()} == told.ledger.waiting[model]
+
+
+@pytest.mark.parametrize("model", BOTH)
+def test_the_oldest_job_is_as_old_as_it_is(told: Stack, model: str) -> None:
+    began, submitted = told.ledger.first_at[model]
+    since = next(sample for sample in told.ledger.prometheus["since"] if sample["metric"]["model"] == model)
+    # The gateway reads the ages within the scrape, a little after the moment that Prometheus writes beside them.
+    assert began - 0.5 <= float(since["value"][1]) <= submitted + 0.5
+    asked, answered = told.ledger.looked_at
+    assert asked - submitted <= told.ledger.queues[model]["oldest_age_s"] <= answered - began
+
+
+@pytest.mark.parametrize("model", [*BOTH, "timed"])
+def test_prometheus_counts_every_job_and_how_it_ended(told: Stack, model: str) -> None:
+    ledger, value = told.ledger, told.prometheus.value
+    assert value(f'max(penstock_jobs_accepted_total{{model="{model}"}})') == ledger.accepted[model]
+    found = told.prometheus.values(f'max by (status) (penstock_jobs_total{{model="{model}"}})', "status")
+    assert found == {status: ledger.ended[model][status] for status in STATUSES}
+    assert value(f'sum(model_priority:penstock_queue_depth:max{{model="{model}"}})') == 0
+
+
+def test_the_latency_is_what_the_caller_measured(told: Stack) -> None:
+    measured = told.ledger.timed_s
+    seconds = told.prometheus.value('sum(penstock_job_duration_seconds_sum{model="timed"})')
+    assert told.prometheus.value('sum(penstock_job_duration_seconds_count{model="timed"})') == len(measured)
+    assert TIMED_S * len(measured) <= seconds <= sum(measured.values())
+    shown = tasks(told.flower, taskname="penstock.infer.timed")
+    assert shown.keys() == measured.keys()
+    assert all(TIMED_S <= task["runtime"] <= measured[job] for job, task in shown.items())
+    assert {task["state"] for task in shown.values()} == {"SUCCESS"}
+
+
+def test_flower_shows_every_failure_by_its_job(told: Stack) -> None:
+    # Of successes it is shown a sample above 500 a second.
+    for model in BOTH:
+        failed = tasks(told.flower, taskname=f"penstock.infer.{model}", state="FAILURE")
+        crashed = 1 if model == "right" else 0
+        assert len(failed) == told.ledger.ended[model]["failed"] - crashed
+
+
+def test_flower_knows_the_worker_and_has_figures_of_its_own(told: Stack) -> None:
+    [worker] = told.flower.get("/api/workers").json()
+    assert worker.startswith("penstock@")
+    figures = told.flower.get("/metrics").text
+    assert f'flower_worker_online{{worker="{worker}"}} 1.0' in figures
+    assert f'flower_task_runtime_seconds_count{{task="penstock.infer.timed",worker="{worker}"}} 4.0' in figures
