@@ -54,7 +54,10 @@ def flower(
     chosen = plan.planned([], config=config, flags=flags)
     env = guarded(chosen.env, address=address, logins=_logins(basic_auth_file))
     free = plan.free_port(address, port)
-    env = {**plan.with_store(env, _store_url(chosen.settings)), "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir)}
+    env = {
+        **plan.with_store(env, _store_url(chosen.settings)),
+        "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
+    }
     words = [f"--address={address}", f"--port={free}", *([f"--url-prefix={url_prefix}"] if url_prefix else [])]
     # In place of this process. -P: a redis.py in this folder must not shadow the real one.
     os.execve(sys.executable, [sys.executable, "-P", "-m", "penstock.cli.flower_process", *words], env)

@@ -1,7 +1,7 @@
 """`python -m penstock.cli.flower_process`: stock Flower on our Celery app.
 
-One thing of it is ours: the page of queues. Flower adds a queue's priorities up, lists only what running workers name, and cannot
-log in to a store on a Unix socket; ours has a line per model and priority, for every model that the store knows.
+One thing of it is ours: the page of queues. Flower adds a queue's priorities up, lists only what running workers name, and
+cannot log in to a store on a Unix socket; ours has a line per model and priority, for every model that the store knows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 from penstock.broker.celery_app import PRIORITY_SEPARATOR, PRIORITY_STEPS, queue_name
 from penstock.broker.connection import connect_async
@@ -27,9 +27,10 @@ class StoreQueues:
         self._url = url
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Per model its queue's name with all that waits, then a line per priority. `names`: what the workers say they serve."""
+        """Per model its queue's name with all that waits, then a line per priority. `names`: what the workers serve."""
         async with aclosing(connect_async(self._url, name="penstock-flower")) as redis:
-            known = {queue_name(model.decode()) for model in await redis.hkeys(MODELS_KEY)}
+            models = cast("list[bytes]", await redis.hkeys(MODELS_KEY))
+            known = {queue_name(model.decode()) for model in models}
             queues = sorted(known | {name for name in names if name.startswith("penstock.{")})
             pipe = redis.pipeline(transaction=False)
             for queue in queues:
@@ -49,7 +50,8 @@ def main() -> None:
     from celery.bin.celery import main as celery
     from flower import views
 
-    url = Settings.load().store.url
+    # `penstock flower` has named one.
+    url = Settings.load().store.url or ""
     views.Broker = lambda *_, **__: StoreQueues(url)
     # What Flower was told stands in its own options; the app is found by name, as `celery -A` finds it.
     sys.argv = ["celery", "-A", "penstock.broker.celery_app", "flower", *sys.argv[1:]]

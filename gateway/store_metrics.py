@@ -1,4 +1,4 @@
-"""What the store runs on, in Prometheus' words: its memory, its log, the disk of the blobs; and what a model's jobs may take."""
+"""What the store runs on, in Prometheus' words: memory, log, the disk of the blobs; and what a model's jobs may take."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import Held
-from penstock.workers.exchange import Finish
+from penstock.workers.exchange import Finish, Release, TryAgain
 from penstock.workers.surroundings import Observer
 
 log = structlog.get_logger(__name__)
@@ -105,6 +105,23 @@ class EventFeed(Observer):
         for ending, answer in zip(finish.endings, answers, strict=True):
             if answer is not Settled.STALE:
                 self._tell(self._ended(ending, spec.name, runtime, now))
+
+    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+        if not self._listened():
+            return
+        now = time.time()
+        items, why = (debt.items, debt.reason.value) if isinstance(debt, Release) else ((debt.retry.item,), debt.retry.code)
+        for item, answer in zip(items, answers, strict=True):
+            self._tell(self._gone_back(item.id, answer, model=spec.name, why=why, now=now))
+
+    def _gone_back(self, id: JobId, answer: Settled, *, model: str, why: str, now: float) -> list[_Event]:
+        shown = id in self._shown
+        self._shown.discard(id)
+        if answer is Settled.DEAD:
+            begun = [] if shown else _begun(id, model, 1, now)
+            return [*begun, ("task-failed", _fields(id, now, exception=why, traceback=""))]
+        retried = answer is Settled.OK and shown
+        return [("task-retried", _fields(id, now, exception=why, traceback=""))] if retried else []
 
     def _ended(self, ending: Ending, model: str, runtime: float, now: float) -> list[_Event]:
         shown = ending.id in self._shown

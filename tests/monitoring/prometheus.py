@@ -100,7 +100,7 @@ class Prometheus:
 
 
 def here(config: str, targets: Mapping[str, Sequence[int]]) -> str:
-    """Our file for processes of this machine: fixed ports for names of containers, the rules of this tree, shorter intervals."""
+    """Our file for processes of this machine: ports for names of containers, the rules of this tree, short intervals."""
     for job, ports in targets.items():
         found = re.compile(rf"(  - job_name: {job}\n)    dns_sd_configs:\n(?:      .*\n)+")
         fixed = json.dumps([f"127.0.0.1:{port}" for port in ports])

@@ -69,7 +69,9 @@ def test_every_rule_was_evaluated_without_an_error(told: Stack) -> None:
     groups = told.prometheus.get("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert {rule["health"] for rule in rules} == {"ok"}, [rule for rule in rules if rule["health"] != "ok"]
-    written = sum(len(re.findall(r"^      - (?:record|alert): ", path.read_text("utf-8"), re.MULTILINE)) for path in RULES.glob("*.yml"))
+    written = sum(
+        len(re.findall(r"^      - (?:record|alert): ", path.read_text("utf-8"), re.MULTILINE)) for path in RULES.glob("*.yml")
+    )
     assert len(rules) == written
 
 

@@ -48,7 +48,9 @@ def test_a_case_fails_when_its_rule_is_wrong(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for file in (RULES.parent / name).glob("*.yml"):
             text = file.read_text("utf-8")
-            (tmp_path / name / file.name).write_text(re.sub(r"(expr: max\(penstock_store_memory.*> )0\.85", r"\g<1>0.95", text), "utf-8")
+            (tmp_path / name / file.name).write_text(
+                re.sub(r"(expr: max\(penstock_store_memory.*> )0\.85", r"\g<1>0.95", text), "utf-8"
+            )
     with pytest.raises(AssertionError, match="PenstockRedisMemory"):
         promtool("test", "rules", tmp_path / "tests" / "alerts.yml")
 

@@ -1,6 +1,18 @@
+"""What Flower is told: how many successes, and what became of jobs that came back without a verdict."""
+
 from __future__ import annotations
 
-from penstock.workers.events import Sampler
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.records import GiveBack, Settled
+from penstock.broker.store import ReleaseReason
+from penstock.job_id import JobId, new_job_id
+from penstock.model_spec import ModelSpec
+from penstock.workers.events import EventFeed, Sampler
+from penstock.workers.exchange import Release
 
 
 def test_every_success_is_shown_up_to_the_rate_and_no_more() -> None:
@@ -12,3 +24,35 @@ def test_the_next_second_starts_anew() -> None:
     sampler = Sampler(per_s=500)
     sampler.take(900, 10.0)
     assert sampler.take(32, 11.0) == 32
+
+
+@pytest.fixture
+def feed() -> EventFeed:
+    made = EventFeed(None, hostname="here")
+    made.follow(lambda: True)
+    return made
+
+
+def held(*ids: JobId) -> Any:
+    return SimpleNamespace(jobs=[SimpleNamespace(id=id, attempts=1) for id in ids], size=len(ids))
+
+
+def crashed(*ids: JobId) -> Release:
+    return Release(tuple(GiveBack(id, "token") for id in ids), "w1", ReleaseReason.CRASHED)
+
+
+def told(feed: EventFeed) -> list[tuple[str, str]]:
+    return [(kind, fields["uuid"]) for kind, fields in feed._events]
+
+
+def test_a_job_given_up_after_a_crash_has_failed_and_its_neighbour_is_tried_again(feed: EventFeed) -> None:
+    spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
+    feed.claimed(spec, held(dead, alive))
+    feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
+    assert told(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
+
+
+def test_of_jobs_that_flower_was_not_shown_it_hears_the_failures_only(feed: EventFeed) -> None:
+    spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
+    feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
+    assert told(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
