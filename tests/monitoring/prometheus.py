@@ -26,11 +26,11 @@ _EVERY_S = 0.5
 
 
 def program(name: str) -> str:
-    """`prometheus` or `promtool`; without it the test is skipped, and fails in CI."""
+    """`prometheus` or `promtool`; without it the test is skipped, or fails where CI has installed it."""
     found = shutil.which(name)
     if found is None:
         missing = f"{name} is not installed: apt-get install prometheus"
-        if os.environ.get("CI"):
+        if os.environ.get("PENSTOCK_TEST_PROMETHEUS") == "required":
             pytest.fail(missing)
         pytest.skip(missing)
     return found
