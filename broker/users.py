@@ -32,8 +32,7 @@ _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 # Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
 # subscribed to must stand here letter by letter.
 _CELERYS = "psubscribe punsubscribe brpop srem multi exec discard"
-# The last one is the queue of whoever reads the events, as Flower does with the worker's user.
-_CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*", "celeryev.*")
+_CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*")
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
 # Flower listens to events, asks workers, and counts what waits: it reads our keys and writes none. Like every client of remote
 # control it can also order a worker to stop, which no rule of Redis tells from a question.

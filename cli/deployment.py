@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.access import digest_of, new_secret
-from penstock.broker.users import ADMIN, GATEWAY, WORKER, acl_lines, passwords_in
+from penstock.broker.users import ADMIN, FLOWER, GATEWAY, WORKER, acl_lines, passwords_in
 from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
 from penstock.cli.keys import toml_of
@@ -59,7 +59,7 @@ def _store_files(folder: Path, address: str) -> list[str]:
     return list(files)
 
 
-_USERS = {"admin": ADMIN, "gateway": GATEWAY, "worker": WORKER}
+_USERS = {"admin": ADMIN, "gateway": GATEWAY, "worker": WORKER, "flower": FLOWER}
 
 
 def _key_files(folder: Path) -> list[str]:

@@ -217,7 +217,7 @@ def test_prometheus_finds_every_worker_and_the_gateway(stack: Stack) -> None:
     stack.scale(2)
     stack.up("prometheus")
     url = f"http://127.0.0.1:{stack.profiles['prometheus']}/api/v1/query?query=up"
-    eventually(lambda: Counter(_up(url)) == {("gateway", "1"): 1, ("worker", "1"): 2}, timeout_s=60)
+    eventually(lambda: Counter(_up(url)) == {("penstock-gateway", "1"): 1, ("penstock-worker", "1"): 2}, timeout_s=60)
 
 
 def _up(url: str) -> list[tuple[str, str]]:
