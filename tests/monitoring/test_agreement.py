@@ -47,8 +47,8 @@ def test_prometheus_tells_the_same_depth(told: Stack, model: str) -> None:
 def test_the_oldest_job_is_as_old_as_it_is(told: Stack, model: str) -> None:
     began, submitted = told.ledger.first_at[model]
     since = next(sample for sample in told.ledger.prometheus["since"] if sample["metric"]["model"] == model)
-    # The gateway reads the ages within the scrape, a little after the moment that Prometheus writes beside them.
-    assert began - 0.5 <= float(since["value"][1]) <= submitted + 0.5
+    # The gateway reads the ages within the scrape, so after the moment that Prometheus writes beside them.
+    assert began - 2.0 <= float(since["value"][1]) <= submitted + 0.5
     asked, answered = told.ledger.looked_at
     assert asked - submitted <= told.ledger.queues[model]["oldest_age_s"] <= answered - began
 
