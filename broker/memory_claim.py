@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.broker.memory_queue import MemoryQueue, Record
+from penstock.broker.memory_queue import LOST_PLACE, MemoryQueue, Record
 from penstock.broker.records import Claim, ClaimRequest
 from penstock.job import LATE_BAND, Priority
 
 # Bulk jobs ride along in places that nothing urgent takes. Behind a full interactive band they get one batch in so many.
 BULK_TURN = 8
 SHORTEST_WAIT_S = 0.001
+SOLO_AGAIN_S = 1.0
 
 
 class Gathering:
@@ -24,11 +25,35 @@ class Gathering:
     def claim(self) -> Claim:
         self._queue.told.clear()
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
-        if suspect is not None:
+        if suspect is None:
+            return self._claim_ready()
+        if suspect.solo_place < LOST_PLACE:
             return self._release([suspect], "solo")
+        claim = self._claim_beside(suspect)
+        if claim.jobs:
+            self._tick(others=claim.reason != "solo")
+        return claim
+
+    def _claim_ready(self) -> Claim:
         chosen = self._choose()
         reason = self._reason(chosen) if chosen else ""
         return self._release(chosen, reason) if reason else self._wait(chosen)
+
+    def _claim_beside(self, suspect: Record) -> Claim:
+        """A suspect that lost workers goes once others were served since it came, and only to a slot that can start with it."""
+        free = not self._queue.held.get(self._request.worker)
+        served_at = self._queue.counters[f"solo_others:{self._request.version}"]
+        due = not self._queue.in_order(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
+        if due and not free:
+            return self._answer([], retry_in_s=SOLO_AGAIN_S)
+        claim = Claim() if due else self._claim_ready()
+        return self._release([suspect], "solo") if free and not claim.jobs else claim
+
+    def _tick(self, *, others: bool) -> None:
+        clock = f"solo_clock:{self._request.version}"
+        self._queue.counters[clock] += 1
+        if others:
+            self._queue.counters[f"solo_others:{self._request.version}"] = self._queue.counters[clock]
 
     def _choose(self) -> list[Record]:
         """The head of the queue in the order of leaving: in time, then late, then bulk; bulk first when it is its turn."""

@@ -16,7 +16,9 @@ IDEMPOTENCY_S = 172_800.0
 FOREIGN_AGAIN_S = 15.0
 # As in functions/lib.lua.
 SUSPECT_LOSSES = 2
-MAX_LOSSES = 10
+MAX_LOST_IN_A_ROW = 10
+MAX_LOSSES = 25
+LOST_PLACE = 2.0**42
 PAST_FIRST, PAST_LAST = 3, 5
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
 CANCELLED = JobError("cancelled", "cancelled by request")
@@ -24,7 +26,12 @@ CANCELLED = JobError("cancelled", "cancelled by request")
 
 @dataclass(slots=True)
 class Record:
-    """What is stored of one job. `due_at` is when a DELAYED one may be queued again; `held_at` when its holder took it."""
+    """What is stored of one job.
+
+    `due_at`: when a DELAYED one may be queued again; `held_at`: when its holder took it; `in_a_row`: its losses up to the event
+    `lost_in` with no event without it in between; `solo_place`: its place among the suspects, from `LOST_PLACE` on for those
+    that lost workers.
+    """
 
     new: NewJob
     created_at: float
@@ -35,6 +42,9 @@ class Record:
     attempts: int = 0
     crashes: int = 0
     losses: int = 0
+    in_a_row: int = 0
+    lost_in: int = 0
+    solo_place: float = 0.0
     token: str = ""
     final_token: str = ""
     worker: str = ""
@@ -72,6 +82,13 @@ class Record:
     def suspect(self) -> bool:
         """To be run alone."""
         return self.crashes > 0 or self.losses >= SUSPECT_LOSSES
+
+    def lose(self, event: int) -> bool:
+        """Charge a lost worker; True when that was one too many. `event` numbers the sweeps that found workers lost."""
+        self.losses += 1
+        self.in_a_row = self.in_a_row + 1 if self.lost_in == event - 1 else 1
+        self.lost_in = event
+        return self.in_a_row >= MAX_LOST_IN_A_ROW or self.losses >= MAX_LOSSES
 
     def claimed(self) -> ClaimedJob:
         return ClaimedJob(
@@ -174,7 +191,7 @@ class MemoryQueue:
 
     def suspects(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.solo]
-        return sorted((r for r in found if r.new.version == version), key=lambda r: (r.created_at, r.serial))
+        return sorted((r for r in found if r.new.version == version), key=lambda r: (r.solo_place, r.serial))
 
     def waiting(self) -> Iterator[Record]:
         """Every job that is queued or delayed, in no order."""
@@ -189,7 +206,15 @@ class MemoryQueue:
         """Put a job into its place in the queue, or among the suspects."""
         self._lift(record)
         record.state, record.band = JobState.QUEUED, record.new.priority.band
+        if record.suspect:
+            record.solo_place = self._solo_place(record)
         (self.solo if record.suspect else self.ready).add(record.serial)
+
+    def _solo_place(self, record: Record) -> float:
+        """By age; but whoever lost a worker goes behind all other suspects, as it may not be its own doing."""
+        if not record.losses:
+            return record.created_at
+        return LOST_PLACE + self.counters[f"solo_clock:{record.new.version}"]
 
     def delay(self, record: Record, *, until: float) -> None:
         self._lift(record)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock.broker.memory_claim import Gathering
-from penstock.broker.memory_queue import IDEMPOTENCY_S, MAX_LOSSES, KeyUse, MemoryQueue, Record, batch_record
+from penstock.broker.memory_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, Record, batch_record
 from penstock.broker.records import (
     BatchStamp,
     Beat,
@@ -250,9 +250,11 @@ class MemoryStore:
     def _take_back(self, queue: MemoryQueue, gone: Sequence[str], *, now: float) -> SweepReport:
         lost = [worker for worker, until in queue.leases.items() if until <= now or worker in gone]
         ends = {JobState.QUEUED: 0, JobState.CANCELLED: 0, JobState.DEAD: 0, JobState.EXPIRED: 0}
+        held = [record for worker in lost for record in self._held(queue, worker)]
+        queue.counters["loss_events"] += bool(held)
+        for record in sorted(held, key=lambda record: record.serial):
+            ends[self._redeliver(queue, record, now)] += 1
         for worker in lost:
-            for record in self._held(queue, worker):
-                ends[self._redeliver(queue, record, now)] += 1
             queue.leases.pop(worker)
         return SweepReport(
             requeued=ends[JobState.QUEUED],
@@ -267,13 +269,12 @@ class MemoryStore:
         record.note(now=now, how="worker_lost")
         if record.cancel_requested:
             queue.cancel(record, now=now)
-        elif record.losses + 1 >= MAX_LOSSES:
-            message = f"given up: {record.losses + 1} workers were lost while they held it"
+        elif record.lose(queue.counters["loss_events"]):
+            message = f"given up: {record.losses} workers were lost while they held it"
             queue.end(record, JobState.DEAD, now=now, error=JobError("worker_lost", message))
         elif record.deadline_at <= now:
             queue.expire(record, now=now)
         else:
-            record.losses += 1
             queue.enqueue(record)
             queue.counters["redelivered:worker_lost"] += 1
         return record.state

@@ -5,6 +5,7 @@
 --        messages, the messages, the changes (of those expired, see `tell`), then per job: serial, token, media, input, blob, band,
 --        created, deadline, attempts, crashes, call, trace
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that it never starves
+local SOLO_AGAIN_MS = 1000 -- a slot asks by itself as soon as its batch has ended
 local FOREIGN_MAX = 16
 local FOREIGN_AGAIN_MS = 15000
 
@@ -130,18 +131,33 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
   for band, n in pairs(popped) do pop_tickets(p, band, n, now) end
 end
 
-local function claim_solo(p, version, now, todo)
+-- The suspect that goes next and its place, or nil, and how many ended before it because they were late.
+local function first_suspect(p, version, now, todo)
   local solo, expired = p .. 'solo:' .. version, 0
   while true do
-    local serial = redis.call('ZRANGE', solo, 0, 0)[1]
+    local first = redis.call('ZRANGE', solo, 0, 0, 'WITHSCORES')
+    local serial = first[1]
     if not serial then return nil, nil, expired end
     local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
-    if deadline > now then return serial, deadline, expired end
+    if deadline > now then return {serial, deadline, 0}, tonumber(first[2]), expired end
     redis.call('ZREM', solo, serial)
     pop_tickets(p, 0, 1, now)
     expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
     expired = expired + 1
   end
+end
+
+-- Whether a suspect goes before what is ready. A crash is most likely its own doing, and is found out at once. Who lost workers
+-- goes once a batch of the others was served since it came: each suspect gets on, and none holds up the others twice.
+local function solo_due(p, version, ready, place)
+  if redis.call('ZCARD', ready) == 0 then return true end
+  return place - WEIGHT < tonumber(redis.call('HGET', p .. 'counters', 'solo_others:' .. version) or 0) -- guard:solo_turn
+end
+
+-- The clock that tells who came first: claims served while suspects of losses waited, and its reading when others were served.
+local function tick(p, version, others)
+  local clock = redis.call('HINCRBY', p .. 'counters', 'solo_clock:' .. version, 1)
+  if others then redis.call('HSET', p .. 'counters', 'solo_others:' .. version, clock) end
 end
 
 -- At once when nothing waits, else when the batch would be worth it. Unchanged = no write, no fsync.
@@ -160,10 +176,13 @@ local function claim(keys, args)
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local ready, order, reason, retry = p .. 'ready:' .. version, {}, '', -1
   local stepped, expired = 0, 0
-  local serial, deadline, dropped = claim_solo(p, version, now, todo)
-  if serial then
-    order, reason, ready = {{serial, deadline, 0}}, 'solo', p .. 'solo:' .. version
-  else
+  local suspect, place, dropped = first_suspect(p, version, now, todo)
+  local due = suspect and solo_due(p, version, ready, place)
+  -- Behind a running batch it would wait, and be charged with a loss in which it had no part.
+  local free = suspect and (place < WEIGHT or redis.call('EXISTS', p .. 'held:' .. worker) == 0) -- guard:solo_free
+  if due and not free then
+    retry = SOLO_AGAIN_MS
+  elseif not due then
     -- Slack needed by the batch that can be formed, not by a full one: fewer waiting, shorter run.
     local short = math.max(0, limit - redis.call('ZCARD', ready))
     local kept, rest, over
@@ -182,6 +201,10 @@ local function claim(keys, args)
       retry = 0 -- a long run of late jobs: more behind it
     end
   end
+  if free and #order == 0 then
+    order, reason, retry, ready = {suspect}, 'solo', -1, p .. 'solo:' .. version
+  end
+  if suspect and place >= WEIGHT and #order > 0 then tick(p, version, reason ~= 'solo') end
   local foreign = take_foreign(p, now, #order == 0 and retry < 0)
   local reply = {reason, 0, retry, now, stepped, expired + dropped, #foreign}
   append(reply, foreign)

@@ -10,17 +10,20 @@ local function extend(keys, args)
   local cancelled, overrun = {}, {}
   local all = redis.call('HGETALL', held)
   for i = 1, #all, 2 do
-    local job = load_job(p, all[i], ENDING)
     if now - all[i + 1] >= tonumber(args[3]) then
-      redis.call('HDEL', held, all[i])
-      if job.cancel == '1' then
-        note_past(p, all[i], now, 'cancelled')
-        cancel_job(p, all[i], job, now, todo)
-      else crash_job(p, all[i], job, now, todo)
-      end
       overrun[#overrun + 1] = all[i]
-    elseif job.cancel == '1' then
+    elseif redis.call('HGET', p .. 'job:' .. all[i], 'cancel') == '1' then
       cancelled[#cancelled + 1] = all[i]
+    end
+  end
+  table.sort(overrun)
+  for _, serial in ipairs(overrun) do
+    local job = load_job(p, serial, ENDING)
+    redis.call('HDEL', held, serial)
+    if job.cancel == '1' then
+      note_past(p, serial, now, 'cancelled')
+      cancel_job(p, serial, job, now, todo)
+    else crash_job(p, serial, job, now, todo)
     end
   end
   flush(p, todo)

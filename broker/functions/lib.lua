@@ -8,7 +8,8 @@
 --   in:<serial>       string  inline input            out:<serial>   string  inline output; up to 64 bytes they are fields
 --                             `in` and `out` of the record: a key of their own would cost more than they do
 --   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue
---   solo:<version>    zset    serial -> created: suspects, each to be run alone
+--   solo:<version>    zset    suspects, each to be run alone: serial -> created for those that crashed a child; behind them, for
+--                             those that lost workers, 2^42 + `solo_clock` (counters: claims served while such suspects waited)
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
@@ -23,8 +24,10 @@ local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2
 local BANDS = {0, 6, 9}
 local LATE = 6
 -- A lost worker is rarely the job's doing and costs it no attempt; but one that loses worker after worker runs alone, then no more.
+-- What tells is losses in a row, with no other worker of the model lost in between: in a storm of losses all are hit in turn.
 local SUSPECT_LOSSES = 2
-local MAX_LOSSES = 10
+local MAX_LOST_IN_A_ROW = 10
+local MAX_LOSSES = 25 -- whatever happens to others: two such jobs would excuse each other for ever
 local TICKET = 't'
 -- Attempts that a record keeps of a job that is given out again and again; of the others it keeps the sums.
 local PAST_FIRST, PAST_LAST = 3, 5
@@ -135,16 +138,19 @@ local function enqueue(p, serial, version, band, deadline)
   push_tickets(p, band, 1)
 end
 
-local function enqueue_solo(p, serial, version, created)
-  redis.call('ZADD', p .. 'solo:' .. version, created, serial)
-  redis.call('SADD', p .. 'versions', version)
+-- Whoever lost a worker goes behind all other suspects: at the head of the line it would be the first to meet the next loss too.
+local function enqueue_solo(p, serial, job)
+  local place = job.created
+  if job.losses > 0 then place = WEIGHT + (redis.call('HGET', p .. 'counters', 'solo_clock:' .. job.version) or 0) end -- guard:solo_place
+  redis.call('ZADD', p .. 'solo:' .. job.version, place, serial)
+  redis.call('SADD', p .. 'versions', job.version)
   push_tickets(p, 0, 1)
 end
 
 -- Back into the queue after a lease or a delay. A job that crashed once, or lost workers twice, is a suspect, and runs alone.
 local function requeue(p, serial, job)
   if job.crashes > 0 or job.losses >= SUSPECT_LOSSES then
-    enqueue_solo(p, serial, job.version, job.created)
+    enqueue_solo(p, serial, job)
   else
     enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
   end
@@ -256,6 +262,7 @@ local function load_job(p, serial, fields)
     local attempts, crashes = string.match(job.terms, '^(%d+),(%d+)')
     job.max_attempts, job.max_crashes = tonumber(attempts), tonumber(crashes)
   end
+  job.in_a_row = tonumber(job.in_a_row or 0)
   return job
 end
 
@@ -275,7 +282,7 @@ local function note_past(p, serial, now, how, delay)
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'losses', 'terms', 'band', 'created', 'blob', 'owner', 'trace'}
+  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'owner', 'trace'}
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})
@@ -312,7 +319,7 @@ local function crash_job(p, serial, job, now, todo, token, detail)
     return 'dead'
   end
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
-  enqueue_solo(p, serial, job.version, job.created)
+  enqueue_solo(p, serial, job)
   count(todo, 'redelivered:crashed', 1)
   return 'ok'
 end

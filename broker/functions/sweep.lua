@@ -3,7 +3,8 @@
 -- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, number of blobs, the workers' names,
 --        blobs to delete, changes (see `tell`)
 
-local function take_back(p, serial, now, todo, tally)
+-- `event` numbers the sweeps that found workers lost. A job that was in the one before too has lost in a row.
+local function take_back(p, serial, event, now, todo, tally)
   local job = load_job(p, serial, ENDING)
   if job.state ~= 'leased' then return end
   note_past(p, serial, now, 'worker_lost')
@@ -11,15 +12,19 @@ local function take_back(p, serial, now, todo, tally)
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo)
     tally.cancelled = tally.cancelled + 1
-  elseif job.losses + 1 >= MAX_LOSSES then -- guard:sweep_losses
-    kill_job(p, serial, job, now, todo, 'worker_lost', 'given up: ' .. job.losses + 1 .. ' workers were lost while they held it')
+    return
+  end
+  job.losses = job.losses + 1
+  job.in_a_row = tonumber(job.lost_in or 0) == event - 1 and job.in_a_row + 1 or 1 -- guard:in_a_row
+  redis.call('HSET', p .. 'job:' .. serial, 'losses', job.losses, 'in_a_row', job.in_a_row, 'lost_in', event)
+  local row_over = job.in_a_row >= MAX_LOST_IN_A_ROW -- guard:losses_in_a_row
+  if row_over or job.losses >= MAX_LOSSES then -- guard:losses
+    kill_job(p, serial, job, now, todo, 'worker_lost', 'given up: ' .. job.losses .. ' workers were lost while they held it')
     tally.dead = tally.dead + 1
   elseif tonumber(job.deadline) <= now then
     expire_job(p, serial, job, now, todo)
     tally.expired = tally.expired + 1
   else
-    job.losses = job.losses + 1
-    redis.call('HSET', p .. 'job:' .. serial, 'losses', job.losses)
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
     requeue(p, serial, job)
     count(todo, 'redelivered:worker_lost', 1)
@@ -35,11 +40,16 @@ local function lose_workers(p, gone, now, todo, tally)
   for _, worker in ipairs(gone) do
     if not named[worker] and redis.call('ZSCORE', p .. 'leases', worker) then lost[#lost + 1] = worker end
   end
+  local held = {}
   for _, worker in ipairs(lost) do
-    for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do take_back(p, serial, now, todo, tally) end
+    for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do held[#held + 1] = serial end
     redis.call('DEL', p .. 'held:' .. worker)
     redis.call('ZREM', p .. 'leases', worker)
   end
+  if #held == 0 then return lost end
+  table.sort(held) -- the oldest first, whoever held it
+  local event = redis.call('HINCRBY', p .. 'counters', 'loss_events', 1)
+  for _, serial in ipairs(held) do take_back(p, serial, event, now, todo, tally) end
   return lost
 end
 

@@ -29,6 +29,7 @@ class Stored:
     max_attempts: int
     crashes: int
     losses: int
+    in_a_row: int
     max_crashes: int
     result_ttl_kept: bool
     places: tuple[str, ...]
@@ -70,6 +71,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
                 max_attempts=record.new.max_attempts,
                 crashes=record.crashes,
                 losses=record.losses,
+                in_a_row=record.in_a_row,
                 max_crashes=record.new.max_crashes,
                 result_ttl_kept=True,
                 places=tuple(places.get(serial, ())),
@@ -150,6 +152,7 @@ class RedisDump:
             max_attempts=int(raw["terms"].split(",")[0]),
             crashes=int(raw.get("crashes", "0")),
             losses=int(raw.get("losses", "0")),
+            in_a_row=int(raw.get("in_a_row", "0")),
             max_crashes=int(raw["terms"].split(",")[1]),
             result_ttl_kept=(serial in final) == State(raw["state"]).final,
             places=tuple(places.get(serial, ())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.broker.memory_queue import MAX_LOSSES
+from penstock.broker.memory_queue import MAX_LOSSES, MAX_LOST_IN_A_ROW
 from penstock.job import JobState
 from tests.contract.dumps import Dump, Stored
 
@@ -25,13 +25,17 @@ def _faults(serial: str, job: Stored, dump: Dump) -> Iterator[str]:
         f"I3: stands in {job.places}": _well_placed(job),
         f"I3: its worker {job.worker!r} has no lease": not leased or job.worker in dump.leases,
         f"I4: tried {job.attempts} times of {job.max_attempts}": job.attempts - job.losses <= job.max_attempts,
-        f"I4: lost {job.losses} workers": job.losses < MAX_LOSSES,
+        f"I4: lost {job.losses} workers, {job.in_a_row} in a row": job.state is JobState.DEAD or _losses_fit(job),
         f"I4: crashed {job.crashes} times of {job.max_crashes}": job.crashes < job.max_crashes or job.state is JobState.DEAD,
         f"I5: outbox row: {serial in dump.outbox}": (serial in dump.outbox) == final,
         f"I7: token {job.token!r}, epoch {job.epoch}, worker {job.worker!r}": _token_fits(job),
         "its day of collection is missing, or set too early": job.result_ttl_kept,
     }
     return (f"{serial} is {job.state}; {rule}" for rule, holds in rules.items() if not holds)
+
+
+def _losses_fit(job: Stored) -> bool:
+    return job.losses < MAX_LOSSES and job.in_a_row < MAX_LOST_IN_A_ROW
 
 
 def _well_placed(job: Stored) -> bool:

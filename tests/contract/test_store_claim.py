@@ -277,3 +277,74 @@ def test_a_suspect_of_another_version_is_left_alone(desk: Desk) -> None:
     desk.crash(suspect)
     assert desk.claim(version="1").jobs == ()
     assert ids(desk.claim(version="2")) == [suspect.id]
+
+
+def lost_often(desk: Desk, count: int = 1) -> list[JobId]:
+    """Jobs that are suspects because they lost two workers."""
+    jobs = [desk.submit() for _ in range(count)]
+    for _ in range(2):
+        lose(desk, desk.claim("w9", limit=count), "w9")
+    assert {desk.place(job) for job in jobs} == {"solo"}
+    return jobs
+
+
+def lose(desk: Desk, claim: Claim, worker: str = "w1") -> Claim:
+    """The worker that made this claim is lost."""
+    assert desk.store.sweep(desk.model, gone=[worker]).requeued == len(claim.jobs)
+    return claim
+
+
+def test_a_suspect_that_lost_workers_runs_alone_after_a_batch_of_the_others(desk: Desk) -> None:
+    [suspect] = lost_often(desk)
+    others = [desk.submit(), desk.submit()]
+    claims = [desk.claim(worker) for worker in ("w1", "w2")]
+    assert [(ids(claim), claim.reason) for claim in claims] == [(others, "idle"), ([suspect], "solo")]
+
+
+def test_each_suspect_that_lost_workers_gets_one_run_between_two_batches_of_the_others(desk: Desk) -> None:
+    suspects = lost_often(desk, 2)
+    others = [desk.submit() for _ in range(3)]
+    served = []
+    for _ in range(9):
+        claim = desk.claim(limit=1)
+        served += ids(claim)
+        if served[-1] in suspects:
+            lose(desk, claim)
+        else:
+            desk.finish(claim.jobs[0])
+    assert served == [job for other in others for job in (other, *suspects)]
+
+
+def test_a_suspect_that_lost_yet_another_worker_goes_behind_the_other_suspects(desk: Desk) -> None:
+    suspects = lost_often(desk, 3)
+    served = [ids(lose(desk, desk.claim())) for _ in range(6)]
+    assert served == [[job] for job in [*suspects, *suspects]]
+
+
+def test_a_suspect_that_crashed_its_child_goes_before_all_others(desk: Desk) -> None:
+    lost_often(desk)
+    desk.submit()
+    crashed = desk.take("w2")
+    desk.submit()
+    desk.crash(crashed, worker="w2")
+    assert ids(desk.claim()) == [crashed.id]
+
+
+def test_a_suspect_that_lost_workers_is_not_kept_waiting_behind_a_batch(desk: Desk) -> None:
+    """Or it would be charged with the loss of a worker that had not begun with it."""
+    [suspect] = lost_often(desk)
+    running = [desk.submit(), desk.submit()]
+    assert ids(desk.claim("w1")) == running
+    again = desk.claim("w1")
+    assert (again.jobs, again.retry_in_s) == ((), 1.0)
+    desk.submit()
+    assert desk.claim("w1").jobs == (), "a slot that claims ahead again and again would never be free"
+    assert ids(desk.claim("w2")) == [suspect]
+
+
+def test_a_suspect_is_taken_when_the_others_still_wait_for_company(desk: Desk) -> None:
+    [suspect] = lost_often(desk)
+    desk.leased("w1")
+    desk.submit()
+    claim = desk.claim("w2", enough=8, max_wait_s=60.0)
+    assert (ids(claim), claim.reason, claim.retry_in_s) == ([suspect], "solo", None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.records import Beat, ClaimedJob, Settled, SweepReport
+from penstock.broker.records import Beat, ClaimedJob, Ending, Settled, SweepReport
 from penstock.broker.store import CancelStatus
 from penstock.job import JobState, Payload
-from tests.contract.desk import Desk
+from tests.contract.desk import OUTPUT, Desk
 
 
 def test_a_sweep_of_an_empty_model_does_nothing(desk: Desk) -> None:
@@ -82,6 +82,59 @@ def test_a_job_that_loses_worker_after_worker_is_given_up(desk: Desk) -> None:
     assert desk.store.sweep(desk.model).dead == 1
     record = desk.read(job)
     assert (record.state, record.error and record.error.code) == (JobState.DEAD, "worker_lost")
+
+
+def lose_elsewhere(desk: Desk) -> None:
+    """A worker that held another job is lost. Of another version, so that its suspects do not meet the test's."""
+    other = desk.submit(version="2")
+    desk.claim("elsewhere", version="2", lease_s=0.0)
+    desk.store.sweep(desk.model)
+    desk.store.cancel(other)
+
+
+def test_a_storm_that_takes_the_workers_of_others_too_is_not_held_against_a_job(desk: Desk) -> None:
+    job = desk.submit()
+    for _ in range(12):
+        lose(desk, 1)
+        lose_elsewhere(desk)
+    assert (desk.state(job), desk.dump().jobs[job.serial].in_a_row) == (JobState.QUEUED, 1)
+    desk.finish(desk.take())
+    assert desk.state(job) is JobState.SUCCEEDED
+
+
+def test_two_jobs_that_each_lose_worker_after_worker_do_not_excuse_each_other_for_ever(desk: Desk) -> None:
+    job = desk.submit()
+    for _ in range(24):
+        lose(desk, 1)
+        lose_elsewhere(desk)
+    assert desk.state(job) is JobState.QUEUED
+    lose(desk, 1)
+    assert desk.state(job) is JobState.DEAD
+
+
+def test_what_two_workers_lost_at_once_counts_in_a_row_for_the_jobs_of_both(desk: Desk) -> None:
+    """Slots of one process die together; which of them held the culprit does not show."""
+    jobs = [desk.submit(), desk.submit()]
+    for _ in range(9):
+        for worker in ("w1", "w2"):
+            desk.take(worker, lease_s=0.0)
+        assert desk.store.sweep(desk.model).requeued == 2
+    assert [desk.dump().jobs[job.serial].in_a_row for job in jobs] == [9, 9]
+
+
+def test_a_job_that_takes_its_worker_down_each_time_ends_without_its_neighbours(desk: Desk) -> None:
+    jobs = [desk.submit() for _ in range(8)]
+    poison = jobs[3]
+    for _ in range(40):
+        claim = desk.claim(limit=4)
+        if poison in [job.id for job in claim.jobs]:
+            desk.store.sweep(desk.model, gone=["w1"])
+        elif claim.jobs:
+            desk.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, output=OUTPUT) for job in claim.jobs])
+    losses = {job: desk.dump().jobs[job.serial].losses for job in jobs}
+    assert (losses.pop(poison), max(losses.values())) == (10, 2)
+    assert desk.state(poison) is JobState.DEAD
+    assert {desk.state(job) for job in losses} == {JobState.SUCCEEDED}
 
 
 def test_a_lost_job_that_was_to_be_cancelled_is_cancelled(desk: Desk) -> None:

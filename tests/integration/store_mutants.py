@@ -83,8 +83,8 @@ KEYS_AND_OWNERS = [
     Mutant("a quota is never freed", "  count_open(todo, job.owner, -1)", "", owning.test_every_way_to_an_end_frees_a_place),
     Mutant(
         "the collected have no owner",
-        "refs[3] or '', 'PX', TOMB_TTL_MS",
-        "'', 'PX', TOMB_TTL_MS",
+        "refs[3] or '', 'PX', stay",
+        "'', 'PX', stay",
         owning.test_a_collected_job_is_remembered_with_its_owner,
     ),
 ]
@@ -113,10 +113,22 @@ LIMITS = [
         settling.test_a_retry_at_the_limit_of_attempts_fails_with_its_error,
     ),
     Mutant(
-        "sweep has no limit",
-        "guard:sweep_losses",
-        "  elseif false then",
+        "no limit of losses in a row",
+        "guard:losses_in_a_row",
+        "  local row_over = false",
         sweeping.test_a_job_that_loses_worker_after_worker_is_given_up,
+    ),
+    Mutant(
+        "no limit of losses",
+        "guard:losses",
+        "  if row_over then",
+        sweeping.test_two_jobs_that_each_lose_worker_after_worker_do_not_excuse_each_other_for_ever,
+    ),
+    Mutant(
+        "a storm is held against a job",
+        "guard:in_a_row",
+        "  job.in_a_row = job.in_a_row + 1",
+        sweeping.test_a_storm_that_takes_the_workers_of_others_too_is_not_held_against_a_job,
     ),
     Mutant(
         "crashes have no limit",
@@ -135,6 +147,39 @@ LIMITS = [
         "    if now - all[i + 1] >= tonumber(args[3]) then",
         "    if false then",
         sweeping.test_a_job_that_runs_too_long_is_taken_back_as_crashed,
+    ),
+]
+
+SUSPECTS = [
+    Mutant(
+        "who lost workers goes back to the head of the line",
+        "guard:solo_place",
+        "",
+        claiming.test_a_suspect_that_lost_yet_another_worker_goes_behind_the_other_suspects,
+    ),
+    Mutant(
+        "suspects go before all others",
+        "guard:solo_turn",
+        "  return true",
+        claiming.test_each_suspect_that_lost_workers_gets_one_run_between_two_batches_of_the_others,
+    ),
+    Mutant(
+        "suspects go behind all others",
+        "guard:solo_turn",
+        "  return false",
+        claiming.test_each_suspect_that_lost_workers_gets_one_run_between_two_batches_of_the_others,
+    ),
+    Mutant(
+        "who crashed its child waits its turn",
+        "  local place = job.created",
+        "  local place = WEIGHT",
+        claiming.test_a_suspect_that_crashed_its_child_goes_before_all_others,
+    ),
+    Mutant(
+        "a suspect is claimed ahead",
+        "guard:solo_free",
+        "  local free = suspect",
+        claiming.test_a_suspect_that_lost_workers_is_not_kept_waiting_behind_a_batch,
     ),
 ]
 
@@ -172,4 +217,4 @@ INDEXES = [
     ),
 ]
 
-MUTANTS = [*TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *INDEXES]
+MUTANTS = [*TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *INDEXES]

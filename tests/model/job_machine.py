@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 MAX_ATTEMPTS, MAX_CRASHES, MAX_EPOCH = 3, 2, 4
 # Fewer than in the store, so that the search ends; the rule is the same.
-SUSPECT_LOSSES, MAX_LOSSES = 1, 3
+SUSPECT_LOSSES, MAX_IN_A_ROW, MAX_LOSSES = 1, 2, 3
 LIVE = {"queued", "leased", "delayed"}
 PLACES = {"queued": ({"ready"}, {"solo"}), "leased": ({"leases"},), "delayed": ({"delayed"},)}
 
@@ -31,6 +31,7 @@ class Rules:
     attempt_limit: bool = True
     crash_limit: bool = True
     loss_limit: bool = True
+    row_limit: bool = True  # of losses with no other worker lost in between
     dedup: bool = True
     prompt_cancel: bool = True  # cancel takes a waiting job out of its queue in the same step
     cancel_wins: bool = True  # a flagged job cannot succeed
@@ -51,6 +52,7 @@ class Job(NamedTuple):
     attempts: int = 0
     crashes: int = 0
     losses: int = 0
+    in_a_row: int = 0
     flagged: bool = False
     rows: int = 0
     copies: int = 0
@@ -89,7 +91,8 @@ def broken(world: World) -> str:
         "I3": _misplaced(job) and world.popper < 0,
         "I3 orphan": world.popper >= 0 and job.state == "queued",
         "I4": job.attempts - job.losses > MAX_ATTEMPTS,
-        "loss limit": job.losses >= MAX_LOSSES,
+        "loss limit": job.losses >= MAX_LOSSES and job.state in LIVE,
+        "row limit": job.in_a_row >= MAX_IN_A_ROW and job.state in LIVE,
         "crash limit": job.crashes > MAX_CRASHES or (job.crashes == MAX_CRASHES and job.state in LIVE),
         "I5": job.rows != (1 if _final(job) else 0),
         "I7": world.held[0] == world.held[1] != 0,
@@ -145,6 +148,9 @@ def _sweeper(world: World, rules: Rules) -> Iterator[Step]:
     if job.state == "leased":
         yield "sweep", world._replace(job=_take_back(world, rules))
         yield "overrun", world._replace(job=_crash(job, rules) if not job.flagged else _to(job, "cancelled"))
+    # Not beside power cuts: all it can do is let a job live longer, and it would triple that search.
+    if job.in_a_row and job.state in LIVE and not rules.power_cuts:
+        yield "another worker is lost", world._replace(job=job._replace(in_a_row=0))
     if job.state == "delayed" and not world.late:
         yield "promote", world._replace(job=_to(job, "queued"))
     if job.state in ("queued", "delayed") and world.late and world.popper < 0:
@@ -156,11 +162,13 @@ def _take_back(world: World, rules: Rules) -> Job:
     kept = {} if rules.clear_token else {"token": job.token}
     if job.flagged:
         return _to(job, "cancelled", **kept)
-    if job.losses + 1 >= MAX_LOSSES and rules.loss_limit:
+    job = job._replace(losses=job.losses + 1, in_a_row=job.in_a_row + 1)
+    too_often = job.losses >= MAX_LOSSES and rules.loss_limit
+    if too_often or (job.in_a_row >= MAX_IN_A_ROW and rules.row_limit):
         return _to(job, "dead", **kept)
     if world.late:
         return _to(job, "expired", **kept)
-    return _to(job._replace(losses=job.losses + 1), "queued", **kept)
+    return _to(job, "queued", **kept)
 
 
 def _crash(job: Job, rules: Rules, token: int = 0) -> Job:

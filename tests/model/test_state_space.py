@@ -83,6 +83,7 @@ def test_a_final_state_can_be_reached_from_everywhere() -> None:
         pytest.param(Rules(attempt_limit=False), {"I4"}, id="no limit of attempts"),
         pytest.param(Rules(crash_limit=False), {"crash limit"}, id="no limit of crashes"),
         pytest.param(Rules(loss_limit=False), {"loss limit"}, id="no limit of lost workers"),
+        pytest.param(Rules(row_limit=False), {"row limit"}, id="no limit of workers lost in a row"),
         pytest.param(Rules(dedup=False), {"I9"}, id="no dedup"),
         pytest.param(Rules(prompt_cancel=False), {"I3"}, id="cancel leaves the job in its queue"),
         pytest.param(Rules(cancel_wins=False), {"rule 7"}, id="finish ignores a cancel request"),
