@@ -219,8 +219,8 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
 
 def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:
     now, *rest = reply
-    solo, delayed, leased, flat = rest[6:]
-    counters = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+    solo, delayed, leased, counted, owned = rest[6:]
+    counters = _counts(counted)
     ended = {name[6:]: n for name, n in counters.items() if name.startswith("ended:")}
     return QueueStats(
         model=model,
@@ -233,7 +233,12 @@ def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:
         accepted=counters.get("accepted", 0),
         ended=ended,
         counters={name: n for name, n in counters.items() if not name.startswith("ended:") and name != "accepted"},
+        open={owner: n for owner, n in _counts(owned).items() if n > 0},
     )
+
+
+def _counts(flat: Sequence[bytes]) -> dict[str, int]:
+    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
 
 
 def _frame(message: bytes, at: int) -> tuple[list[bytes], int]:

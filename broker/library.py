@@ -11,6 +11,7 @@ from importlib.resources import files
 
 ORDER = (
     "lib",
+    "turns",
     "submit",
     "claim",
     "finish",

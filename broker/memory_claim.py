@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.memory_queue import LOST_PLACE, MemoryQueue, Record
+from penstock.broker.memory_turns import one_each
 from penstock.broker.records import Claim, ClaimRequest
 from penstock.job import LATE_BAND, Priority
 
@@ -18,12 +19,15 @@ class Gathering:
     def __init__(self, queue: MemoryQueue, request: ClaimRequest, now: float) -> None:
         self._queue = queue
         self._request = request
+        self._shared = queue.turns.any(request.version)
         self._now = now
         self._expired = 0
         self._stepped_over = 0
 
     def claim(self) -> Claim:
         self._queue.told.clear()
+        if not self._queue.depth:
+            return self._answer([])
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
         if suspect is None:
             return self._claim_ready()
@@ -57,22 +61,39 @@ class Gathering:
 
     def _choose(self) -> list[Record]:
         """The head of the queue in the order of leaving: in time, then late, then bulk; bulk first when it is its turn."""
-        limit, need = self._request.limit, self._slack_needed()
-        kept: list[Record] = []
-        for record in self._queue.in_order(self._request.version):
-            if record.band == 0 and len(kept) < limit and self._alive(record) and not self._steps_over(record, need):
-                kept.append(record)
+        limit, bulk = self._request.limit, Priority.BULK.band
+        kept = self._next(0, limit, self._slack_needed())
         if len(kept) == limit:
-            return [*self._bulk_turn(), *kept][:limit]
-        return [*kept, *self._rest()][:limit]
+            return [*(self._next(bulk, limit) if self._bulk_is_due() else []), *kept][:limit]
+        late = self._next(LATE_BAND, limit)
+        # No more is looked at than one batch can hold.
+        bulks = self._next(bulk, limit - len(late)) if len(late) < limit else []
+        return [*kept, *late, *bulks][:limit]
 
-    def _rest(self) -> list[Record]:
-        """What may ride along behind the interactive jobs in time. No more is looked at than one batch can hold."""
-        rest: list[Record] = []
-        for record in self._queue.in_order(self._request.version):
-            if record.band > 0 and len(rest) < self._request.limit and self._alive(record):
-                rest.append(record)
-        return rest
+    def _next(self, band: int, limit: int, need: float = 0.0) -> list[Record]:
+        """The next jobs of one band; where there are owners they take turns."""
+        version, turns = self._request.version, self._queue.turns
+        if not self._shared:
+            return self._live("", band, limit, need)
+        if self._queue.line(version, "", band):
+            turns.take(version, band, "")
+        while True:
+            owners = turns.first(version, band, limit)
+            lines = {owner: self._live(owner, band, limit, need) for owner in owners}
+            gone = [owner for owner in owners if not self._queue.line(version, owner, band)]
+            for owner in gone:
+                turns.drop(version, band, owner)
+            chosen = one_each(owners, lines, limit)
+            if len(chosen) == limit or not gone:
+                return chosen
+
+    def _live(self, owner: str, band: int, limit: int, need: float) -> list[Record]:
+        """The next jobs of one line. What is late ends here, what has less slack than `need` steps aside."""
+        found: list[Record] = []
+        for record in self._queue.line(self._request.version, owner, band):
+            if len(found) < limit and self._alive(record) and not self._steps_over(record, need):
+                found.append(record)
+        return found
 
     def _slack_needed(self) -> float:
         """What the batch that can be formed needs, not a full one: fewer waiting, shorter run."""
@@ -80,16 +101,12 @@ class Gathering:
         missing = max(0, self._request.limit - waiting)
         return self._request.min_slack_s - missing * self._request.slack_per_item_s
 
-    def _bulk_turn(self) -> list[Record]:
-        """The bulk jobs that go before a full band of interactive ones, once in a while."""
-        bulk = Priority.BULK.band
-        if not self._queue.depth_by_band()[bulk]:
-            return []
+    def _bulk_is_due(self) -> bool:
+        """Whether bulk jobs go before a full band of interactive ones, once in a while."""
+        if not self._queue.depth_by_band()[Priority.BULK.band]:
+            return False
         self._queue.counters["bulk_turn"] += 1
-        if self._queue.counters["bulk_turn"] % BULK_TURN:
-            return []
-        found = [r for r in self._queue.in_order(self._request.version) if r.band == bulk][: self._request.limit]
-        return [r for r in found if r.deadline_at > self._now]
+        return self._queue.counters["bulk_turn"] % BULK_TURN == 0
 
     def _alive(self, record: Record) -> bool:
         alive = record.deadline_at > self._now
@@ -102,6 +119,7 @@ class Gathering:
         late = record.deadline_at - self._now < need
         if late:
             record.band = LATE_BAND
+            self._queue.take_turn(record)
             self._stepped_over += 1
         return late
 
@@ -128,6 +146,8 @@ class Gathering:
         batch = self._within_bytes(chosen)
         self._queue.leases[self._request.worker] = self._now + self._request.lease_s
         for record in batch:
+            if self._shared and reason != "solo":
+                self._queue.turns.served(self._request.version, record.band, record.new.owner)
             self._queue.lease(record, worker=self._request.worker, nonce=self._request.nonce, now=self._now)
         return self._answer(batch, reason=reason)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.broker.memory_turns import Turns
 from penstock.broker.records import BatchStamp, Change, ClaimedJob, NewJob
 from penstock.job import BANDS, Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
@@ -166,6 +167,7 @@ class MemoryQueue:
     held: dict[str, set[str]] = field(default_factory=dict)
     leases: dict[str, float] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
     outbox: dict[str, JobState] = field(default_factory=dict)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
     foreign: dict[bytes, float] = field(default_factory=dict)
@@ -182,12 +184,17 @@ class MemoryQueue:
     def leased(self) -> int:
         return sum(len(serials) for serials in self.held.values())
 
-    def open_jobs(self, owner: str) -> int:
-        return sum(record.new.owner == owner and not record.state.final for record in self.records.values())
+    def open_jobs(self) -> Counter[str]:
+        """Jobs that have not ended, by owner."""
+        return Counter(r.new.owner for r in self.records.values() if r.new.owner and not r.state.final)
 
     def in_order(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.ready]
         return sorted((r for r in found if r.new.version == version), key=lambda r: r.place)
+
+    def line(self, version: str, owner: str, band: int) -> list[Record]:
+        """The jobs of one owner in one band, in order."""
+        return [r for r in self.in_order(version) if r.new.owner == owner and r.band == band]
 
     def suspects(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.solo]
@@ -199,8 +206,10 @@ class MemoryQueue:
             yield self.records[serial]
 
     def position(self, record: Record) -> int | None:
-        """How many jobs of its version stand before this one, or None when it does not wait in the queue."""
-        return self.in_order(record.new.version).index(record) if record.serial in self.ready else None
+        """How many jobs of its version and owner stand before this one, or None when it does not wait in the queue."""
+        if record.serial not in self.ready:
+            return None
+        return [r for r in self.in_order(record.new.version) if r.new.owner == record.new.owner].index(record)
 
     def enqueue(self, record: Record) -> None:
         """Put a job into its place in the queue, or among the suspects."""
@@ -208,7 +217,15 @@ class MemoryQueue:
         record.state, record.band = JobState.QUEUED, record.new.priority.band
         if record.suspect:
             record.solo_place = self._solo_place(record)
-        (self.solo if record.suspect else self.ready).add(record.serial)
+            self.solo.add(record.serial)
+        else:
+            self.ready.add(record.serial)
+            self.take_turn(record)
+
+    def take_turn(self, record: Record) -> None:
+        """Nobody's jobs take theirs when a claim finds owners beside them."""
+        if record.new.owner:
+            self.turns.take(record.new.version, record.band, record.new.owner)
 
     def _solo_place(self, record: Record) -> float:
         """By age; but whoever lost a worker goes behind all other suspects, as it may not be its own doing."""
@@ -272,10 +289,14 @@ class MemoryQueue:
         self.tombstones[record.serial] = (now + stay_s, record.new.owner)
 
     def homeless(self) -> list[Record]:
-        """Live jobs that stand in none of the places; there must never be one."""
+        """Live jobs that stand in none of the places, or in a line without a turn; there must never be one."""
         held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
-        placed = self.ready | self.solo | self.delayed | held
+        placed = (self.ready - self.without_turn()) | self.solo | self.delayed | held
         return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
+
+    def without_turn(self) -> set[str]:
+        records = [self.records[serial] for serial in self.ready]
+        return {r.serial for r in records if r.new.owner and not self.turns.has(r.new.version, r.band, r.new.owner)}
 
     def hand_out_foreign(self, now: float) -> tuple[bytes, ...]:
         """Stock Celery messages for one worker to store; again after a while if it did not."""

@@ -171,6 +171,7 @@ class MemoryStore:
             accepted=queue.accepted,
             ended=dict(queue.ended),
             counters=dict(queue.counters),
+            open=dict(queue.open_jobs()),
         )
 
     def models(self) -> list[ModelInfo]:
@@ -202,7 +203,7 @@ class MemoryStore:
         known = self._known(queue, job, now)
         if known is None and queue.depth >= max_depth:
             return Submitted(SubmitStatus.FULL, job.id, queue.depth)
-        if known is None and job.owner and 0 < job.max_open_jobs <= queue.open_jobs(job.owner):
+        if known is None and job.owner and 0 < job.max_open_jobs <= queue.open_jobs()[job.owner]:
             return Submitted(SubmitStatus.QUOTA, job.id, queue.depth)
         queue.foreign.pop(job.foreign, None)
         if known is not None:
@@ -221,7 +222,8 @@ class MemoryStore:
 
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
         record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.priority.band)
-        record.ahead = sum(other.place[:2] <= record.place[:2] for other in queue.in_order(job.version))
+        line = (other for other in queue.in_order(job.version) if other.new.owner == job.owner)
+        record.ahead = sum(other.place[:2] <= record.place[:2] for other in line)
         queue.records[record.serial] = record
         queue.enqueue(record)
         queue.accepted += 1

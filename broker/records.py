@@ -217,8 +217,9 @@ class Repair:
 class QueueStats:
     """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9).
 
-    `solo` (suspects) are served before band 0, and their age counts there. An age is exact up to 256 waiting in a band, and if
+    `solo` (suspects) are served before or between those of band 0, and their age counts there. An age is exact up to 256 waiting in a band, and if
     all of it have equal deadlines; in a deeper queue of mixed ones it is that of the oldest in a sample of 256.
+    `open`: jobs that have not ended, by owner; those of nobody are not counted.
     """
 
     model: str
@@ -231,6 +232,7 @@ class QueueStats:
     accepted: int = 0
     ended: dict[str, int] = field(default_factory=dict)  # by final state
     counters: dict[str, int] = field(default_factory=dict)  # redelivered:<why>, retried, stale, collected, repaired, ...
+    open: dict[str, int] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:

@@ -63,7 +63,10 @@ _BY_WORKERS = ("succeeded", "failed", "dead")
 
 @dataclass(slots=True)
 class Backlog:
-    """An estimate of one model's queue between two looks at the store. Moments are monotonic seconds."""
+    """An estimate of one model's queue between two looks at the store. Moments are monotonic seconds.
+
+    `open`: by owner, the jobs that have not ended; owners take turns, so that the length of other lines matters little.
+    """
 
     depth: float = 0.0
     leased: int = 0
@@ -72,16 +75,29 @@ class Backlog:
     observed_per_s: float = 0.0
     observed_at: float = -math.inf
     last: QueueStats | None = None
+    open: dict[str, int] = field(default_factory=dict)
 
-    def submitted(self, depth: int, now: float) -> None:
+    def submitted(self, depth: int, now: float, *, owner: str = "") -> None:
         """A submit's reply: exact at this moment."""
         self.depth, self.depth_at = depth, now
+        if owner:
+            self.open[owner] = self.open.get(owner, 0) + 1
+
+    def before(self, owner: str, own: float, waiting: float) -> float:
+        """How many of the `waiting` jobs go before the one with `own` jobs of its owner before it."""
+        others = sum(min(count, own + 1) for other, count in self.open.items() if other != owner)
+        return min(waiting, own + others) if owner and others else waiting
+
+    def newcomer(self, owner: str, waiting: float) -> float:
+        """The same for a job that its owner submits now."""
+        return self.before(owner, self.open.get(owner, 0), waiting)
 
     def measured(self, stats: QueueStats, now: float, *, batch_size: int) -> None:
         """A look at the queue; two looks at a queue that never ran dry tell the real rate."""
         before, self.last = self.last, stats
         self.depth, self.leased = stats.depth, stats.leased
         self.depth_at = self.stats_at = now
+        self.open = dict(stats.open)
         if before is None or min(before.depth, stats.depth) < batch_size or stats.now <= before.now:
             return
         rate = (_served(stats) - _served(before)) / (stats.now - before.now)
@@ -115,34 +131,35 @@ def _served(stats: QueueStats) -> int:
     return sum(stats.ended.get(state, 0) for state in _BY_WORKERS)
 
 
-def predicted_s(backlog: Backlog, capacity: Capacity, now: float) -> float:
-    """Seconds from now to the end of a job submitted now; 0 while nothing is learned."""
+def predicted_s(backlog: Backlog, capacity: Capacity, now: float, *, owner: str = "") -> float:
+    """Seconds from now to the end of a job of this owner submitted now; 0 while nothing is learned."""
     rate = backlog.rate(capacity, now)
     if not rate:
         return 0.0
-    waiting = backlog.waiting(rate, now)
+    waiting = backlog.newcomer(owner, backlog.waiting(rate, now))
     ahead = waiting + backlog.leased if waiting else 0.0
     return ahead / rate + capacity.batch_s(waiting)
 
 
-def eta_s(position: int, backlog: Backlog, capacity: Capacity, now: float) -> float | None:
+def eta_s(position: float, backlog: Backlog, capacity: Capacity, now: float) -> float | None:
     """Seconds until the job with `position` others before it has run, or None while the rate is not known."""
     rate = backlog.rate(capacity, now)
     return max(position, 0) / rate + capacity.batch_s(position) if rate else None
 
 
-def admit(backlog: Backlog, capacity: Capacity, now: float, *, deadline_s: float, max_depth: int) -> None:
+def admit(backlog: Backlog, capacity: Capacity, now: float, *, deadline_s: float, max_depth: int, owner: str = "") -> None:
     """Raises `Overloaded` when the queue is at its limit or the job would most likely miss its deadline."""
     rate = backlog.rate(capacity, now)
     waiting = backlog.waiting(rate, now)
     if waiting >= max_depth and not backlog.stale(now):
         raise queue_full(int(waiting), max_depth, drain_s=backlog.drain_s(capacity, now))
     safety_s = max(MIN_SAFETY_S, SAFETY_SHARE * deadline_s)
-    expected_s = predicted_s(backlog, capacity, now)
+    expected_s = predicted_s(backlog, capacity, now, owner=owner)
     # With an empty queue the prediction is one run; refusing on it would shut the door for good.
     if waiting and expected_s + safety_s > deadline_s:
+        before = max(1.0, backlog.newcomer(owner, waiting))
         raise DeadlineUnlikely(
-            f"with about {max(1.0, waiting):.0f} waiting before it, this job would take some {expected_s:.3g} s; "
+            f"with about {before:.0f} waiting before it, this job would take some {expected_s:.3g} s; "
             f"its deadline is {deadline_s:g} s",
             retry_after_s=backlog.drain_s(capacity, now),
             hint="Try again after Retry-After, or allow a longer deadline_s.",

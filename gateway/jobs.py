@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from enum import Enum, StrEnum
@@ -204,7 +205,8 @@ class JobReads:
 def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | None:
     if job.position is None:
         return run_s or None
-    return eta_s(job.position, entry.backlog, entry.versions[job.version].capacity, now)
+    ahead = entry.backlog.before(job.owner, job.position, job.position if not job.owner else math.inf)
+    return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
 
 
 def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> dict[str, Any]:

@@ -39,7 +39,10 @@ _JOB_SCHEMA = {
         "version": _TEXT,
         "status": {"type": "string", "enum": list(PUBLIC_STATES)},
         "priority": {"type": "string", "enum": ["interactive", "bulk"]},
-        "position": {"type": "integer", "description": "Jobs before it in the queue, when it waits; an estimate"},
+        "position": {
+            "type": "integer",
+            "description": "Jobs of the same owner before it in the queue, when it waits; an estimate",
+        },
         "eta_s": {"type": "number", "description": "Seconds until it has likely run; an estimate"},
         "created_at": _MOMENT,
         "started_at": _MOMENT,

@@ -114,7 +114,7 @@ class Intake:
     async def store(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = "") -> Submitted:
         """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
         try:
-            self._admit(asked.model, asked.version, deadline_s)
+            self._admit(asked, deadline_s)
             submitted = await self._stored(asked, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
         except PenstockError as error:
             self._metrics.refused(asked.model.name, error)
@@ -156,12 +156,12 @@ class Intake:
         elif payloads.cheap_to_build(body):
             await asyncio.to_thread(payloads.check_large, body, version.validator)
 
-    def _admit(self, model: ModelEntry, version: VersionEntry, deadline_s: float) -> None:
-        now = time.monotonic()
+    def _admit(self, asked: Asked, deadline_s: float) -> None:
+        model, now = asked.model, time.monotonic()
         if model.backlog.stale(now):
             self._registry.measure(model)
-        limit = model.info.limits.max_queue_depth
-        admit(model.backlog, version.capacity, now, deadline_s=deadline_s, max_depth=limit)
+        limit, owner = model.info.limits.max_queue_depth, asked.caller.owner
+        admit(model.backlog, asked.version.capacity, now, deadline_s=deadline_s, max_depth=limit, owner=owner)
 
     async def _stored(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str) -> Submitted:
         limits = asked.model.info.limits
@@ -185,8 +185,9 @@ class Intake:
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
-        asked.model.backlog.submitted(submitted.depth, time.monotonic())
-        if submitted.status is not SubmitStatus.CREATED:
+        created = submitted.status is SubmitStatus.CREATED
+        asked.model.backlog.submitted(submitted.depth, time.monotonic(), owner=asked.caller.owner if created else "")
+        if not created:
             await self._not_created(asked, given, submitted)
         return submitted
 
@@ -268,8 +269,11 @@ class SubmitEndpoint:
         return 200
 
     async def _accepted(self, send: Send, asked: Asked, submitted: Submitted, extra: Headers) -> int:
-        wait_s = eta_s(submitted.depth - 1, asked.model.backlog, asked.version.capacity, time.monotonic())
-        body = await self._body(asked, submitted, wait_s)
+        backlog, owner = asked.model.backlog, asked.caller.owner
+        own = min(submitted.depth, backlog.open.get(owner, submitted.depth)) - 1
+        ahead = backlog.before(owner, own, submitted.depth - 1)
+        wait_s = eta_s(ahead, backlog, asked.version.capacity, time.monotonic())
+        body = await self._body(asked, submitted, own, wait_s)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
@@ -280,7 +284,7 @@ class SubmitEndpoint:
         await wire.answer(send, 202, headers, body)
         return 202
 
-    async def _body(self, asked: Asked, submitted: Submitted, wait_s: float | None) -> bytes:
+    async def _body(self, asked: Asked, submitted: Submitted, own: int, wait_s: float | None) -> bytes:
         if submitted.status is SubmitStatus.EXISTING:
             known = await self._store.read(submitted.id)
             if known is not None:
@@ -289,7 +293,7 @@ class SubmitEndpoint:
             submitted.id,
             version=asked.version.name,
             priority=asked.options.priority,
-            position=max(0, submitted.depth - 1),
+            position=max(0, own),
             eta_s=wait_s,
             trace_id=asked.trace.trace_id if asked.trace is not None else "",
         )

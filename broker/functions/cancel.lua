@@ -12,7 +12,7 @@ local function cancel(keys, args)
     return 'requested'
   end
   if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final
-  dequeue(p, serial, job.version, now)
+  dequeue(p, serial, job, now)
   cancel_job(p, serial, job, now, todo)
   flush(p, todo)
   return 'cancelled'

@@ -14,11 +14,11 @@ local FOREIGN_AGAIN_MS = 15000
 local function take_foreign(p, now, nothing_ready)
   if nothing_ready then
     for _, band in ipairs(BANDS) do
-      local waiting = 0
+      local jobs = 0
       for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-        waiting = waiting + redis.call('ZCARD', p .. 'ready:' .. version) + redis.call('ZCARD', p .. 'solo:' .. version)
+        jobs = jobs + standing(p, version, 1, true) + redis.call('ZCARD', p .. 'solo:' .. version)
       end
-      if waiting == 0 and redis.call('LLEN', tickets(p, band)) > 0 then pop_tickets(p, band, FOREIGN_MAX, now) end
+      if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then pop_tickets(p, band, FOREIGN_MAX, now) end
     end
   end
   local out = {}
@@ -40,45 +40,10 @@ local function pool_is_idle(p)
   return true
 end
 
--- At least `limit` live jobs between two scores, in order, or all there are: what is late ends here, what has less slack than
--- `need` moves aside to the late band (so `to` must end before that band, unless `need` is 0).
-local function live(p, ready, from, to, limit, need, now, todo)
-  local found, expired, stepped = {}, 0, 0
-  for _ = 1, 8 do
-    local page = redis.call('ZRANGEBYSCORE', ready, from, to, 'WITHSCORES', 'LIMIT', #found, limit)
-    for i = 1, #page, 2 do
-      local serial, score = page[i], tonumber(page[i + 1])
-      local band = band_of(score)
-      local deadline = score - band * WEIGHT
-      if deadline <= now then
-        redis.call('ZREM', ready, serial)
-        pop_tickets(p, band, 1, now)
-        expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
-        expired = expired + 1
-      elseif deadline - now < need then
-        redis.call('ZADD', ready, LATE * WEIGHT + deadline, serial)
-        pop_tickets(p, band, 1, now)
-        push_tickets(p, LATE, 1)
-        stepped = stepped + 1
-      else
-        found[#found + 1] = {serial, deadline, band}
-      end
-    end
-    if #found >= limit or #page < limit * 2 then break end
-  end
-  return found, expired, stepped
-end
-
 -- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
-local function bulk_turn(p, ready, limit, now)
-  local bulk = {}
-  if redis.call('LLEN', tickets(p, 9)) == 0 then return bulk end
-  if redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN ~= 0 then return bulk end
-  for _, serial in ipairs(redis.call('ZRANGEBYSCORE', ready, 9 * WEIGHT, '+inf', 'LIMIT', 0, limit)) do
-    local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
-    if deadline > now then bulk[#bulk + 1] = {serial, deadline, 9} end
-  end
-  return bulk
+local function bulk_is_due(p)
+  if redis.call('LLEN', tickets(p, 9)) == 0 then return false end
+  return redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN == 0
 end
 
 local function in_order(first, second, limit)
@@ -89,6 +54,33 @@ local function in_order(first, second, limit)
     end
   end
   return order
+end
+
+-- The jobs that go next, up to `limit`: in time, then late, then bulk; bulk first when it is its turn. Also how many ended because
+-- they were late, and how many stepped over to the late band. `need` is the slack that the batch at hand needs.
+local function next_jobs(p, version, limit, need, now, todo)
+  local kept, expired, stepped = live(p, version, '', '-inf', '(' .. WEIGHT, 0, limit, need, now, todo)
+  if #kept < limit then
+    local rest, over = live(p, version, '', WEIGHT, '+inf', 0, limit, 0, now, todo)
+    return in_order(kept, rest, limit), expired + over, stepped
+  end
+  if not bulk_is_due(p) then return kept, expired, stepped end
+  local bulk, over = live(p, version, '', 9 * WEIGHT, '+inf', 0, limit, 0, now, todo)
+  return in_order(bulk, kept, limit), expired + over, stepped
+end
+
+-- The same where owners take turns.
+local function next_in_turn(p, version, limit, need, now, todo)
+  local tally = {expired = 0, stepped = 0}
+  local order = in_turn(p, version, 0, limit, need, now, todo, tally)
+  if #order < limit then
+    local rest = in_turn(p, version, LATE, limit, 0, now, todo, tally)
+    if #rest < limit then rest = in_order(rest, in_turn(p, version, 9, limit - #rest, 0, now, todo, tally), limit) end
+    order = in_order(order, rest, limit)
+  elseif bulk_is_due(p) then
+    order = in_order(in_turn(p, version, 9, limit, 0, now, todo, tally), order, limit)
+  end
+  return order, tally.expired, tally.stepped
 end
 
 -- Why the batch may leave now, or nil and the ms until it may.
@@ -103,10 +95,10 @@ local function release_reason(p, order, limit, enough, max_wait, hurry, now)
   return nil, math.max(1, math.min(max_wait - age, slack - hurry))
 end
 
-local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo, reply)
-  local bytes, popped, gone, held = 0, {}, {}, {}
+local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply)
+  local bytes, popped, leased, held = 0, {}, {}, {}
   for i, entry in ipairs(order) do
-    local serial, deadline, band = entry[1], entry[2], entry[3]
+    local serial, deadline, band, line = entry[1], entry[2], entry[3], entry[4]
     local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch',
       'in', 'call', 'trace')
     local input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
@@ -117,7 +109,8 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,
       'worker', worker)
     push_change(todo, p, job[8], false, {serial, 'leased', '', '', '', '', '', ''})
-    gone[#gone + 1] = serial
+    leased[#leased + 1] = entry
+    later(todo, 'ZREM', line, serial) -- guard:pop
     held[#held + 1] = serial
     held[#held + 1] = now
     popped[band] = (popped[band] or 0) + 1
@@ -126,9 +119,9 @@ local function lease_jobs(p, order, ready, worker, nonce, limit_bytes, now, todo
     reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, attempts, job[6] or 0
     reply[n + 11], reply[n + 12] = job[10] or '', job[11] or ''
   end
-  redis.call('ZREM', ready, unpack(gone)) -- guard:pop
   redis.call('HSET', p .. 'held:' .. worker, unpack(held))
   for band, n in pairs(popped) do pop_tickets(p, band, n, now) end
+  return leased
 end
 
 -- The suspect that goes next and its place, or nil, and how many ended before it because they were late.
@@ -139,7 +132,7 @@ local function first_suspect(p, version, now, todo)
     local serial = first[1]
     if not serial then return nil, nil, expired end
     local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
-    if deadline > now then return {serial, deadline, 0}, tonumber(first[2]), expired end
+    if deadline > now then return {serial, deadline, 0, solo}, tonumber(first[2]), expired end
     redis.call('ZREM', solo, serial)
     pop_tickets(p, 0, 1, now)
     expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
@@ -149,8 +142,8 @@ end
 
 -- Whether a suspect goes before what is ready. A crash is most likely its own doing, and is found out at once. Who lost workers
 -- goes once a batch of the others was served since it came: each suspect gets on, and none holds up the others twice.
-local function solo_due(p, version, ready, place)
-  if redis.call('ZCARD', ready) == 0 then return true end
+local function solo_due(p, version, place, shared)
+  if standing(p, version, 1, shared) == 0 then return true end
   return place - WEIGHT < tonumber(redis.call('HGET', p .. 'counters', 'solo_others:' .. version) or 0) -- guard:solo_turn
 end
 
@@ -174,35 +167,28 @@ local function claim(keys, args)
     return {'', 0, -1, now, 0, 0, 0}
   end
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
-  local ready, order, reason, retry = p .. 'ready:' .. version, {}, '', -1
-  local stepped, expired = 0, 0
+  local order, reason, retry, stepped, expired = {}, '', -1, 0, 0
+  local shared = owners_wait(p, version)
   local suspect, place, dropped = first_suspect(p, version, now, todo)
-  local due = suspect and solo_due(p, version, ready, place)
+  local due = suspect and solo_due(p, version, place, shared)
   -- Behind a running batch it would wait, and be charged with a loss in which it had no part.
   local free = suspect and (place < WEIGHT or redis.call('EXISTS', p .. 'held:' .. worker) == 0) -- guard:solo_free
   if due and not free then
     retry = SOLO_AGAIN_MS
   elseif not due then
     -- Slack needed by the batch that can be formed, not by a full one: fewer waiting, shorter run.
-    local short = math.max(0, limit - redis.call('ZCARD', ready))
-    local kept, rest, over
-    kept, expired, stepped = live(p, ready, '-inf', '(' .. WEIGHT, limit, args[7] - short * args[8], now, todo)
-    if #kept >= limit then
-      order = in_order(bulk_turn(p, ready, limit, now), kept, limit)
-    else
-      rest, over = live(p, ready, WEIGHT, '+inf', limit, 0, now, todo)
-      order, expired = in_order(kept, rest, limit), expired + over
-    end
+    local need = args[7] - math.max(0, limit - standing(p, version, limit, shared)) * args[8]
+    order, expired, stepped = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo)
     if #order > 0 then
       local wait
       reason, wait = release_reason(p, order, limit, enough, tonumber(args[6]), tonumber(args[9]), now)
       if not reason then order, reason, retry = {}, '', wait end
-    elseif expired + stepped > 0 and redis.call('ZCARD', ready) > 0 then
+    elseif expired + stepped > 0 and standing(p, version, 1, shared) > 0 then
       retry = 0 -- a long run of late jobs: more behind it
     end
   end
   if free and #order == 0 then
-    order, reason, retry, ready = {suspect}, 'solo', -1, p .. 'solo:' .. version
+    order, reason, retry = {suspect}, 'solo', -1
   end
   if suspect and place >= WEIGHT and #order > 0 then tick(p, version, reason ~= 'solo') end
   local foreign = take_foreign(p, now, #order == 0 and retry < 0)
@@ -210,7 +196,8 @@ local function claim(keys, args)
   append(reply, foreign)
   append(reply, todo.changes)
   if #order > 0 then
-    lease_jobs(p, order, ready, worker, nonce, tonumber(args[11]), now, todo, reply)
+    local leased = lease_jobs(p, order, worker, nonce, tonumber(args[11]), now, todo, reply)
+    if shared and reason ~= 'solo' then pass_turns(p, version, leased) end
     redis.call('ZADD', p .. 'leases', now + args[10], worker)
   else
     ask_to_be_woken(p, retry >= 0 and enough or 1)

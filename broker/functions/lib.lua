@@ -7,7 +7,9 @@
 --                     `terms` of it: most attempts, most crashes, and how many stood before it, if any; one field is cheaper
 --   in:<serial>       string  inline input            out:<serial>   string  inline output; up to 64 bytes they are fields
 --                             `in` and `out` of the record: a key of their own would cost more than they do
---   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue
+--   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue; jobs with an owner stand in a
+--                             line of their own, ready:<version>:<owner>
+--   turns:<version>:<band>    zset  owner -> number: who goes next in this band. Only where jobs with an owner wait
 --   solo:<version>    zset    suspects, each to be run alone: serial -> created for those that crashed a child; behind them, for
 --                             those that lost workers, 2^42 + `solo_clock` (counters: claims served while such suspects waited)
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
@@ -132,9 +134,25 @@ end
 
 local function band_of(score) return math.floor(score / WEIGHT) end
 
-local function enqueue(p, serial, version, band, deadline)
-  redis.call('ZADD', p .. 'ready:' .. version, band * WEIGHT + deadline, serial)
-  redis.call('SADD', p .. 'versions', version)
+local function line_of(p, version, owner)
+  if not owner or owner == '' then return p .. 'ready:' .. version end
+  return p .. 'ready:' .. version .. ':' .. owner
+end
+
+local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':' .. band end
+
+-- At the end of the turns, unless they have one. Whether they had none.
+local function take_turn(p, version, band, owner)
+  local turns = turns_of(p, version, band)
+  local last = redis.call('ZRANGE', turns, -1, -1, 'WITHSCORES')[2] or 0
+  return redis.call('ZADD', turns, 'NX', last + 1, owner) == 1
+end
+
+local function enqueue(p, serial, job)
+  local band = tonumber(job.band)
+  redis.call('ZADD', line_of(p, job.version, job.owner), band * WEIGHT + job.deadline, serial)
+  if job.owner and job.owner ~= '' then take_turn(p, job.version, band, job.owner) end
+  redis.call('SADD', p .. 'versions', job.version)
   push_tickets(p, band, 1)
 end
 
@@ -152,19 +170,20 @@ local function requeue(p, serial, job)
   if job.crashes > 0 or job.losses >= SUSPECT_LOSSES then
     enqueue_solo(p, serial, job)
   else
-    enqueue(p, serial, job.version, tonumber(job.band), tonumber(job.deadline))
+    enqueue(p, serial, job)
   end
 end
 
 -- Take a waiting job out of ready, solo or delayed; the place it was found in, or nil.
-local function dequeue(p, serial, version, now)
-  local score = redis.call('ZSCORE', p .. 'ready:' .. version, serial)
+local function dequeue(p, serial, job, now)
+  local line = line_of(p, job.version, job.owner)
+  local score = redis.call('ZSCORE', line, serial)
   if score then
-    redis.call('ZREM', p .. 'ready:' .. version, serial)
+    redis.call('ZREM', line, serial)
     pop_tickets(p, band_of(tonumber(score)), 1, now)
     return 'ready'
   end
-  if redis.call('ZREM', p .. 'solo:' .. version, serial) == 1 then
+  if redis.call('ZREM', p .. 'solo:' .. job.version, serial) == 1 then
     pop_tickets(p, 0, 1, now)
     return 'solo'
   end

@@ -8,7 +8,7 @@ local function describe(p, serial, with_output)
   local record = redis.call('HMGET', p .. 'job:' .. serial, unpack(RECORD))
   if not record[1] then return false end
   local position = -1
-  if record[1] == 'queued' then position = redis.call('ZRANK', p .. 'ready:' .. record[2], serial) or -1 end
+  if record[1] == 'queued' then position = redis.call('ZRANK', line_of(p, record[2], record[7]), serial) or -1 end
   for i = 1, #RECORD do record[i] = record[i] or '' end
   record[#RECORD + 1] = position
   record[#RECORD + 2] = with_output and output_of(p, serial) or ''
@@ -61,22 +61,24 @@ local function oldest_age(p, ready, from, n, now)
   return first and now - redis.call('HGET', p .. 'job:' .. first, 'created') or 0
 end
 
--- stats: REPLY now, per band: ready, age of its oldest ms; then solo, delayed, leased, counters (flat)
+-- stats: REPLY now, per band: ready, age of its oldest ms; then solo, delayed, leased, counters (flat), open jobs by owner (flat)
 local function stats(keys)
   local p, now = keys[1], now_ms()
   local waiting, age, solo, leased = {}, {}, 0, 0
   for _, band in ipairs(BANDS) do waiting[band], age[band] = 0, 0 end
   local versions = redis.call('SMEMBERS', p .. 'versions')
   for _, version in ipairs(versions) do
-    local ready, from = p .. 'ready:' .. version, 0
-    for _, band in ipairs(BANDS) do
-      local n = redis.call('ZCOUNT', ready, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
-      if n > 0 then age[band] = math.max(age[band], oldest_age(p, ready, from, n, now)) end
-      waiting[band], from = waiting[band] + n, from + n
+    for _, line in ipairs(lines_of(p, version)) do
+      local from = 0
+      for _, band in ipairs(BANDS) do
+        local n = redis.call('ZCOUNT', line, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
+        if n > 0 then age[band] = math.max(age[band], oldest_age(p, line, from, n, now)) end
+        waiting[band], from = waiting[band] + n, from + n
+      end
     end
-    local suspect = redis.call('ZRANGE', p .. 'solo:' .. version, 0, 0, 'WITHSCORES')[2]
-    if suspect then age[0] = math.max(age[0], now - suspect) end
-    solo = solo + redis.call('ZCARD', p .. 'solo:' .. version)
+    local suspects = redis.call('ZCARD', p .. 'solo:' .. version)
+    if suspects > 0 then age[0] = math.max(age[0], oldest_age(p, p .. 'solo:' .. version, 0, suspects, now)) end
+    solo = solo + suspects
   end
   local reply = {now}
   for _, band in ipairs(BANDS) do
@@ -88,6 +90,7 @@ local function stats(keys)
   reply[#reply + 1] = redis.call('ZCARD', p .. 'delayed')
   reply[#reply + 1] = leased
   reply[#reply + 1] = redis.call('HGETALL', p .. 'counters')
+  reply[#reply + 1] = redis.call('HGETALL', p .. 'open')
   return reply
 end
 

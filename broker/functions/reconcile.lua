@@ -4,7 +4,7 @@
 
 local function has_place(p, serial, job)
   if job.state == 'queued' then
-    return redis.call('ZSCORE', p .. 'ready:' .. job.version, serial) or redis.call('ZSCORE', p .. 'solo:' .. job.version, serial)
+    return redis.call('ZSCORE', line_of(p, job.version, job.owner), serial) or redis.call('ZSCORE', p .. 'solo:' .. job.version, serial)
   end
   if job.state == 'delayed' then return redis.call('ZSCORE', p .. 'delayed', serial) end
   if job.state == 'leased' then
@@ -13,11 +13,20 @@ local function has_place(p, serial, job)
   return true
 end
 
+-- Whether a job stood in a line whose turn never comes. It has one now.
+local function mend_turn(p, serial, job)
+  if job.state ~= 'queued' or not job.owner or job.owner == '' then return false end
+  local score = redis.call('ZSCORE', line_of(p, job.version, job.owner), serial)
+  return score and take_turn(p, job.version, band_of(tonumber(score)), job.owner)
+end
+
 local function mend_tickets(p)
   local mended, ready = 0, {[0] = 0, [6] = 0, [9] = 0}
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-    for _, band in ipairs(BANDS) do
-      ready[band] = ready[band] + redis.call('ZCOUNT', p .. 'ready:' .. version, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
+    for _, line in ipairs(lines_of(p, version)) do
+      for _, band in ipairs(BANDS) do
+        ready[band] = ready[band] + redis.call('ZCOUNT', line, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
+      end
     end
     ready[0] = ready[0] + redis.call('ZCARD', p .. 'solo:' .. version)
   end
@@ -37,12 +46,15 @@ local function reconcile(keys, args)
   local page = redis.call('ZRANGEBYLEX', p .. 'index', from, '+', 'LIMIT', 0, args[2])
   local orphans = 0
   for _, serial in ipairs(page) do
-    local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created'})
+    local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
+      'owner'})
     if job.state and not has_place(p, serial, job) then
       if job.state == 'leased' then note_past(p, serial, now_ms(), 'worker_lost') end
       redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
       if job.worker then redis.call('HDEL', p .. 'held:' .. job.worker, serial) end
       requeue(p, serial, job)
+      orphans = orphans + 1
+    elseif mend_turn(p, serial, job) then
       orphans = orphans + 1
     end
   end

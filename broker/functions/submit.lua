@@ -27,23 +27,32 @@ end
 -- memory and in the append-only file.
 local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17}
 
--- How many stand before a job that is about to be stored. Jobs of one call mostly share one place in the order: one look serves
--- them all, each counts those of the same place that came before it, and `ready` itself is filled only at the end.
-local function ahead_of(p, places, waiting, version, score)
-  local of_version = places[version]
-  if not of_version then
-    of_version = {}
-    places[version] = of_version
+-- How many of its line stand before a job that is about to be stored. Jobs of one call mostly share one place in the order: one look
+-- serves them all, each counts those of the same place that came before it, and the line itself is filled only at the end.
+local function ahead_of(call, line, score)
+  local places = call.places[line]
+  if not places then
+    places = {}
+    call.places[line] = places
   end
-  local ahead = of_version[score] or waiting > 0 and redis.call('ZCOUNT', p .. 'ready:' .. version, '-inf', score) or 0
-  of_version[score] = ahead + 1
+  local ahead = places[score] or call.waiting > 0 and redis.call('ZCOUNT', line, '-inf', score) or 0
+  places[score] = ahead + 1
   return ahead
 end
 
-local function create(p, todo, now, at, args, places, waiting)
+local function join(p, call, version, band, owner)
+  if owner == '' then return end
+  local turn = turns_of(p, version, band) .. ':' .. owner
+  if call.joined[turn] then return end
+  call.joined[turn] = true
+  take_turn(p, version, band, owner)
+end
+
+local function create(p, todo, now, at, args, call)
   local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
   local score = band * WEIGHT + deadline
-  local ahead = ahead_of(p, places, waiting, version, score)
+  local line = line_of(p, version, args[at + 5])
+  local ahead = ahead_of(call, line, score)
   local record = {'HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
     'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
     'terms', ahead > 0 and args[at + 11] .. ',' .. ahead or args[at + 11]}
@@ -63,7 +72,8 @@ local function create(p, todo, now, at, args, places, waiting)
   if inline and #input > SMALL then redis.call('SET', p .. 'in:' .. serial, input) end
   if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
   later(todo, 'ZADD', p .. 'index', 0, serial)
-  later(todo, 'ZADD', p .. 'ready:' .. version, score, serial)
+  later(todo, 'ZADD', line, score, serial)
+  join(p, call, version, band, args[at + 5])
   later(todo, 'SADD', p .. 'versions', version)
   later(todo, 'LPUSH', tickets(p, tonumber(band)), TICKET)
   count(todo, 'accepted', 1)
@@ -81,7 +91,7 @@ local function submit(keys, args)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now, todo = keys[1], now_ms(), {}
   local waiting, before, reply = depth(p), repeated(keys[1], args), {}
-  local places, stored_before = {}, waiting
+  local call = {places = {}, joined = {}, waiting = waiting}
   for i = 3, #args, SUBMIT_STRIDE do
     local serial, foreign = args[i], args[i + 14]
     local status, first = known(p, args[i + 9], args[i + 10])
@@ -91,7 +101,7 @@ local function submit(keys, args)
       elseif waiting >= tonumber(args[1]) then status = 'full'
       elseif spent(p, todo, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
       else
-        create(p, todo, now, i, args, places, stored_before)
+        create(p, todo, now, i, args, call)
         before[serial], waiting, status = true, waiting + 1, 'created'
       end
     end

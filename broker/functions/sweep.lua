@@ -71,10 +71,10 @@ end
 local function expire_waiting(p, limit, now, todo, tally)
   local late = {}
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-    for _, band in ipairs(BANDS) do
-      local from = band * WEIGHT
-      for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'ready:' .. version, from, from + now, 'LIMIT', 0, limit)) do
-        late[#late + 1] = serial
+    for _, line in ipairs(lines_of(p, version)) do
+      for _, band in ipairs(BANDS) do
+        local from = band * WEIGHT
+        for _, serial in ipairs(redis.call('ZRANGEBYSCORE', line, from, from + now, 'LIMIT', 0, limit)) do late[#late + 1] = serial end
       end
     end
     for _, serial in ipairs(redis.call('ZRANGE', p .. 'solo:' .. version, 0, limit)) do late[#late + 1] = serial end
@@ -83,7 +83,7 @@ local function expire_waiting(p, limit, now, todo, tally)
   for _, serial in ipairs(late) do
     local job = load_job(p, serial, ENDING)
     if tonumber(job.deadline) <= now then
-      dequeue(p, serial, job.version, now)
+      dequeue(p, serial, job, now)
       expire_job(p, serial, job, now, todo)
       tally.expired = tally.expired + 1
     end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Dump:
-    """`waiting` and `tickets` are per band; suspects count in band 0. `strays` are index entries without a record."""
+    """`waiting` and `tickets` are per band; suspects count in band 0. `strays` are index entries without a record.
+
+    `turnless`: owned jobs in a line that never gets its turn. `turns`: per version and band, the owners in the order in which
+    they go.
+    """
 
     jobs: dict[str, Stored]
     outbox: set[str]
@@ -48,6 +53,8 @@ class Dump:
     waiting: dict[int, int]
     tickets: dict[int, int]
     strays: set[str] = field(default_factory=set)
+    turnless: set[str] = field(default_factory=set)
+    turns: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
 
 def dump_memory(store: MemoryStore, model: str) -> Dump:
@@ -86,6 +93,12 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
         waiting=waiting,
         tickets=waiting,
         strays=set(places) - set(queue.records),
+        turnless=queue.without_turn(),
+        turns={
+            (version, band): queue.turns.first(version, band, 99)
+            for (version, band), owners in queue.turns.numbers.items()
+            if owners
+        },
     )
 
 
@@ -98,7 +111,9 @@ class RedisDump:
         self._p = f"ps:{{{model}}}:"
 
     def dump(self) -> Dump:
-        places, waiting = self._places()
+        lines = self._lines()
+        turns = self._turns()
+        places, waiting = self._places(lines)
         final = self._members("final")
         keys = [key.decode() for key in self._redis.scan_iter(f"{self._p}job:*", count=1000)]
         serials = [key.rpartition(":")[2] for key in keys]
@@ -113,6 +128,10 @@ class RedisDump:
             waiting=waiting,
             tickets={band: self._redis.lrange(self.tickets(band), 0, -1).count(TICKET) for band in BANDS},
             strays=(set(places) | final | self._members("index")) - set(serials),
+            turnless={
+                serial for version, owner, band, serial in lines if owner and owner not in turns.get((version, band), ())
+            },
+            turns=turns,
         )
 
     def tickets(self, band: int) -> str:
@@ -123,13 +142,29 @@ class RedisDump:
     def _members(self, name: str) -> set[str]:
         return {member.decode() for member in self._redis.zrange(f"{self._p}{name}", 0, -1)}
 
-    def _places(self) -> tuple[dict[str, list[str]], dict[int, int]]:
+    def _lines(self) -> list[tuple[str, str, int, str]]:
+        """Version, owner, band and serial of every job in line."""
+        found = []
+        for key in self._redis.scan_iter(f"{self._p}ready:*", count=1000):
+            version, _, owner = key.decode().removeprefix(f"{self._p}ready:").partition(":")
+            entries = self._redis.zrange(key, 0, -1, withscores=True)
+            found += [(version, owner, int(score // WEIGHT), serial.decode()) for serial, score in entries]
+        return found
+
+    def _turns(self) -> dict[tuple[str, int], list[str]]:
+        found = {}
+        for key in self._redis.scan_iter(f"{self._p}turns:*", count=1000):
+            version, _, band = key.decode().removeprefix(f"{self._p}turns:").partition(":")
+            found[version, int(band)] = [owner.decode() for owner in self._redis.zrange(key, 0, -1)]
+        return found
+
+    def _places(self, lines: Iterable[tuple[str, str, int, str]]) -> tuple[dict[str, list[str]], dict[int, int]]:
         places: dict[str, list[str]] = {}
         waiting: Counter[int] = Counter(dict.fromkeys(BANDS, 0))
+        for _, _, band, serial in lines:
+            places.setdefault(serial, []).append("ready")
+            waiting[band] += 1
         for version in map(bytes.decode, self._redis.smembers(f"{self._p}versions")):
-            for serial, score in self._redis.zrange(f"{self._p}ready:{version}", 0, -1, withscores=True):
-                places.setdefault(serial.decode(), []).append("ready")
-                waiting[int(score // WEIGHT)] += 1
             for serial in self._members(f"solo:{version}"):
                 places.setdefault(serial, []).append("solo")
                 waiting[0] += 1

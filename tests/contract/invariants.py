@@ -64,5 +64,7 @@ def _totals(dump: Dump) -> Iterator[str]:
         yield f"I6: accepted {dump.accepted} is not {len(dump.jobs)} stored + {dump.collected} collected"
     if dump.tickets != dump.waiting:
         yield f"tickets {dump.tickets} are not the waiting jobs {dump.waiting}"
+    if dump.turnless:
+        yield f"jobs in a line that never gets its turn: {sorted(dump.turnless)}"
     if dump.strays:
         yield f"index entries without a record: {sorted(dump.strays)}"

@@ -35,6 +35,7 @@ from tests.contract.invariants import check_invariants
 # Now or long after the test: what lies between would make the outcome depend on how fast the machine is.
 now_or_never = st.sampled_from([0.0, 1_000.0])
 workers = st.sampled_from(["w1", "w2"])
+OWNERS = ["", "", "a", "b", "c"]
 REPEATED = {Settled.OK, Settled.CANCELLED, Settled.ALREADY, Settled.DEAD}
 
 
@@ -80,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=jobs)
     def first(self) -> Any:
-        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10)
+        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "")
 
     @rule(
         target=jobs,
@@ -90,8 +91,11 @@ class StoreMachine(RuleBasedStateMachine):
         deadline_s=st.sampled_from([1_000.0, 2_000.0, 3_000.0, 0.0]),
         ttl_s=now_or_never,
         max_depth=st.sampled_from([10, 10, 3]),
+        owner=st.sampled_from(OWNERS),
     )
-    def submit(self, key: str, body: str, priority: Priority, deadline_s: float, ttl_s: float, max_depth: int) -> JobId:
+    def submit(
+        self, key: str, body: str, priority: Priority, deadline_s: float, ttl_s: float, max_depth: int, owner: str
+    ) -> JobId:
         new = NewJob(
             id=new_job_id(self.model),
             version="1",
@@ -101,6 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
             result_ttl_s=ttl_s,
             idempotency_key=key,
             fingerprint=body,
+            owner=owner,
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
         return JobId(*answer.id)
@@ -167,9 +172,9 @@ class StoreMachine(RuleBasedStateMachine):
         repeated = self.both(ask)
         assert repeated in ((Settled.ALREADY,) if ended and ended.final_token == job.token else (Settled.STALE,))
 
-    @rule(job=jobs)
-    def cancel(self, job: JobId) -> None:
-        self.both(lambda store: store.cancel(job))
+    @rule(job=jobs, owner=st.sampled_from(OWNERS))
+    def cancel(self, job: JobId, owner: str) -> None:
+        self.both(lambda store: store.cancel(job, owner=owner))
 
     @rule(job=jobs)
     def read(self, job: JobId) -> None:

@@ -12,6 +12,7 @@ from tests.contract import test_store_read as reading
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
+from tests.contract import test_store_turns as turning
 from tests.contract.desk import Desk
 
 
@@ -99,7 +100,7 @@ CANCEL = [
     Mutant("a final job can be cancelled", "guard:final", "", reading.test_a_final_job_cannot_be_cancelled),
     Mutant(
         "cancel leaves the job in its queue",
-        "  dequeue(p, serial, job.version, now)\n  cancel_job(",
+        "  dequeue(p, serial, job, now)\n  cancel_job(",
         "  cancel_job(",
         reading.test_a_waiting_job_is_cancelled_at_once,
     ),
@@ -183,6 +184,53 @@ SUSPECTS = [
     ),
 ]
 
+TURNS = [
+    Mutant(
+        "owners do not take turns",
+        "  return redis.call('EXISTS', turns_of(p, version, 0), turns_of(p, version, LATE), turns_of(p, version, 9)) > 0",
+        "  return false",
+        turning.test_a_flood_of_one_owner_does_not_hold_up_another,
+    ),
+    Mutant(
+        "who was served keeps the turn",
+        "    if shared and reason ~= 'solo' then pass_turns(p, version, leased) end",
+        "",
+        turning.test_a_flood_of_one_owner_does_not_hold_up_another,
+    ),
+    Mutant(
+        "a newcomer goes first",
+        "'NX', last + 1, owner",
+        "'NX', -last, owner",
+        turning.test_a_newcomer_waits_for_one_job_of_each_other_owner,
+    ),
+    Mutant(
+        "the turn of an empty line stays in the way",
+        "      dropped = true",
+        "",
+        turning.test_owners_whose_jobs_have_gone_do_not_keep_others_from_being_found,
+    ),
+    Mutant(
+        "a batch takes one owner's jobs first",
+        "  local order, place, more = {}, 1, true",
+        "  if true then\n    local all = {}\n    for _, owner in ipairs(owners) do\n"
+        "      for _, job in ipairs(found[owner]) do all[#all + 1] = job end\n    end\n    return all\n  end\n"
+        "  local order, place, more = {}, 1, true",
+        turning.test_a_batch_holds_as_many_of_each_owner_and_fills_up_with_those_who_have_more,
+    ),
+    Mutant(
+        "jobs of nobody get no turn beside owners",
+        "    take_turn(p, version, band, '')",
+        "",
+        turning.test_jobs_of_nobody_take_turns_with_those_of_owners,
+    ),
+    Mutant(
+        "who steps aside has no turn there",
+        "        if owner ~= '' then take_turn(p, version, LATE, owner) end",
+        "",
+        turning.test_a_job_of_an_owner_that_would_force_a_tiny_batch_steps_aside_in_its_own_line,
+    ),
+]
+
 INDEXES = [
     Mutant("the batch stays in the queue", "guard:pop", "", claiming.test_a_claimed_job_is_leased_and_nobody_else_gets_it),
     Mutant(
@@ -217,4 +265,4 @@ INDEXES = [
     ),
 ]
 
-MUTANTS = [*TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *INDEXES]
+MUTANTS = [*TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]

@@ -54,6 +54,15 @@ def test_a_queued_job_that_no_index_lists_is_found_again(desk: Desk, client: red
     assert desk.take().id == job
 
 
+def test_a_line_whose_turn_was_lost_gets_one_again(desk: Desk, client: redis.Redis) -> None:
+    job = desk.submit(owner="a")
+    client.delete(key(desk, "turns:1:0"))
+    repair = desk.store.reconcile(desk.model)
+    assert (repair.orphans, repair.tickets) == (1, 0)
+    check_invariants(desk.dump())
+    assert desk.take().id == job
+
+
 def test_a_leased_job_whose_lease_vanished_is_queued_again_and_its_holder_is_not_heard(desk: Desk, client: redis.Redis) -> None:
     job = desk.leased()
     client.delete(key(desk, "leases"))

@@ -129,6 +129,22 @@ def test_the_prediction_counts_those_before_and_the_own_batch() -> None:
     assert predicted_s(backlog, FAST, 5.0) == pytest.approx(132 / 1_000 + 0.021)
 
 
+def test_the_line_of_another_owner_counts_no_further_than_its_turns() -> None:
+    backlog = Backlog(depth=10_000, depth_at=5.0, stats_at=5.0, open={"flood": 9_995, "b": 5})
+    assert backlog.newcomer("b", 10_000) == 5 + 6
+    assert backlog.newcomer("new", 10_000) == 2
+    assert backlog.newcomer("flood", 10_000) == 9_995 + 5
+    assert backlog.newcomer("", 10_000) == 10_000
+    admit(backlog, FAST, 5.0, deadline_s=1.0, max_depth=20_000, owner="b")
+    with pytest.raises(DeadlineUnlikely):
+        admit(backlog, FAST, 5.0, deadline_s=1.0, max_depth=20_000, owner="flood")
+
+
+def test_an_owner_alone_waits_for_all_that_wait() -> None:
+    """What it has open is known from the last look only; the depth from the last submit."""
+    assert Backlog(open={"a": 3}).newcomer("a", 50) == 50
+
+
 def test_an_estimate_for_a_waiting_job_needs_a_known_rate() -> None:
     assert eta_s(10, Backlog(), Capacity(), 5.0) is None
     assert eta_s(10, Backlog(), FAST, 5.0) == pytest.approx(0.010 + 0.021)

@@ -1,0 +1,132 @@
+-- Who goes next. Without owners: by band and deadline. With owners: within a band they take turns, one job each, and an owner's own
+-- jobs go by deadline; so a flood of one owner costs each other owner one place per job, not its length.
+--
+-- An owner's turn is taken when a job of theirs is queued and moves to the end when one is claimed. It stays when their line runs
+-- empty, and is dropped when a claim comes across it: an owner who comes and goes neither gains nor loses a place.
+
+-- Jobs without an owner wait in line like everybody, but take a turn only when a claim finds owners beside them.
+local function owners_wait(p, version)
+  return redis.call('EXISTS', turns_of(p, version, 0), turns_of(p, version, LATE), turns_of(p, version, 9)) > 0
+end
+
+-- All lines of a version, the one without an owner first.
+local function lines_of(p, version)
+  local plain = line_of(p, version)
+  local lines, seen = {plain}, {[plain] = true}
+  for _, band in ipairs(BANDS) do
+    for _, owner in ipairs(redis.call('ZRANGE', turns_of(p, version, band), 0, -1)) do
+      local line = line_of(p, version, owner)
+      if not seen[line] then lines[#lines + 1], seen[line] = line, true end
+    end
+  end
+  return lines
+end
+
+-- How many jobs stand in line, counted no further than `enough`. `shared`: there may be owners.
+local function standing(p, version, enough, shared)
+  local count = redis.call('ZCARD', line_of(p, version))
+  if not shared or count >= enough then return count end
+  count = 0
+  for _, line in ipairs(lines_of(p, version)) do
+    count = count + redis.call('ZCARD', line)
+    if count >= enough then return count end
+  end
+  return count
+end
+
+-- At least `limit` live jobs of one line between two scores behind the first `skip`, in order, or all there are: what is late ends
+-- here, what has less slack than `need` moves aside to the late band (so `to` must end before that band, unless `need` is 0).
+local function live(p, version, owner, from, to, skip, limit, need, now, todo)
+  local line, found, expired, stepped = line_of(p, version, owner), {}, 0, 0
+  for _ = 1, 8 do
+    local page = redis.call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', skip + #found, limit)
+    for i = 1, #page, 2 do
+      local serial, score = page[i], tonumber(page[i + 1])
+      local band = band_of(score)
+      local deadline = score - band * WEIGHT
+      if deadline <= now then
+        redis.call('ZREM', line, serial)
+        pop_tickets(p, band, 1, now)
+        expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
+        expired = expired + 1
+      elseif deadline - now < need then
+        redis.call('ZADD', line, LATE * WEIGHT + deadline, serial)
+        if owner ~= '' then take_turn(p, version, LATE, owner) end
+        pop_tickets(p, band, 1, now)
+        push_tickets(p, LATE, 1)
+        stepped = stepped + 1
+      else
+        found[#found + 1] = {serial, deadline, band, line, owner}
+      end
+    end
+    if #found >= limit or #page < limit * 2 then break end
+  end
+  return found, expired, stepped
+end
+
+-- One job of each in turn, then the second of each, and so on.
+local function one_each(owners, found, limit)
+  local order, place, more = {}, 1, true
+  while more and #order < limit do
+    more = false
+    for _, owner in ipairs(owners) do
+      local job = found[owner][place]
+      if job then
+        more = true
+        if #order < limit then order[#order + 1] = job end
+      end
+    end
+    place = place + 1
+  end
+  return order
+end
+
+-- One look at the owners whose turn it is, for what each of them has. Those who have nothing lose their turn; the last answer
+-- tells whether any did.
+local function look(p, version, band, owners, limit, need, now, todo, tally)
+  local from, to, found, total, open = band * WEIGHT, '(' .. (band + 1) * WEIGHT, {}, 0, owners
+  while total < limit and #open > 0 do
+    local share, more = math.ceil((limit - total) / #open), {}
+    for _, owner in ipairs(open) do
+      local mine = found[owner] or {}
+      local got, expired, stepped = live(p, version, owner, from, to, #mine, share, need, now, todo)
+      for _, job in ipairs(got) do mine[#mine + 1] = job end
+      if #got >= share then more[#more + 1] = owner end
+      found[owner], total = mine, total + #got
+      tally.expired, tally.stepped = tally.expired + expired, tally.stepped + stepped
+    end
+    open = more
+  end
+  local dropped = false
+  for _, owner in ipairs(owners) do
+    if #found[owner] == 0 and redis.call('ZCOUNT', line_of(p, version, owner), from, to) == 0 then
+      redis.call('ZREM', turns_of(p, version, band), owner)
+      dropped = true
+    end
+  end
+  return one_each(owners, found, limit), dropped
+end
+
+-- The next jobs of a band, up to `limit`, owner by owner.
+local function in_turn(p, version, band, limit, need, now, todo, tally)
+  if redis.call('ZCOUNT', line_of(p, version), band * WEIGHT, '(' .. (band + 1) * WEIGHT) > 0 then
+    take_turn(p, version, band, '')
+  end
+  local order, dropped
+  repeat
+    local owners = redis.call('ZRANGE', turns_of(p, version, band), 0, limit - 1)
+    order, dropped = look(p, version, band, owners, limit, need, now, todo, tally)
+  until #order >= limit or not dropped
+  return order
+end
+
+-- Whoever was served goes to the end of the turns, the last of the batch behind all others.
+local function pass_turns(p, version, served)
+  local last = {}
+  for _, job in ipairs(served) do
+    local band, owner = job[3], job[5]
+    local turns = turns_of(p, version, band)
+    last[band] = (last[band] or redis.call('ZRANGE', turns, -1, -1, 'WITHSCORES')[2] or 0) + 1
+    redis.call('ZADD', turns, last[band], owner)
+  end
+end
