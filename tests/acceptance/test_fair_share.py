@@ -1,0 +1,69 @@
+"""Two owners on one gateway: what one of them piles up does not hold up the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from penstock.broker.records import NewJob
+from penstock.job import Payload
+from penstock.job_id import new_job_id
+from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
+from tests.eventually import eventually
+from tests.security.keyed import TestKey, make
+
+FLOOD = make("flood", "submit", "read", owner="team-flood", more="max_open_jobs = 20000\nrate_per_s = 100000\nburst = 100000")
+FEW = make("few", "submit", "read", owner="team-few")
+MODELS = {"square": {"source": "square.py:Square", "max_queue_depth": 20_000}}
+PILE = 10_000
+BATCH = 8
+
+
+@pytest.fixture
+def gateway(fresh_redis: str, tmp_path: Path) -> Iterator[GatewayClient]:
+    env = {"PENSTOCK_KEYS": FLOOD.toml + FEW.toml}
+    with gateway_process(fresh_redis, tmp_path, models=MODELS, env=env) as client:
+        yield client
+
+
+@pytest.fixture
+def hand(fresh_redis: str) -> Iterator[Hand]:
+    """A worker that has learned to run 8 jobs in 50 ms: 160 a second."""
+    hand = Hand(fresh_redis)
+    hand.announce(latency_s={1: 0.02, BATCH: 0.05})
+    with closing(hand.store):
+        yield hand
+        hand.store.withdraw_worker(hand.name)
+
+
+def pile_up(gateway: httpx2.Client, hand: Hand) -> None:
+    """Most of it as it would come through other gateways, the last hundred through this one."""
+    jobs = [
+        NewJob(new_job_id("square"), "1", Payload("application/json", b'{"x":4}'), owner=FLOOD.owner) for _ in range(PILE - 100)
+    ]
+    hand.store.submit(jobs, max_depth=20_000)
+    assert [submit(gateway, FLOOD).status_code for _ in range(100)] == [202] * 100
+
+
+def submit(gateway: httpx2.Client, key: TestKey, **params: str) -> httpx2.Response:
+    return gateway.post("/v1/models/square/jobs", json={"x": 4}, headers=key.header, params=params)
+
+
+def test_ten_jobs_of_one_owner_are_not_held_up_by_ten_thousand_of_another(gateway: GatewayClient, hand: Hand) -> None:
+    eventually(lambda: gateway.get("/v1/models/square", headers=FEW.header).json()["ready"])
+    pile_up(gateway, hand)
+    # The pile takes a minute; whoever shares a queue with it may still promise an answer within ten seconds.
+    eventually(lambda: submit(gateway, FLOOD, deadline_s="10").status_code == 429)
+    accepted = [submit(gateway, FEW, deadline_s="10") for _ in range(10)]
+    assert [answer.status_code for answer in accepted] == [202] * 10
+    assert [answer.json()["position"] for answer in accepted] == list(range(10))
+    assert max(answer.json()["eta_s"] for answer in accepted) < 1.0
+    for _ in range(3):
+        for job in hand.claim(BATCH).jobs:
+            hand.finish(job)
+    results = [gateway.get(answer.json()["links"]["result"], headers=FEW.header).status_code for answer in accepted]
+    assert results == [200] * 10
