@@ -19,15 +19,17 @@ class Gathering:
     def __init__(self, queue: MemoryQueue, request: ClaimRequest, now: float) -> None:
         self._queue = queue
         self._request = request
-        self._shared = queue.turns.any(request.version)
         self._now = now
         self._expired = 0
         self._stepped_over = 0
+        self._shared = False
 
     def claim(self) -> Claim:
         self._queue.told.clear()
         if not self._queue.depth:
             return self._answer([])
+        plain = [r for r in self._queue.in_order(self._request.version) if not r.new.owner]
+        self._shared = len(plain) < self._queue.depth and self._queue.turns.any(self._request.version)
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
         if suspect is None:
             return self._claim_ready()

@@ -162,14 +162,19 @@ end
 local function claim(keys, args)
   local p, now, todo = keys[1], now_ms(), {}
   -- The usual answer to a slot that has just settled a lone job, in the same round trip: keep its push waiting no longer than needed.
-  if depth(p) == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
+  local waiting = depth(p)
+  if waiting == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
     ask_to_be_woken(p, 1)
     return {'', 0, -1, now, 0, 0, 0}
   end
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local order, reason, retry, stepped, expired = {}, '', -1, 0, 0
-  local shared = owners_wait(p, version)
-  local suspect, place, dropped = first_suspect(p, version, now, todo)
+  local suspect, place, dropped, shared = nil, nil, 0, false
+  -- Mostly all that waits stands in one line: then there are neither suspects nor owners to look for.
+  if redis.call('ZCARD', line_of(p, version)) < waiting then
+    suspect, place, dropped = first_suspect(p, version, now, todo)
+    shared = owners_wait(p, version)
+  end
   local due = suspect and solo_due(p, version, place, shared)
   -- Behind a running batch it would wait, and be charged with a loss in which it had no part.
   local free = suspect and (place < WEIGHT or redis.call('EXISTS', p .. 'held:' .. worker) == 0) -- guard:solo_free
