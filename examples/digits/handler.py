@@ -16,6 +16,7 @@ from penstock.handlers.arrays import ArrayHandler
 SIDE = 8
 # Read from the header, before a pixel is decoded: a 100 KB file can claim gigabytes.
 MAX_PIXELS = 50_000_000
+MAX_SIDE = 16_384
 # Pillow's own limit is higher, and only warns at first; the check below takes its place.
 Image.MAX_IMAGE_PIXELS = None
 
@@ -50,8 +51,9 @@ def _pixels(data: bytes) -> dict[str, NDArray[np.float32]] | Failure:
     """64 values from 0 to 1, row by row."""
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return _refused(f"the image has {image.width} x {image.height} pixels; the limit is {MAX_PIXELS}")
+            if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
+                limits = f"{MAX_PIXELS} in all and {MAX_SIDE} per side"
+                return _refused(f"the image has {image.width} x {image.height} pixels; the limits are {limits}")
             image.draft("L", (SIDE, SIDE))
             small = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     except (OSError, ValueError, SyntaxError) as error:

@@ -29,10 +29,16 @@ _ADDRESSES = count(1)
 
 
 @pytest.fixture
-def stranger(gateway: GatewayClient) -> Iterator[httpx2.Client]:
-    """A client of that gateway at an address of its own, so that the guesses of one test are not charged to the next."""
+def strange_address() -> str:
+    """One of its own for each test, so that the guesses of one are not charged to the next."""
     number = next(_ADDRESSES)
-    transport = httpx2.HTTPTransport(local_address=f"127.0.{1 + number // 250}.{1 + number % 250}", verify=False)
+    return f"127.0.{1 + number // 250}.{1 + number % 250}"
+
+
+@pytest.fixture
+def stranger(gateway: GatewayClient, strange_address: str) -> Iterator[httpx2.Client]:
+    """A client of that gateway at an address of its own."""
+    transport = httpx2.HTTPTransport(local_address=strange_address, verify=False)
     with httpx2.Client(base_url=gateway.base_url, transport=transport, timeout=10.0) as client:
         yield client
 
