@@ -9,11 +9,13 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.faults import sheet
 from tests.faults.catalogue import CELERY, PENSTOCK, Fault, Setting
 from tests.faults.checker import Verdict
+from tests.faults.meter import DISTURBED, Meter, adopt_orphans, left_s
 from tests.faults.scenarios import every_fault
 from tests.faults.shims import NoCompiler
 
@@ -23,8 +25,10 @@ _TOLD_TO_STOP = 143
 
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
+    if options.json is None and not options.small:
+        options.json = RESULTS
     if options.markdown:
-        print(sheet.markdown(options.json))
+        print(sheet.markdown(options.json or RESULTS))
         return 0
     chosen = _chosen(options.faults, options.system)
     if not chosen:
@@ -35,10 +39,9 @@ def main(argv: Sequence[str]) -> int:
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="penstock-faults-", dir=options.folder))
-    verdicts = [found for fault in chosen for seed in range(options.seeds) if (found := _run(fault, folder, options, seed + 1))]
+    adopt_orphans()
+    verdicts = _run_all(chosen, folder, options)
     sheet.show(verdicts, missing=not options.faults)
-    if options.json:
-        sheet.save(_worst_of(verdicts), options.json)
     if all(verdict.passed for verdict in verdicts):
         shutil.rmtree(folder)
     else:
@@ -53,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--small", action="store_true", help="the counts of the test suite instead of the full ones")
     parser.add_argument("--seeds", type=int, default=1, help="how often each fault is injected, with another seed each time")
     parser.add_argument(
-        "--json", type=Path, default=RESULTS, help=f"where the lines go; default {RESULTS.name} of the benchmarks"
+        "--json", type=Path, help=f"where the lines go, each as soon as it is known; default {RESULTS.name} of the benchmarks"
     )
     parser.add_argument("--markdown", action="store_true", help="inject nothing; print the saved lines as a table")
     parser.add_argument("--folder", type=Path, help="where to work: a real disk, or the figures of `always` flatter")
@@ -69,11 +72,45 @@ def _chosen(names: Sequence[str], system: str | None) -> list[Fault]:
     ]
 
 
+def _run_all(chosen: Sequence[Fault], folder: Path, options: argparse.Namespace) -> list[Verdict]:
+    """Every line is saved as soon as it is known: a run that is ended early has not run for nothing."""
+    verdicts: list[Verdict] = []
+    took_s = sheet.took_s(options.json or RESULTS) if not options.small else {}
+    for number, fault in enumerate(chosen, start=1):
+        rest_s = left_s(chosen[number - 1 :], took_s, options.seeds)
+        left = "" if rest_s is None else f", about {max(1, round(rest_s / 60))} min left"
+        print(
+            f"[{number} of {len(chosen)}{left}] {fault.name} ({fault.system}): {fault.title} ...", file=sys.stderr, flush=True
+        )
+        for seed in range(options.seeds):
+            found = _run(fault, folder, options, seed + 1)
+            if found is None:
+                continue
+            _say(found)
+            verdicts.append(found)
+            took_s[fault.name, fault.system] = found.took_s
+            if options.json:
+                sheet.save(_worst_of(verdicts), options.json)
+    return verdicts
+
+
+def _say(verdict: Verdict) -> None:
+    beside = f", others took {verdict.others:.0%} of the machine" if verdict.others > DISTURBED else ""
+    print(f"    {'passed' if verdict.passed else 'FELL SHORT'} in {verdict.took_s:g} s{beside}", file=sys.stderr, flush=True)
+
+
 def _run(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> Verdict | None:
-    """The verdict, also of a scenario that broke down; None where this machine cannot inject the fault."""
+    """The verdict with what it took; None where this machine cannot inject the fault."""
+    meter = Meter()
+    found = _inject(fault, folder, options, seed)
+    took_s, others = meter.read()
+    return found and replace(found, took_s=took_s, others=others)
+
+
+def _inject(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> Verdict | None:
+    """The verdict, also of a scenario that broke down."""
     place = folder / f"{fault.name}-{fault.system}-{seed}"
     place.mkdir()
-    print(f"{fault.name} ({fault.system}): {fault.title} ...", file=sys.stderr, flush=True)
     try:
         return fault.run(Setting(place, full=not options.small, seed=seed))
     except NoCompiler as reason:

@@ -19,7 +19,8 @@ class Verdict:
     `lost`: accepted and never ended, or with a wrong digest. `views`: jobs that showed two different ends, or took one back.
     `extra`: executions beyond one per job. `recover_s`: from the fault (or its healing) to the first end of a job that it hit.
     `unexpected`: answers other than 2xx, 429, 503 with Retry-After. `gave_up`: ended, but not as its input deserved.
-    `notes`: what else was measured; `complaints`: why it did not pass.
+    `notes`: what else was measured; `complaints`: why it did not pass. `took_s`: the whole scenario; `others`: the share of the
+    machine that other programs took meanwhile, from 0 to 1.
     """
 
     fault: str
@@ -35,6 +36,8 @@ class Verdict:
     passed: bool = True
     notes: str = ""
     complaints: tuple[str, ...] = ()
+    took_s: float = 0.0
+    others: float = 0.0
 
     def row(self) -> dict[str, Any]:
         return asdict(self)

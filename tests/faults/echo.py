@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,10 +88,17 @@ def _hold_gil(order: dict[str, Any]) -> None:
     ctypes.PyDLL(None).usleep(int(order["seconds"] * 1e6))
 
 
+def _kill_worker(order: dict[str, Any]) -> None:
+    """Takes the whole worker along, as a kernel does that runs out of memory."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 _DEEDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "sleep": lambda order: time.sleep(order["seconds"]),
     "raise": _raise,
     "fail": lambda order: Failure("refused", code="refused"),
     "hold_gil": _hold_gil,
     "segfault": lambda order: ctypes.string_at(0),
+    "kill_worker": _kill_worker,
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from tests.faults.catalogue import ABSENT, FAULTS
 from tests.faults.checker import Verdict
+from tests.faults.meter import DISTURBED
 
 _NUMBERS = ("accepted", "terminal", "lost", "views", "extra", "recover_s", "unexpected")
 _LEAST_WIDTH = 160
@@ -42,7 +44,23 @@ def save(verdicts: Sequence[Verdict], path: Path) -> None:
     rows = {**kept, **fresh}
     ordered = sorted(rows, key=lambda line: (int(line[0].partition("-")[0][1:]), line))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([rows[line] for line in ordered], indent=1) + "\n")
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps([rows[line] for line in ordered], indent=1) + "\n")
+    part.replace(path)
+
+
+def took_s(path: Path | None) -> dict[tuple[str, str], float]:
+    """How long each fault and system took when it was last saved."""
+    rows = json.loads(path.read_text()) if path is not None and path.exists() else []
+    return {(row["fault"], row["system"]): row["took_s"] for row in rows if row.get("took_s")}
+
+
+def told(row: dict[str, Any]) -> str:
+    """The title, what else was measured, and whether the figures were taken on a machine that others used too."""
+    title = FAULTS[row["fault"], row["system"]].title
+    notes = f"{title}; {row['notes']}" if row["notes"] else title
+    others = row.get("others", 0.0)
+    return f"{notes}; **disturbed**: others took {others:.0%} of the machine" if others > DISTURBED else notes
 
 
 def markdown(path: Path) -> str:
@@ -50,17 +68,13 @@ def markdown(path: Path) -> str:
     head = ["fault", "system", *_NUMBERS, "what happened"]
     lines = [head, ["---"] * len(head)]
     for row in json.loads(path.read_text()):
-        title = FAULTS[row["fault"], row["system"]].title
         numbers = ["" if row[name] is None else str(row[name]) for name in _NUMBERS]
-        told = f"{title}; {row['notes']}" if row["notes"] else title
-        told += "" if row["passed"] else f". **Fell short**: {len(row['complaints'])} limits missed"
-        lines.append([row["fault"], row["system"], *numbers, told])
+        short = "" if row["passed"] else f". **Fell short**: {len(row['complaints'])} limits missed"
+        lines.append([row["fault"], row["system"], *numbers, told(row) + short])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cells(verdict: Verdict) -> list[str]:
     row = verdict.row()
-    title = FAULTS[verdict.fault, verdict.system].title
     numbers = ["" if row[name] is None else str(row[name]) for name in _NUMBERS]
-    told = f"{title}; {verdict.notes}" if verdict.notes else title
-    return [verdict.fault, verdict.system, *numbers, _PASSED if verdict.passed else _FAILED, told]
+    return [verdict.fault, verdict.system, *numbers, _PASSED if verdict.passed else _FAILED, told(row)]

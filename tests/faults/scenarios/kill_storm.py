@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from statistics import median
 
 from tests.faults.catalogue import Setting, fault
 from tests.faults.checker import Verdict
 from tests.faults.driver import order
-from tests.faults.stack import Plan, whole_stack
-from tests.faults.steps import Hit, await_running, conclude, echoes, hit_now, owner, with_recovery
+from tests.faults.ledger import Entry
+from tests.faults.stack import Plan, Stack, whole_stack
+from tests.faults.steps import Hit, await_running, conclude, echoes, errors_of, hit_now, owner, with_recovery
 from tests.faults.storm import Storm, in_words
 
 GROUPS = 3
@@ -16,6 +18,8 @@ BATCH = 4
 ITEM_S = 0.12
 # For half of the kills. Every group is killed as soon as it works, so whoever takes the jobs next has just been started.
 MOST_RECOVER_S = 10.0
+# Losses in a row, at the tenth of which a job is given up.
+MOST_POISON_RUNS = 10
 
 
 @fault("F2", "kill -9 of whole worker groups while a queue drains")
@@ -30,6 +34,40 @@ def kill_storm(setting: Setting) -> Verdict:
         verdict = conclude(stack, "F2", within_s=120.0, most_extra=done * BATCH)
         recoveries = storm.recoveries()
         return with_recovery(verdict, median(recoveries or [0.0]), most_s=MOST_RECOVER_S, notes=in_words(done, recoveries))
+
+
+@fault("F2-poison", "one item of 24 takes its whole worker down, each time that it runs")
+def worker_killer(setting: Setting) -> Verdict:
+    """It must be found out by its losses, and its neighbours must not be taken for it."""
+    with whole_stack(Plan(workers=2, model={"max_batch_size": BATCH}), setting.folder) as stack:
+        stack.driver.submit_all(echoes(12, seconds=0.05))
+        poison = stack.driver.submit(order("kill_worker"), hopes="failed")
+        stack.driver.submit_all(echoes(11, seconds=0.05))
+        deaths = _restart_until_ended(stack, poison, within_s=120.0)
+        runs = stack.executions.runs()
+        neighbours = max(count for nonce, count in runs.items() if nonce != poison.key)
+        complaints = [f"the poison ran {runs[poison.key]} times"] if runs[poison.key] > MOST_POISON_RUNS else []
+        complaints += [f"a neighbour ran {neighbours} times"] if neighbours > 3 else []
+        complaints += [f"ended as {errors}"] if (errors := errors_of([poison])) != {"worker_lost"} else []
+        return conclude(
+            stack,
+            "F2-poison",
+            notes=f"{deaths} workers lost to it, neighbours ran {neighbours} times at most",
+            complaints=complaints,
+        )
+
+
+def _restart_until_ended(stack: Stack, entry: Entry, *, within_s: float) -> int:
+    """Start again what died, as a service manager does; how often that was."""
+    deaths, give_up_at = 0, time.monotonic() + within_s
+    while not entry.ended and time.monotonic() < give_up_at:
+        for worker in stack.workers:
+            if not worker.running:
+                deaths += 1
+                worker.start()
+        stack.driver.look(entry)
+        time.sleep(0.05)
+    return deaths
 
 
 @fault("F2-one", "kill -9 of one worker group of two")

@@ -1,0 +1,59 @@
+"""How long a fault took, and how much of the machine others used meanwhile: a figure taken beside other work is not one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from penstock.benchmarks.costs import MachineReading, read_machine
+from tests.faults.catalogue import Fault
+
+# Above this share of the machine taken by others a line says so.
+DISTURBED = 0.1
+_SET_CHILD_SUBREAPER = 36  # of <linux/prctl.h>
+
+
+def adopt_orphans() -> None:
+    """From now on, what a killed process leaves behind becomes a child of this one, so that its time is known too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans() -> None:
+    """Only between faults: it takes the exit status of every child that has ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+class Meter:
+    """From its making on. All processes of the fault must have ended when it is read."""
+
+    def __init__(self) -> None:
+        self._machine, self._own_s, self._since = read_machine(), _own_s(), time.monotonic()
+
+    def read(self) -> tuple[float, float]:
+        """Seconds since, and the share of the machine that others took, from 0 to 1."""
+        reap_orphans()
+        now: MachineReading = read_machine()
+        share = now.foreign_share(self._machine, _own_s() - self._own_s)
+        return round(time.monotonic() - self._since, 1), round(share, 2)
+
+
+def _own_s() -> float:
+    """CPU seconds of this process and of all its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def left_s(faults: Sequence[Fault], took_s: dict[tuple[str, str], float], seeds: int) -> float | None:
+    """How long these will take if each takes what it took the last time; None while nothing is known."""
+    if not took_s:
+        return None
+    usual = sum(took_s.values()) / len(took_s)
+    return seeds * sum(took_s.get((fault.name, fault.system), usual) for fault in faults)
