@@ -19,7 +19,9 @@ from tests.faults.meter import DISTURBED, Meter, adopt_orphans, left_s
 from tests.faults.scenarios import every_fault
 from tests.faults.shims import NoCompiler
 
-RESULTS = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "results" / "faults.json"
+ROOT = Path(__file__).resolve().parent.parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
+DOCS = ROOT / "docs" / "guarantees.md"
 _TOLD_TO_STOP = 143
 
 
@@ -27,8 +29,10 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.json is None and not options.small:
         options.json = RESULTS
-    if options.markdown:
+    if options.markdown or options.docs:
         print(sheet.markdown(options.json or RESULTS))
+        if options.docs:
+            sheet.put_into(DOCS, options.json or RESULTS)
         return 0
     chosen = _chosen(options.faults, options.system)
     if not chosen:
@@ -59,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, help=f"where the lines go, each as soon as it is known; default {RESULTS.name} of the benchmarks"
     )
     parser.add_argument("--markdown", action="store_true", help="inject nothing; print the saved lines as a table")
+    parser.add_argument("--docs", action="store_true", help=f"the same, and put the table into docs/{DOCS.name}")
     parser.add_argument("--folder", type=Path, help="where to work: a real disk, or the figures of `always` flatter")
     return parser
 

@@ -16,6 +16,8 @@ from tests.faults.meter import DISTURBED
 
 _NUMBERS = ("accepted", "terminal", "lost", "views", "extra", "recover_s", "unexpected")
 _LEAST_WIDTH = 160
+_TABLE_BEGINS = "<!-- score sheet: python -m tests.faults --docs -->"
+_TABLE_ENDS = "<!-- end -->"
 _PASSED = "[green]passed[/]"
 _FAILED = "[red]fell short[/]"
 
@@ -72,6 +74,13 @@ def markdown(path: Path) -> str:
         short = "" if row["passed"] else f". **Fell short**: {len(row['complaints'])} limits missed"
         lines.append([row["fault"], row["system"], *numbers, told(row) + short])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def put_into(docs: Path, path: Path) -> None:
+    """Replace the table in the page of guarantees by the saved lines."""
+    head, mark, rest = docs.read_text().partition(f"{_TABLE_BEGINS}\n")
+    _, end, tail = rest.partition(f"\n{_TABLE_ENDS}")
+    docs.write_text(f"{head}{mark}\n{markdown(path)}\n{end}{tail}")
 
 
 def _cells(verdict: Verdict) -> list[str]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.faults.checker import judge
+from tests.faults import sheet
+from tests.faults.__main__ import DOCS, RESULTS
+from tests.faults.catalogue import FAULTS
+from tests.faults.checker import Verdict, judge
 from tests.faults.driver import order
 from tests.faults.echo import Log, digest
 from tests.faults.executions import Executions
 from tests.faults.ledger import Entry, Ledger, View
+from tests.faults.meter import left_s
 from tests.faults.proxy import Proxy
+from tests.faults.scenarios import every_fault
 
 DONE = View("succeeded", True, "d")
 
@@ -111,3 +119,50 @@ def _passes(link: Proxy, server: socket.socket) -> bool:
         with closing(server.accept()[0]) as there:
             there.sendall(there.recv(4).upper())
         return client.recv(4) == b"PING"
+
+
+def test_a_line_is_saved_beside_those_of_other_faults_and_says_when_others_used_the_machine(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    plain = Verdict("F1", "penstock", 8, 8, 0, 0, 1, 0.5, 0, took_s=4.0, others=0.02)
+    sheet.save([plain], path)
+    sheet.save([replace(plain, fault="F2", took_s=300.0, others=0.4, passed=False, complaints=("stuck",))], path)
+    first, second = sheet.markdown(path).splitlines()[2:]
+    assert first.endswith("| kill -9 of the child in mid-batch |")
+    assert second.endswith("**disturbed**: others took 40% of the machine. **Fell short**: 1 limits missed |")
+    assert sheet.took_s(path) == {("F1", "penstock"): 4.0, ("F2", "penstock"): 300.0}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_page_of_guarantees_shows_the_saved_lines(tmp_path: Path) -> None:
+    page = tmp_path / "guarantees.md"
+    page.write_text(DOCS.read_text())
+    sheet.put_into(page, RESULTS)
+    assert page.read_text() == DOCS.read_text(), "run `python -m tests.faults --docs`"
+
+
+def test_the_time_left_is_that_of_the_last_run_and_the_usual_one_for_what_is_new() -> None:
+    assert every_fault()
+    faults = [FAULTS["F1", "penstock"], FAULTS["F2", "penstock"]]
+    assert left_s(faults, {}, 1) is None
+    assert left_s(faults, {("F1", "penstock"): 4.0, ("F3", "penstock"): 8.0}, 2) == 2 * (4.0 + 6.0)
+
+
+ORPHANED = """
+import os, subprocess, sys, time
+from tests.faults.meter import Meter, adopt_orphans
+adopt_orphans()
+meter = Meter()
+busy = "import time\\nwhile time.process_time() < 0.5: pass"
+parent = subprocess.Popen(["sh", "-c", '"$0" -c "$1" & echo; wait', sys.executable, busy], stdout=subprocess.PIPE)
+parent.stdout.readline()
+parent.kill()
+parent.wait()
+while sum(os.times()[2:4]) < 0.4:
+    meter.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the one who asked for them")
+def test_the_time_of_a_process_whose_parent_was_killed_is_not_taken_for_that_of_others() -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHANED], timeout=20.0, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
