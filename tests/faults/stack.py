@@ -97,6 +97,10 @@ class Stack:
             found: Any = client.hgetall(f"ps:{{{MODEL}}}:counters")
         return {name.decode(): int(value) for name, value in found.items()}
 
+    def blobs(self) -> list[str]:
+        """The files of payloads; the mark that says whose folder it is does not count."""
+        return [str(path) for path in (self.folder / "state" / "blobs").glob("[0-9a-f][0-9a-f]/*")]
+
     def logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-4_000:] for path in sorted(self.folder.glob("*.log")))
 

@@ -82,7 +82,6 @@ def retention_over(setting: Setting) -> Verdict:
         status = eventually(lambda: (found := stack.face.ask("GET", path).status) != 200 and found, timeout_s=ttl_s + 5.0)
         eventually(lambda: not stack.dump().jobs, timeout_s=5.0)
         torn = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
-        blobs = stack.folder / "state" / "blobs"
-        eventually(lambda: not [path for path in blobs.rglob("*") if path.is_file()], timeout_s=5.0)
+        eventually(lambda: not stack.blobs(), timeout_s=5.0)
         complaints = [] if (before, status, torn) == ({200}, 410, {410}) else [f"answered {before}, then {status}, then {torn}"]
         return judge("F36", "penstock", stack.driver.ledger, stack.executions, dump=stack.dump(), complaints=complaints)

@@ -106,7 +106,7 @@ def blob_disk_full(setting: Setting) -> Verdict:
         complaints = _refused_well(answer)
         waiting = stack.driver.submit_all(echoes(3, pad=_LARGE))
         time.sleep(2.0)
-        complaints += [f"{path} is a torn blob" for path in _blobs(stack)]
+        complaints += [f"{path} is a torn blob" for path in stack.blobs()]
         _limit(stack, UNLIMITED)
         hit = healed_now(stack)
         complaints += [] if waiting else ["nothing was accepted"]
@@ -118,7 +118,3 @@ def _limit(stack: Stack, size: int) -> None:
     """No file that the gateway or the worker itself writes may grow past `size`."""
     for group in (stack.gateway, stack.workers[0]):
         resource.prlimit(group.pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))
-
-
-def _blobs(stack: Stack) -> list[str]:
-    return [str(path) for path in (stack.folder / "state" / "blobs").rglob("*") if path.is_file()]
