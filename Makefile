@@ -42,7 +42,7 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 	$(BIN)/python -m penstock.benchmarks.main_path $(BENCH_ARGS)
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
-	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)
 
 compose-test: $(VENV)/.installed-test ## build the images, run the containers, load them and kill parts (needs Docker; DOCKER=docker)
 	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose $(PYTEST_ARGS)

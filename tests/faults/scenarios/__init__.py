@@ -20,5 +20,5 @@ MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, l
 
 
 def every_fault() -> list[Fault]:
-    """All of them, in the order of their numbers, penstock before its peer."""
-    return sorted(FAULTS.values(), key=lambda fault: (fault.number, fault.system != "penstock", fault.name))
+    """All of them: penstock's in the order of their numbers, then its peer's."""
+    return sorted(FAULTS.values(), key=lambda fault: (fault.system != "penstock", fault.number, fault.name))

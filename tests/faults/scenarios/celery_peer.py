@@ -16,15 +16,21 @@ from tests.faults.scenarios.links import RUN_S, break_links, breaks, progress_s
 from tests.faults.steps import Hit, with_recovery
 from tests.faults.storm import Storm, in_words
 
-# Twice the longest redelivery that was seen; what has not come back by then counts as lost.
-PATIENCE_S = 200.0
+# More than the longest redelivery that was seen, 104 s: when for so long nothing has ended, what is still out counts as lost.
+PATIENCE_S = 120.0
+_LOOK_S = 10.0
 
 
 def conclude(
     stack: CeleryStack, name: str, hit: Hit | None = None, *, notes: str = "", complaints: Iterable[str] = ()
 ) -> Verdict:
     entries = stack.driver.ledger.accepted()
-    stack.driver.await_ends(entries, within_s=PATIENCE_S)
+    quiet_s = 0.0
+    while quiet_s < PATIENCE_S:
+        before = len(stack.driver.ledger.waiting())
+        if stack.driver.await_ends(entries, within_s=_LOOK_S):
+            break
+        quiet_s = quiet_s + _LOOK_S if len(stack.driver.ledger.waiting()) == before else 0.0
     stack.driver.look_again()
     recover_s = recovery_s(entries, hit.nonces, hit.at) if hit else None
     return judge(name, CELERY, stack.driver.ledger, stack.executions, recover_s=recover_s, notes=notes, complaints=complaints)
