@@ -218,8 +218,7 @@ class QueueStats:
     """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9).
 
     `solo` (suspects) are served before or between those of band 0, and their age counts there. An age is exact up to 256
-    waiting in a line, and if all of it have equal deadlines; in a longer line of mixed ones it is that of the oldest in a sample
-    of 256.
+    waiting in a line, and if all of it have equal deadlines; in a longer line of mixed ones it is that of the oldest of 256.
     `open`: jobs that have not ended, by owner; those of nobody are not counted.
     """
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.faults import sheet
 from tests.faults.catalogue import CELERY, PENSTOCK, Fault, Setting
 from tests.faults.checker import Verdict
-from tests.faults.meter import DISTURBED, Meter, adopt_orphans, left_s
+from tests.faults.meter import DISTURBED, USUAL_S, Meter, adopt_orphans, expected_s
 from tests.faults.scenarios import every_fault
 from tests.faults.shims import NoCompiler
 
@@ -46,13 +46,15 @@ def main(argv: Sequence[str]) -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="penstock-faults-", dir=options.folder))
     adopt_orphans()
-    verdicts = _run_all(chosen, folder, options)
+    verdicts, left_out = _run_all(chosen, folder, options)
     sheet.show(verdicts, missing=not options.faults)
     if all(verdict.passed for verdict in verdicts):
         shutil.rmtree(folder)
     else:
         print(f"ledgers, execution logs and the logs of all processes: {folder}", file=sys.stderr)
-    return 0 if _enough(chosen, verdicts) else 1
+    # Plain Celery may fall short, and may be left out.
+    whole = PENSTOCK not in {fault.system for fault in left_out}
+    return 0 if whole and all(verdict.passed for verdict in verdicts if verdict.system == PENSTOCK) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,23 +82,23 @@ def _chosen(names: Sequence[str], system: str | None) -> list[Fault]:
     ]
 
 
-def _run_all(chosen: Sequence[Fault], folder: Path, options: argparse.Namespace) -> list[Verdict]:
-    """Every line is saved as soon as it is known: a run that is ended early has not run for nothing."""
+def _run_all(chosen: Sequence[Fault], folder: Path, options: argparse.Namespace) -> tuple[list[Verdict], list[Fault]]:
+    """The verdicts, and what was left out for want of time.
+
+    Every line is saved as soon as it is known: a run that is ended early has not run for nothing.
+    """
     verdicts: list[Verdict] = []
+    left_out: list[Fault] = []
     until = time.monotonic() + 60.0 * options.within
-    took_s = sheet.took_s(options.json or RESULTS) if not options.small else {}
+    took_s = {} if options.small else {**USUAL_S, **sheet.took_s(options.json or RESULTS)}
     for number, fault in enumerate(chosen, start=1):
-        rest_s = left_s(chosen[number - 1 :], took_s, options.seeds)
-        own_s = left_s([fault], took_s, options.seeds) or 0.0
+        own_s = options.seeds * expected_s([fault], took_s)
         if time.monotonic() + own_s > until:
-            print(
-                f"{fault.name} ({fault.system}): left out, it takes about {own_s:.0f} s; its saved line stays", file=sys.stderr
-            )
+            _tell(f"{fault.name} ({fault.system}): left out, it takes about {own_s:.0f} s; its saved line stays")
+            left_out.append(fault)
             continue
-        left = "" if rest_s is None else f", about {max(1, round(rest_s / 60))} min left"
-        print(
-            f"[{number} of {len(chosen)}{left}] {fault.name} ({fault.system}): {fault.title} ...", file=sys.stderr, flush=True
-        )
+        rest_s = min(until - time.monotonic(), options.seeds * expected_s(chosen[number - 1 :], took_s))
+        _tell(f"[{number} of {len(chosen)}, about {rest_s / 60:.0f} min left] {fault.name} ({fault.system}): {fault.title} ...")
         for seed in range(options.seeds):
             found = _run(fault, folder, options, seed + 1)
             if found is None:
@@ -106,12 +108,16 @@ def _run_all(chosen: Sequence[Fault], folder: Path, options: argparse.Namespace)
             took_s[fault.name, fault.system] = found.took_s
             if options.json:
                 sheet.save(_worst_of(verdicts), options.json)
-    return verdicts
+    return verdicts, left_out
 
 
 def _say(verdict: Verdict) -> None:
     beside = f", others took {verdict.others:.0%} of the machine" if verdict.others > DISTURBED else ""
-    print(f"    {'passed' if verdict.passed else 'FELL SHORT'} in {verdict.took_s:g} s{beside}", file=sys.stderr, flush=True)
+    _tell(f"    {'passed' if verdict.passed else 'FELL SHORT'} in {verdict.took_s:g} s{beside}")
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _run(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> Verdict | None:
