@@ -118,7 +118,7 @@ class LeftOut:
 class Job:
     """What the store knows of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
 
-    `queued_behind`: jobs of its owner that stood before it as it was stored. `tries`: its attempts in order, the first and the last few.
+    `queued_behind`: jobs of its owner before it as it was stored. `tries`: its attempts in order, the first and the last few.
     `trace`: the W3C `traceparent` it came with, and behind a space the `tracestate`; empty without one.
     """
 

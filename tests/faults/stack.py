@@ -120,6 +120,7 @@ class Stack:
             "PENSTOCK_WORKER__LEASE_S": str(self.plan.lease_s),
             "PENSTOCK_WORKER__BEAT_S": str(self.plan.beat_s),
             "PENSTOCK_WORKER__GRACE_S": str(self.plan.grace_s),
+            "PENSTOCK_WORKER__MODEL_DIR": SOURCE.rpartition("/")[0],
             "PENSTOCK_MODELS": json.dumps({MODEL: self._table()}),
             "PENSTOCK_DIE_WITH_PARENT": "1",
             **settings,

@@ -1,8 +1,10 @@
-"""What a word of the interface means under stress: one key one job, one winner of a race, gone after its time: F34 to F36."""
+"""What a word of the interface means under stress: one key one job, one winner of a race, gone after its time: F34 to F37."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.eventually import eventually
@@ -10,6 +12,7 @@ from tests.faults.catalogue import Setting, fault
 from tests.faults.checker import Verdict, judge
 from tests.faults.driver import order
 from tests.faults.echo import digest
+from tests.faults.flow import Flow
 from tests.faults.ledger import Entry
 from tests.faults.stack import Plan, Stack, bare_stack, whole_stack
 from tests.faults.steps import await_running, conclude, echoes
@@ -85,3 +88,37 @@ def retention_over(setting: Setting) -> Verdict:
         eventually(lambda: not stack.blobs(), timeout_s=5.0)
         complaints = [] if (before, status, torn) == ({200}, 410, {410}) else [f"answered {before}, then {status}, then {torn}"]
         return judge("F36", "penstock", stack.driver.ledger, stack.executions, dump=stack.dump(), complaints=complaints)
+
+
+@fault("F37", "under load a new version is loaded, takes over and the old one goes; in the middle a worker is killed")
+def version_changed(setting: Setting) -> Verdict:
+    with whole_stack(Plan(workers=2, beat_s=1.0), setting.folder) as stack:
+        flow = Flow(stack.driver, per_second=setting.count(20, 60))
+        with stack.driver.watching(), flow.running():
+            complaints = _change(stack, "POST", "versions", {"version": "2", "source": "echo.py:Echo"}, 202)
+            eventually(lambda: _slots(stack)["2"], timeout_s=30.0)
+            complaints += _change(stack, "PUT", "default", {"version": "2"}, 200)
+            complaints += _change(stack, "DELETE", "versions/1", None, 202)
+            stack.workers[0].kill()
+            stack.workers[0].start()
+            eventually(lambda: not _slots(stack)["1"] and _slots(stack)["2"], timeout_s=60.0)
+            time.sleep(1.0)
+        entries = stack.driver.ledger.accepted()
+        stack.driver.await_ends(entries, within_s=30.0)
+        ran = Counter(stack.face.ask("GET", f"/v1/jobs/{entry.job}").json()["version"] for entry in entries)
+        complaints += [f"ran by version {dict(ran)}"] if ran.keys() != {"1", "2"} else []
+        gone = stack.face.ask("POST", "/v1/models/echo/versions/1/jobs", b"{}", {"content-type": "application/json"}).status
+        complaints += [f"the removed version is answered {gone}"] if gone != 404 else []
+        return conclude(stack, "F37", notes=f"{ran['1']} jobs by the old version, {ran['2']} by the new", complaints=complaints)
+
+
+def _change(stack: Stack, method: str, what: str, body: dict[str, str] | None, status: int) -> list[str]:
+    told = json.dumps(body).encode() if body else b""
+    answer = stack.face.ask(method, f"/v1/models/echo/{what}", told, {"content-type": "application/json"})
+    return [] if answer.status == status else [f"{method} {what} is answered {answer.status} {answer.body[:200]!r}"]
+
+
+def _slots(stack: Stack) -> Counter[str]:
+    """Ready slots per version."""
+    versions = stack.face.ask("GET", "/v1/models/echo").json()["versions"]
+    return Counter({name: version.get("ready_slots", 0) for name, version in versions.items()})
