@@ -22,6 +22,8 @@ Mode = Literal["RGB", "L"]
 Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP"]
 
 MAX_PIXELS = 50_000_000
+# Decoders and resizers keep whole rows and columns: a strip of few pixels and a million wide is no image for a model.
+MAX_SIDE = 16_384
 # From here on Pillow refuses by itself (twice its Image.MAX_IMAGE_PIXELS).
 PILLOW_MAX_PIXELS = 178_956_970
 # EXIF orientations that lie on their side.
@@ -97,6 +99,8 @@ def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], Placement]:
 def _check_size(width: int, height: int, frame: Frame) -> None:
     if width * height > frame.max_pixels:
         raise InvalidInput(f"the image has {width} x {height} pixels; the limit is {frame.max_pixels}")
+    if max(width, height) > MAX_SIDE:
+        raise InvalidInput(f"the image has {width} x {height} pixels; the limit per side is {MAX_SIDE}")
 
 
 def _placed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], Placement]:

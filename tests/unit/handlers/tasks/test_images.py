@@ -139,6 +139,12 @@ def test_the_pixel_cap_is_the_frames() -> None:
         framed(plain(RED), Frame(8, 8, max_pixels=63))
 
 
+@pytest.mark.parametrize("size", [(16_385, 1), (1, 16_385)])
+def test_a_strip_that_is_too_long_is_refused_however_few_its_pixels(size: tuple[int, int]) -> None:
+    with pytest.raises(InvalidInput, match="the limit per side is 16384"):
+        framed(header_only_png(*size), Frame(8, 8))
+
+
 @pytest.mark.parametrize("data", [b"", b"hello", b"GIF89a" + b"\0" * 40, header_only_png(8, 8), plain(RED)[:50]])
 def test_a_broken_or_unwanted_file_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput, match="not an image that can be read as JPEG or PNG or WEBP"):
