@@ -129,7 +129,8 @@ def checked_source(source: Any) -> str:
     """
     text = source if isinstance(source, str) else ""
     path = PurePosixPath(text.partition(".py:")[0] + (".py" if ".py:" in text else ""))
-    if not text or "\\" in text or "\0" in text or path.is_absolute() or ".." in path.parts or not path.suffix:
+    foreign = any(mark in text for mark in ("\\", "\0", "://"))
+    if not text or foreign or path.is_absolute() or ".." in path.parts or not path.suffix:
         raise _invalid("/source", "must be the relative path of a model file below worker.model_dir, such as square/2.py")
     return text
 

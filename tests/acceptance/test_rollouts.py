@@ -133,7 +133,10 @@ def test_a_version_that_cannot_be_loaded_says_why_and_never_becomes_the_default(
         assert client.submit("echo", 1).result(20.0) == "version 1"
 
 
-@pytest.mark.parametrize("source", ["../one.py", "/etc/passwd", "os:system", "", "a\0.py", "folder"])
+@pytest.mark.parametrize(
+    "source",
+    ["../one.py", "/etc/passwd", "os:system", "", "a\0.py", "folder", "http://127.0.0.1:1/model.py", "file:///etc/passwd.py"],
+)
 def test_only_files_below_the_folder_of_models_can_be_named(fresh_redis: str, folder: Path, source: str) -> None:
     with (
         gateway_process(fresh_redis, folder, models={"echo": {"source": "one.py"}}) as http,
