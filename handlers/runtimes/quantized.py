@@ -59,7 +59,7 @@ def _made(model: Path | bytes) -> bytes:
 
 
 def _forget_weight_shapes(graph: Any) -> None:
-    """torch's exporter notes the shapes of weights again, and the quantiser, which transposes some, leaves the note as it was."""
+    """torch's exporter notes the shapes of weights again, which is wrong once the quantiser has transposed one."""
     weights = {weight.name for weight in graph.initializer}
     kept = [value for value in graph.value_info if value.name not in weights]
     del graph.value_info[:]
