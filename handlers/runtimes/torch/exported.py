@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
 from penstock.handlers.runtimes.torch.archive import FileKind
-from penstock.handlers.runtimes.torch.batches import BatchSizes
 from penstock.handlers.runtimes.torch.declared import ELEMENTS
 from penstock.handlers.runtimes.torch.files import unreadable
 from penstock.handlers.runtimes.torch.program import Program

@@ -59,10 +59,19 @@ def test_batches_are_padded_to_buckets_and_cut_back(tmp_path: Path) -> None:
     assert (bucketed.padding_ratio, plain.padding_ratio) == (3 / 8, 0.0)
 
 
-def test_a_batch_fixed_at_one_is_not_padded(tmp_path: Path) -> None:
-    runtime = opened(perceptron(batch=1), tmp_path, batch_buckets=(4,))
+def test_a_batch_fixed_at_one_takes_no_buckets(tmp_path: Path) -> None:
+    runtime = opened(perceptron(batch=1), tmp_path)
     assert not runtime.stacks
     assert runtime.run(rows(1))["y"].shape == (1, 64)
+    with pytest.raises(HandlerLoadError, match="the model takes 1 rows at a time, not 4"):
+        opened(perceptron(batch=1), tmp_path, batch_buckets=(4,))
+
+
+def test_a_batch_fixed_at_four_is_filled_up_and_larger_ones_run_in_parts(tmp_path: Path) -> None:
+    runtime, free = opened(perceptron(batch=4), tmp_path), opened(perceptron(), tmp_path)
+    np.testing.assert_allclose(runtime.run(rows(6))["y"], free.run(rows(6))["y"], rtol=1e-5, atol=1e-6)
+    assert runtime.padding_ratio == 2 / 8
+    assert runtime.stacks
 
 
 def test_axes_with_names_are_free(tmp_path: Path) -> None:
