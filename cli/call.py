@@ -15,12 +15,16 @@ from penstock.cli import exits
 from penstock.cli.connect import JsonOption, KeyOption, TimeoutOption, UrlOption, connected
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.client import protocol
+from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client, JobHandle
 from penstock.client.views import JobView
 from penstock.errors import PenstockError
 from penstock.job import Priority
 
 app = typer.Typer(add_completion=False)
+
+# Most answers are there sooner; whoever waits longer wants to know for what.
+_USUAL_WAIT_S = 2.0
 
 
 @app.command()
@@ -49,7 +53,7 @@ def call(
         handle = client.submit(model, value, version=version, content_type=media_type, priority=priority, deadline_s=deadline_s)
         if no_wait:
             return _show_accepted(handle, as_json=as_json)
-        return _show(client, handle, _awaited(handle, timeout_s), raw=raw, as_json=as_json)
+        return _show(client, handle, _awaited(client, handle, timeout_s), raw=raw, as_json=as_json)
 
 
 def read_input(text: str, content_type: str | None) -> tuple[Any, str | None]:
@@ -79,12 +83,31 @@ def _typed(content: bytes, content_type: str | None) -> tuple[bytes, str]:
     return content, content_type or protocol.JSON
 
 
-def _awaited(handle: JobHandle, timeout_s: float | None) -> Any:
+def _awaited(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
     try:
-        return handle.result(timeout_s)
+        return _patiently(client, handle, timeout_s)
     except KeyboardInterrupt:
         print_faint(f"job {handle.id} goes on: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")
         raise typer.Exit(exits.INTERRUPTED) from None
+
+
+def _patiently(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
+    """The output; who waits longer than usual for a model that does not run is told why."""
+    if timeout_s is not None and timeout_s <= _USUAL_WAIT_S:
+        return handle.result(timeout_s)
+    with suppress(WaitTimeout):
+        return handle.result(_USUAL_WAIT_S)
+    if why := _unready(client, handle.view):
+        print_faint(f"the job waits: {handle.view.model} {why}")
+    return handle.result(None if timeout_s is None else timeout_s - _USUAL_WAIT_S)
+
+
+def _unready(client: Client, job: JobView) -> str:
+    # A remark only: the job is accepted, whatever comes of this call.
+    with suppress(PenstockError):
+        versions = client.model(job.model).get("versions") or {}
+        return str((versions.get(job.version) or {}).get("why") or "")
+    return ""
 
 
 def _show_accepted(handle: JobHandle, *, as_json: bool) -> None:

@@ -94,7 +94,7 @@ def pinning(settings: Settings, machine: Machine) -> Finding:
     slots = len(found.places())
     pinned_slots = sum(bool(pin.cores) for _, pin in found.places())
     text = f"{pinned_slots} of {slots} slots are pinned" if slots else "no model, no slots"
-    return Finding("pinning", Level.OK, " ".join([text, *found.advice]))
+    return Finding("pinning", Level.OK, "; ".join([text, *found.advice]))
 
 
 def store(settings: Settings) -> Finding:
@@ -162,7 +162,7 @@ def models(settings: Settings) -> Finding:
 def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Finding:
     """Whether what the declared model files run on is installed here."""
     lacking = {
-        f"{spec.name} {spec.version}": missing_extras(spec.source, spec.device, spec.runtime, installed)
+        f"{spec.name} {spec.version}": missing_extras(spec.source, spec.device, spec.runtime, installed, task=spec.task)
         for spec in settings.specs()
     }
     missing = sorted({extra for extras in lacking.values() for extra in extras})

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
-from penstock.cli.display import print_json, print_table
+from penstock.cli.display import print_faint, print_json, print_table
 
 app = typer.Typer(add_completion=False)
 
@@ -23,6 +23,8 @@ def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOpti
     elif found:
         columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES", "LOADED", "FIRST CALL")
         print_table(columns, [row for worker in found for row in _rows(worker)])
+        for line in dict.fromkeys(line for worker in found for line in _faults(worker)):
+            print_faint(line)
     else:
         typer.echo("no worker is alive; start one with `penstock worker`, or all with `penstock up`", err=True)
 
@@ -34,6 +36,12 @@ def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
         (*who, *(_cell(slot.get(name)) for name in ("model", "version", "state", "device", "cores")), *_start_of(slot))
         for slot in slots
     ]
+
+
+def _faults(worker: dict[str, Any]) -> list[str]:
+    """Why slots do not run their model; several slots of one model usually say the same."""
+    slots = [slot for slot in worker.get("slots") or [] if slot.get("error")]
+    return [f"{slot.get('model')} {slot.get('version')} {slot.get('state')}: {slot['error']}" for slot in slots]
 
 
 def _start_of(slot: dict[str, Any]) -> tuple[str, str]:

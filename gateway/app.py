@@ -119,20 +119,22 @@ class Gateway:
             lifetime=lifetime,
         )
         self._predict, self._explain = answer_now(), answer_now(route="explanations")
-        holds = Holds()
-        self._routers = [
-            JobReads(
-                store, registry=self.registry, results=results, lifetime=lifetime, holds=holds, job_log=JobLog(options.log_jobs)
-            ).router(),
-            JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
-            Rollouts(store, self.registry).router(),
-            QueueReads(store, registry=self.registry).router(),
-            Health(store, registry=self.registry, lifetime=lifetime).router(),
-            *([scrape_router(self.scrape)] if options.metrics else []),
-        ]
+        self._routers = self._slow_routes(results)
         self.api = self._build_api()
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
+
+    def _slow_routes(self, results: Results) -> list[APIRouter]:
+        store, options, registry, lifetime, holds = self._store, self._options, self.registry, self._lifetime, Holds()
+        job_log = JobLog(options.log_jobs)
+        return [
+            JobReads(store, registry=registry, results=results, lifetime=lifetime, holds=holds, job_log=job_log).router(),
+            JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
+            Rollouts(store, registry).router(),
+            QueueReads(store, registry=registry).router(),
+            Health(store, registry=registry, lifetime=lifetime).router(),
+            *([scrape_router(self.scrape)] if options.metrics else []),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import jsonschema_rs
@@ -22,6 +23,8 @@ from penstock.gateway.negotiation import JSON, OCTETS
 WHOLE_PARSE_BYTES = 256 * 1024
 MAX_VALUES = 500_000
 MAX_TOLD_ERRORS = 10
+MAX_TOLD_CHARS = 200
+MAX_TOLD_FORMS = 4
 MAX_PARTS = 16
 MAX_PART_HEADER_BYTES = 4 * 1024
 # Possessive, and content with a string that never ends: linear on any bytes.
@@ -107,12 +110,30 @@ def check_schema(value: Any, validator: jsonschema_rs.Validator) -> None:
     """Raises `InvalidInput` with a JSON Pointer per fault, at most ten."""
     if validator.is_valid(value):
         return
-    errors = []
-    for fault in validator.iter_errors(value):
-        errors.append({"pointer": json_pointer(fault.instance_path), "detail": fault.message[:200]})
-        if len(errors) == MAX_TOLD_ERRORS:
-            break
-    raise InvalidInput("The input does not fit the model's schema", errors=errors)
+    faults = islice((told for fault in validator.iter_errors(value) for told in _told(fault)), MAX_TOLD_ERRORS)
+    raise InvalidInput("The input does not fit the model's schema", errors=list(faults))
+
+
+def _told(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
+    """The fault; of a choice between forms those of the form that was meant, or else that it is none of them."""
+    forms: list[list[jsonschema_rs.ValidationError]] = getattr(fault.kind, "context", None) or []
+    meant = next((form for form in forms if not any(_of_another_type(own, fault) for own in form)), None)
+    if meant is not None:
+        for own in meant:
+            yield from _told(own)
+        return
+    types = dict.fromkeys(own.message for form in forms for own in form if _of_another_type(own, fault))
+    words = ", or ".join(_shortened(message) for message in [*types][:MAX_TOLD_FORMS] or [fault.message])
+    yield {"pointer": json_pointer(fault.instance_path), "detail": words}
+
+
+def _of_another_type(own: jsonschema_rs.ValidationError, whole: jsonschema_rs.ValidationError) -> bool:
+    return own.kind.name == "type" and own.instance_path == whole.instance_path
+
+
+def _shortened(message: str) -> str:
+    """Both ends: a message begins with the value and ends with the rule."""
+    return message if len(message) <= MAX_TOLD_CHARS else f"{message[:60]} ... {message[-(MAX_TOLD_CHARS - 65) :]}"
 
 
 def check_large(body: bytes, validator: jsonschema_rs.Validator) -> None:

@@ -139,7 +139,8 @@ def _check_table(table: dict[str, Any]) -> None:
     try:
         checked_version(table)
     except ConfigError as error:
-        raise InvalidInput(error.message, errors=[{"pointer": "", "detail": fault} for fault in error.faults]) from None
+        faults = [{"pointer": "", "detail": fault} for fault in error.faults]
+        raise InvalidInput("the settings of this version cannot be used", errors=faults) from None
 
 
 def _name(given: Any, what: str) -> str:

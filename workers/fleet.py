@@ -92,17 +92,20 @@ class Fleet:
         worker = settings.worker
         beat = Beat(self._beat_store, self._living, lease_s=worker.lease_s, announce=self._announce)
         self._swept = set(settings.models)
-        sweeper = Sweeper(
+        sweeper = self._new_sweeper()
+        self._beat = Rounds("beat", worker.beat_s, upkeep.watched("beat", beat.once), on_failure=BEAT_MISSED)
+        self._sweeper = Rounds("sweeper", worker.sweep_s, upkeep.watched("sweep", sweeper.once), on_failure=SWEEP_MISSED)
+
+    def _new_sweeper(self) -> Sweeper:
+        return Sweeper(
             self._sweep_store,
             self._blobs,
             self._swept,
-            lease_s=worker.lease_s,
-            beat_s=worker.beat_s,
-            witness=upkeep,
+            lease_s=self._settings.worker.lease_s,
+            beat_s=self._settings.worker.beat_s,
+            witness=self._upkeep,
             changed=self._job_log.changed,
         )
-        self._beat = Rounds("beat", worker.beat_s, upkeep.watched("beat", beat.once), on_failure=BEAT_MISSED)
-        self._sweeper = Rounds("sweeper", worker.sweep_s, upkeep.watched("sweep", sweeper.once), on_failure=SWEEP_MISSED)
 
     @property
     def slots(self) -> list[Slot]:

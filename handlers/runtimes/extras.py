@@ -15,15 +15,20 @@ _BROUGHT_BY = {
     "onnx-quantize": ("onnx",),
     "tensorrt": ("tensorrt", "tensorrt-rtx", "tensorrt-cu12", "tensorrt-cu13"),
     "torch": ("torch",),
+    "images": ("pillow",),
+    "text": ("tokenizers",),
 }
 
 
-def missing_extras(source: str, device: str, options: RuntimeOptions, installed: Callable[[str], str | None]) -> list[str]:
+def missing_extras(
+    source: str, device: str, options: RuntimeOptions, installed: Callable[[str], str | None], *, task: str = ""
+) -> list[str]:
     """The extras to install before `source` can run; none for code, which says itself what it lacks when it is loaded.
 
     `installed` returns the version of a distribution, or None.
     """
-    return [extra for extra in _needed(source, device, options) if not any(map(installed, _BROUGHT_BY[extra]))]
+    needed = [*_needed(source, device, options), *_needed_by_task(task)]
+    return [extra for extra in needed if not any(map(installed, _BROUGHT_BY[extra]))]
 
 
 def _needed(source: str, device: str, options: RuntimeOptions) -> list[str]:
@@ -34,3 +39,9 @@ def _needed(source: str, device: str, options: RuntimeOptions) -> list[str]:
     extras = ["onnx" if device == "cpu" else "onnx-gpu"]
     extras += ["tensorrt"] if options.provider == "tensorrt" else []
     return extras + (["onnx-quantize"] if options.quantize == "int8" else [])
+
+
+def _needed_by_task(task: str) -> list[str]:
+    if not task:
+        return []
+    return ["text" if task.startswith("text-") else "images"]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
-from penstock.handlers.runtimes.buckets import Padding
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
 from penstock.handlers.runtimes.onnx_file import label
 from penstock.handlers.runtimes.onnx_providers import Provider, chosen
 from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, planned, session_options, spinning
+from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.runtime import Port, refuse_foreign
 
 if TYPE_CHECKING:
@@ -38,8 +40,9 @@ class OnnxRuntime:
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
         self.outputs = [output.name for output in session.get_outputs()]
-        self.stacks = all(given.shape[0] != 1 for given in session.get_inputs())
-        self._padding = Padding(buckets if self.stacks else ())
+        sizes = _batch_sizes({given.name: given.shape[0] for given in session.get_inputs()}).padded_to(buckets)
+        self.stacks = sizes.high != 1
+        self._padding = Padding(sizes)
 
     @property
     def padding_ratio(self) -> float:
@@ -187,13 +190,22 @@ def _verify(session: Any, provider: Provider, context: Context) -> None:
         log.warning("%s leaves these nodes of %s to the CPU: %s", first, context.model, told)
 
 
+def _batch_sizes(axes: Mapping[str, int | str | None]) -> BatchSizes:
+    fixed = {name: size for name, size in axes.items() if isinstance(size, int)}
+    if len(set(fixed.values())) > 1:
+        told = ", ".join(f"{name} {size}" for name, size in fixed.items())
+        raise HandlerLoadError(
+            f"the first axes of the ONNX model's inputs differ ({told}), and all must be the batch; "
+            "export the model again with a dynamic batch axis"
+        )
+    size = next(iter(fixed.values()), None)
+    return BatchSizes() if size is None else BatchSizes(size, size)
+
+
 def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
     element = kind.removeprefix("tensor(").removesuffix(")")
-    if not shape or not (isinstance(shape[0], str | None) or shape[0] == 1):
-        raise HandlerLoadError(
-            f"input {name} of the ONNX model has shape {shape}; its first axis must be the batch, free or 1. "
-            "Export the model again with a dynamic batch axis"
-        )
+    if not shape:
+        raise HandlerLoadError(f"input {name} of the ONNX model has no axis for the batch; export the model again with one")
     if element == "bfloat16":
         raise HandlerLoadError(
             f"input {name} of the ONNX model is bfloat16, which arrays cannot hold; export it with float inputs"

@@ -23,13 +23,11 @@ Profile = dict[str, Span]
 
 
 def batch_spans(buckets: Sequence[int], max_batch_size: int) -> list[tuple[int, int, int]]:
-    """Least, best and largest batch per profile: one for each bucket, because batches are padded to exactly these sizes; what
-    may come above the largest bucket gets one more. Without buckets a single one, best at full batches."""
+    """Least, best and largest batch per profile: one for each bucket, because batches are cut and padded to exactly these
+    sizes. Without buckets a single one, best at full batches."""
     if not buckets:
         return [(1, max_batch_size, max_batch_size)]
-    spans = [(bucket, bucket, bucket) for bucket in sorted(set(buckets))]
-    above = max(buckets) + 1
-    return [*spans, (above, max_batch_size, max_batch_size)] if above <= max_batch_size else spans
+    return [(bucket, bucket, bucket) for bucket in sorted(set(buckets))]
 
 
 def profiles(inputs: Mapping[str, Free], spans: Sequence[tuple[int, int, int]], shapes: Mapping[str, Any]) -> list[Profile]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes import onnx_file
@@ -38,7 +39,8 @@ def _made(model: Path | bytes) -> bytes:
     from onnxruntime.quantization import quantize_dynamic
 
     with TemporaryDirectory() as folder, _quiet():
-        source = onnx.load_from_string(model) if isinstance(model, bytes) else str(model)
+        source = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(str(model))
+        _forget_weight_shapes(source.graph)
         target = Path(folder) / "int8.onnx"
         try:
             quantize_dynamic(source, str(target), op_types_to_quantize=list(_OPERATORS))
@@ -54,6 +56,14 @@ def _made(model: Path | bytes) -> bytes:
             f'{onnx_file.label(model)} has no layer that int8 would help ({", ".join(_OPERATORS)}); set quantize = "off"'
         )
     return made
+
+
+def _forget_weight_shapes(graph: Any) -> None:
+    """torch's exporter notes the shapes of weights again, which is wrong once the quantiser has transposed one."""
+    weights = {weight.name for weight in graph.initializer}
+    kept = [value for value in graph.value_info if value.name not in weights]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
 
 
 @contextmanager

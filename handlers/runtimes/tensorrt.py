@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.handler import Context
 from penstock.handlers.runtimes import onnx_file
-from penstock.handlers.runtimes.buckets import Padding
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.cuda import Buffer, Device, gpu, open_device
 from penstock.handlers.runtimes.engine_cache import EngineCache, Gpu, cache_folder, engine_key, model_sha256
 from penstock.handlers.runtimes.onnx_file import label
+from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.profiles import batch_spans, profiles
 from penstock.handlers.runtimes.runtime import Port, refuse_foreign
 from penstock.handlers.runtimes.tensorrt_build import Recipe, build, checked_options, journal_of, version_of
@@ -43,9 +44,9 @@ class TensorRtRuntime:
         self.provider = f"TensorRT {trt.__version__}"
         self.inputs = [_port(trt, engine, name) for name in taken]
         self.outputs = [name for name in names if name not in taken]
-        most = max(most for _, most in self._spans)
-        self.stacks = most != 1
-        self._padding = Padding(_sizes(buckets, self._spans), most)
+        sizes = _sizes(buckets, self._spans)
+        self.stacks = sizes.high != 1
+        self._padding = Padding(sizes)
 
     @property
     def padding_ratio(self) -> float:
@@ -187,12 +188,13 @@ def _context(engine: Any, profile: int, device: Device) -> Any:
     return context
 
 
-def _sizes(buckets: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
-    """The sizes to pad to: the declared buckets that some profile takes, and where profiles leave gaps their own bounds."""
+def _sizes(buckets: Sequence[int], spans: Sequence[tuple[int, int]]) -> BatchSizes:
+    """The declared buckets that some profile takes; else every size, or the profiles' own bounds where they leave gaps."""
     fitting = {bucket for bucket in buckets if any(least <= bucket <= most for least, most in spans)}
-    largest = max(most for _, most in spans)
+    smallest, largest = min(least for least, _ in spans), max(most for _, most in spans)
     gaps = any(not any(least <= size <= most for least, most in spans) for size in range(1, largest + 1))
-    return sorted(fitting | ({size for span in spans for size in span} if gaps else set()))
+    bounds = {size for span in spans for size in span} if gaps else set()
+    return BatchSizes(smallest, largest, tuple(sorted(fitting or bounds)))
 
 
 def _port(trt: Any, engine: Any, name: str) -> Port:

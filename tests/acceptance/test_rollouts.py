@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli import call, workers
+from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound
 from tests.acceptance.gateway_process import gateway_process
@@ -133,6 +136,20 @@ def test_a_version_that_cannot_be_loaded_says_why_and_never_becomes_the_default(
         assert client.submit("echo", 1).result(20.0) == "version 1"
 
 
+def test_who_calls_a_version_that_cannot_be_loaded_is_told_why_on_the_command_line(fresh_redis: str, folder: Path) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "2", "broken.py")
+        eventually(lambda: "no such weights" in str(client.model("echo")["versions"]["2"].get("why")))
+        run = CliRunner()
+        called = run.invoke(call.app, ["echo", "1", "--version", "2", "--timeout", "2.1", "--url", client.base_url])
+        assert isinstance(called.exception, WaitTimeout)
+        assert "the job waits: echo could not be loaded" in called.stderr
+        assert "no such weights" in called.stderr
+        listed = run.invoke(workers.app, ["--url", client.base_url])
+        assert "echo 2 failed: " in listed.stderr
+        assert "no such weights" in listed.stderr
+
+
 @pytest.mark.parametrize(
     "source",
     ["../one.py", "/etc/passwd", "os:system", "", "a\0.py", "folder", "http://127.0.0.1:1/model.py", "file:///etc/passwd.py"],
@@ -144,8 +161,9 @@ def test_only_files_below_the_folder_of_models_can_be_named(fresh_redis: str, fo
     ):
         with pytest.raises(InvalidInput, match="relative path"):
             client.load_version("echo", "2", source)
-        with pytest.raises(InvalidInput, match="cannot be used"):
+        with pytest.raises(InvalidInput, match="cannot be used") as refused:
             client.load_version("echo", "2", "v2.py", settings={"max_batch_sise": 2})
+        assert refused.value.message.count("max_batch_sise: no such setting") == 1
 
 
 def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(fresh_redis: str, folder: Path) -> None:

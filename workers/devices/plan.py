@@ -17,6 +17,7 @@ from penstock.workers.devices.topology import ranges
 _SHARED = "shared"
 _CPU_GROUP = "cpu"
 _GIB = 1 << 30
+_Taken = Sequence[tuple[ModelSpec, Pin]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +48,39 @@ def unpinned(found: Plan) -> Plan:
     return replace(found, rows=rows)
 
 
-def one_more(spec: ModelSpec, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Pin:
+def one_more(spec: ModelSpec, machine: Machine, taken: _Taken) -> Pin:
     """A place for one further slot beside those `taken`: on cores that nobody has, else not pinned.
 
     Raises `ConfigError` when it wants a GPU and none has room.
     """
-    return _next_to(spec, _ledger(machine, taken).further(spec), machine, taken)
+    unit = _ledger(machine, taken).further(spec)
+    return (
+        _shared(spec, unit, taken)
+        or _on_free_cores(spec, unit, machine, taken, least=1)
+        or _anywhere(spec, unit, machine, taken)
+    )
 
 
-def beside(spec: ModelSpec, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> list[Pin]:
-    """The places of a version that comes later, beside those `taken`. Raises `ConfigError` as `plan` does."""
+def beside(spec: ModelSpec, machine: Machine, taken: _Taken) -> list[Pin]:
+    """The places of a version that comes later, beside those `taken`: on free cores, else on those of the version before.
+
+    The two divide their model's work while it moves from one to the other. Raises `ConfigError` as `plan` does.
+    """
     [units] = assign([spec], machine.gpus, ledger=_ledger(machine, taken))
     places = list(taken)
     for unit in units:
-        places.append((spec, _next_to(spec, unit, machine, places)))
+        pin = (
+            _shared(spec, unit, places)
+            or _on_free_cores(spec, unit, machine, places, least=spec.threads or _usual_threads(spec, places))
+            or _as_before(spec, unit, places)
+            or _on_free_cores(spec, unit, machine, places, least=1)
+            or _anywhere(spec, unit, machine, places)
+        )
+        places.append((spec, pin))
     return [pin for _, pin in places[len(taken) :]]
 
 
-def _ledger(machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Ledger:
+def _ledger(machine: Machine, taken: _Taken) -> Ledger:
     ledger = Ledger(machine.gpus)
     by_uuid = {unit.uuid: unit for unit in machine.gpus.units}
     for spec, pin in taken:
@@ -73,20 +89,43 @@ def _ledger(machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Ledger:
     return ledger
 
 
-def _next_to(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: Sequence[tuple[ModelSpec, Pin]]) -> Pin:
+def _shared(spec: ModelSpec, unit: Unit | None, taken: _Taken) -> Pin | None:
     uuid = unit.uuid if unit else ""
-    sharers = [pin for other, pin in taken if other.placement == spec.placement == _SHARED and pin.uuid == uuid]
-    if sharers and sharers[0].cores:
-        return replace(sharers[0], threads=spec.threads or sharers[0].threads)
+    sharers = (pin for other, pin in taken if other.placement == spec.placement == _SHARED and pin.uuid == uuid and pin.cores)
+    first = next(sharers, None)
+    return replace(first, threads=spec.threads or first.threads) if first else None
+
+
+def _on_free_cores(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: _Taken, *, least: int) -> Pin | None:
+    """On cores that nobody has, as many as it wants or fewer; a slot that is not pinned has them all."""
+    if not all(pin.cores for _, pin in taken):
+        return None
     used = frozenset(core for _, pin in taken for core in pin.cores)
-    usual = next((pin.threads for other, pin in taken if other.name == spec.name), 1)
-    return _pin(spec, unit, _free_seat(machine, unit, spec.threads, usual, used), machine)
-
-
-def _free_seat(machine: Machine, unit: Unit | None, threads: int | None, usual: int, used: frozenset[int]) -> Seat:
     node = unit.node if unit else None
-    tries = (seats(machine.topology, [Demand(fewer, node)], used=used)[0] for fewer in range(threads or usual, 0, -1))
-    return next((seat for seat in tries if seat.cores), Seat((), threads or 1))
+    wanted = range(spec.threads or _usual_threads(spec, taken), least - 1, -1)
+    tries = (seats(machine.topology, [Demand(fewer, node)], used=used)[0] for fewer in wanted)
+    seat = next((seat for seat in tries if seat.cores), None)
+    return _pin(spec, unit, seat, machine) if seat else None
+
+
+def _as_before(spec: ModelSpec, unit: Unit | None, taken: _Taken) -> Pin | None:
+    """Where a slot of another version of its model is, each of them once before any is taken twice."""
+    uuid = unit.uuid if unit else ""
+    followed = Counter(pin.cores for other, pin in taken if (other.name, other.version) == (spec.name, spec.version))
+    former = [pin for other, pin in taken if other.name == spec.name and other.version != spec.version and pin.uuid == uuid]
+    fitting = [pin for pin in former if pin.cores and spec.threads in (None, pin.threads)]
+    found = min(fitting, key=lambda pin: followed[pin.cores], default=None)
+    return replace(found, placement=spec.placement) if found else None
+
+
+def _anywhere(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: _Taken) -> Pin:
+    """Not pinned. Beside pinned slots it gets one thread, for each more would run on a core of somebody."""
+    usual = 1 if all(pin.cores for _, pin in taken) else _usual_threads(spec, taken)
+    return _pin(spec, unit, Seat((), spec.threads or usual), machine)
+
+
+def _usual_threads(spec: ModelSpec, taken: _Taken) -> int:
+    return next((pin.threads for other, pin in taken if other.name == spec.name), 1)
 
 
 def _demand(spec: ModelSpec, unit: Unit | None) -> Demand:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
-from penstock.handlers.runtimes.torch.batches import BatchSizes
 
 # The element types a model may ask for -> what callers send: numpy has no bfloat16, and nobody sends halves.
 ELEMENTS = {

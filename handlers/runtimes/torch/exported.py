@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
 from penstock.handlers.runtimes.torch.archive import FileKind
-from penstock.handlers.runtimes.torch.batches import BatchSizes
 from penstock.handlers.runtimes.torch.declared import ELEMENTS
+from penstock.handlers.runtimes.torch.files import unreadable
 from penstock.handlers.runtimes.torch.program import Program
 
 _WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -29,9 +30,7 @@ def read_exported(path: Path, device: Any) -> Program:
             exported = import_module("torch.export.passes").move_to_device_pass(exported, str(device))
     except Exception as error:
         # zipfile, json, pickle and torch raise here, each their own.
-        raise HandlerLoadError(
-            f"torch cannot load {path.name}: {_first_line(error)}; save it again with torch.export.save of this torch"
-        ) from error
+        raise unreadable(path, error, "save it again with torch.export.save of this torch") from error
     return _program(exported)
 
 
@@ -130,7 +129,3 @@ def _range(size: Any, ranges: dict[Any, Any]) -> tuple[int, int | None]:
     # torch notes 2 for every dimension that was not bounded, and means 0 or more.
     low = 1 if int(found.lower) <= 2 else int(found.lower)
     return low, int(found.upper) if found.upper.is_Integer else None
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]

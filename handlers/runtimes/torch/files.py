@@ -26,7 +26,7 @@ def read_package(path: Path, device: Any, context: Context) -> Program:
     try:
         module = import_module("torch._inductor").aoti_load_package(str(path), device_index=device.index or -1)
     except Exception as error:
-        raise _unreadable(path, error, "compile it again with this version of torch") from error
+        raise unreadable(path, error, "compile it again with this version of torch") from error
     return _program(FileKind.PACKAGE, module, lambda tensors: (tensors, {}), declared=declared)
 
 
@@ -71,7 +71,7 @@ def read_script(path: Path, device: Any, context: Context) -> Program:
             warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", DeprecationWarning)
             module = import_module("torch.jit").load(str(path), map_location=device)
     except (RuntimeError, ValueError) as error:
-        raise _unreadable(path, error, "save it again with torch.jit.save, or better with torch.export.save") from error
+        raise unreadable(path, error, "save it again with torch.jit.save, or better with torch.export.save") from error
     names = [port.name for port in declared.ports]
     parameters = [argument.name for argument in module.forward.schema.arguments]
     return _program(FileKind.SCRIPT, module.eval(), by_name(names, parameters), declared=declared)
@@ -120,7 +120,7 @@ def _safetensors(path: Path) -> Any:
         return load_file(path)
     except Exception as error:
         # safetensors' own error derives from Exception directly.
-        raise _unreadable(path, error, "save it again with safetensors.torch.save_file") from error
+        raise unreadable(path, error, "save it again with safetensors.torch.save_file") from error
 
 
 def _state_dict(path: Path) -> Any:
@@ -129,7 +129,7 @@ def _state_dict(path: Path) -> Any:
     except Exception as error:
         # torch raises pickle's, zipfile's, struct's and its own errors here.
         raise HandlerLoadError(
-            f"{path.name} is no TorchScript and holds more than weights, or cannot be read ({_first_line(error)}). "
+            f"{path.name} is no TorchScript and holds more than weights, or cannot be read ({_refused(error)}). "
             "A pickled module would run code when it is opened, so it is never loaded: save it with torch.export.save as "
             "model.pt2, or its state_dict() as .safetensors with options.model_class"
         ) from error
@@ -159,9 +159,17 @@ def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: Dec
     return Program(kind, module, arguments, declared.ports, declared.elements, declared.batch)
 
 
-def _unreadable(path: Path, error: Exception, advice: str) -> HandlerLoadError:
+def unreadable(path: Path, error: Exception, advice: str) -> HandlerLoadError:
+    """To be raised for a file that torch does not take; `advice` says how to make one that it does."""
     return HandlerLoadError(f"torch cannot load {path.name}: {_first_line(error)}; {advice}")
 
 
+def _refused(error: Exception) -> str:
+    """What torch did not want to read, without its advice to read it all the same."""
+    _, found, reason = str(error).partition("WeightsUnpickler error:")
+    return reason.strip().partition("\n")[0].partition(" by default.")[0] if found else _first_line(error)
+
+
 def _first_line(error: Exception) -> str:
+    """The error's class and the beginning of what it says: torch's go on for pages."""
     return f"{type(error).__name__}: {error}".partition("\n")[0][:300]

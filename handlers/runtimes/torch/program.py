@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
 from penstock.handlers.runtimes.torch.archive import FileKind
-from penstock.handlers.runtimes.torch.batches import BatchSizes
 
 # One tensor per port -> positional and named arguments of the module.
 Arguments = Callable[[Sequence[Any]], tuple[Sequence[Any], dict[str, Any]]]

@@ -133,3 +133,31 @@ def test_without_a_file_the_field_named_data_is_the_input() -> None:
 def test_a_form_without_a_readable_input_is_refused(body: bytes, media: str) -> None:
     with pytest.raises(BadRequest):
         multipart_input(body, media)
+
+
+NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
+OBJECT = {"type": "object", "properties": {"x": NUMBERS}, "required": ["x"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer", "words"),
+    [
+        ([1, 2], "", "[1,2] has less than 3 items"),
+        ([1, "a", 3], "/1", '"a" is not of type "number"'),
+        ({"x": [1]}, "/x", "[1] has less than 3 items"),
+        ({"y": 1}, "", "Additional properties are not allowed ('y' was unexpected)"),
+        ("a", "", '"a" is not of type "object", or "a" is not of type "array"'),
+    ],
+)
+def test_of_two_forms_the_one_that_was_meant_is_told(value: object, pointer: str, words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_schema(value, jsonschema_rs.validator_for({"anyOf": [OBJECT, NUMBERS]}))
+    assert {"pointer": pointer, "detail": words} in refused.value.errors
+
+
+def test_what_a_long_input_violates_is_still_told() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_schema([0.123] * 1_000, jsonschema_rs.validator_for(NUMBERS))
+    (fault,) = refused.value.errors
+    assert fault["detail"].endswith("has more than 3 items")
+    assert len(fault["detail"]) <= 200

@@ -30,3 +30,8 @@ def test_a_model_file_needs_the_extra_of_its_runtime(
 def test_any_package_that_brings_it_will_do() -> None:
     assert missing_extras("m.onnx", "cpu", RuntimeOptions(), {"onnxruntime-gpu": "1.31"}.get) == []
     assert missing_extras("m.onnx", "cuda", RuntimeOptions(), {"onnxruntime": "1.31"}.get) == ["onnx-gpu"]
+
+
+@pytest.mark.parametrize(("task", "extras"), [("", []), ("image-classification", ["images"]), ("text-embedding", ["text"])])
+def test_a_task_around_a_model_file_needs_what_reads_its_inputs(task: str, extras: list[str]) -> None:
+    assert missing_extras("m.pt2", "cpu", RuntimeOptions(), {"torch": "2.13"}.get, task=task) == extras

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
@@ -59,10 +59,19 @@ def test_batches_are_padded_to_buckets_and_cut_back(tmp_path: Path) -> None:
     assert (bucketed.padding_ratio, plain.padding_ratio) == (3 / 8, 0.0)
 
 
-def test_a_batch_fixed_at_one_is_not_padded(tmp_path: Path) -> None:
-    runtime = opened(perceptron(batch=1), tmp_path, batch_buckets=(4,))
+def test_a_batch_fixed_at_one_takes_no_buckets(tmp_path: Path) -> None:
+    runtime = opened(perceptron(batch=1), tmp_path)
     assert not runtime.stacks
     assert runtime.run(rows(1))["y"].shape == (1, 64)
+    with pytest.raises(HandlerLoadError, match="the model takes 1 rows at a time, not 4"):
+        opened(perceptron(batch=1), tmp_path, batch_buckets=(4,))
+
+
+def test_a_batch_fixed_at_four_is_filled_up_and_larger_ones_run_in_parts(tmp_path: Path) -> None:
+    runtime, free = opened(perceptron(batch=4), tmp_path), opened(perceptron(), tmp_path)
+    np.testing.assert_allclose(runtime.run(rows(6))["y"], free.run(rows(6))["y"], rtol=1e-5, atol=1e-6)
+    assert runtime.padding_ratio == 2 / 8
+    assert runtime.stacks
 
 
 def test_axes_with_names_are_free(tmp_path: Path) -> None:
@@ -98,6 +107,17 @@ def test_int8_is_close_to_the_original_smaller_and_made_once(tmp_path: Path) -> 
     written_at = copy.stat().st_mtime_ns
     np.testing.assert_array_equal(opened(model, tmp_path, **kept).run(feed)["y"], got)
     assert copy.stat().st_mtime_ns == written_at
+
+
+def test_a_linear_layer_as_torch_exports_it_is_quantised(tmp_path: Path) -> None:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name, width in (("x", 8), ("y", 64))]
+    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32), "w")
+    graph = helper.make_graph([helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)], "linear", ports[:1], ports[1:], [weight])
+    graph.value_info.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [64, 8]))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    wanted = opened(model, tmp_path).run(rows(4, 8))["y"]
+    got = opened(model, tmp_path, quantize="int8", cache_dir="kept").run(rows(4, 8))["y"]
+    np.testing.assert_allclose(got, wanted, atol=0.2)
 
 
 def test_a_changed_model_is_quantised_again(tmp_path: Path) -> None:

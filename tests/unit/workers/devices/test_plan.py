@@ -256,11 +256,38 @@ def test_a_version_that_comes_later_may_stand_on_the_gpu_of_the_one_before() -> 
         beside(spec("other", device="cuda:0"), here, taken)
 
 
-def test_a_version_that_comes_later_gets_all_its_slots() -> None:
+def test_a_version_that_comes_later_gets_all_its_slots_on_free_cores_first() -> None:
     here = flat(0, 1, 2, 3)
     taken = plan([spec(threads=1)], here).places()
-    pins = beside(spec(version="2", workers=4, threads=1), here, taken)
-    assert [pin.cores for pin in pins] == [(1,), (2,), (3,), ()]
+    pins = beside(spec(version="2", workers=5, threads=1), here, taken)
+    assert [pin.cores for pin in pins] == [(1,), (2,), (3,), (0,), (0,)]
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_version_that_comes_later_has_the_cores_and_threads_of_the_one_before_where_none_are_free(
+    threads: int | None,
+) -> None:
+    here, first = flat(0, 1, 2, 3, 4), spec(workers=2, threads=threads)
+    taken = plan([first], here).places()
+    assert beside(replace(first, version="2"), here, taken) == [pin for _, pin in taken]
+
+
+def test_a_version_that_wants_other_threads_than_the_one_before_is_not_put_on_its_cores() -> None:
+    here = flat(0, 1)
+    taken = plan([spec()], here).places()
+    assert beside(spec(version="2", threads=1), here, taken) == [Pin((), 1)]
+
+
+def test_where_slots_are_not_pinned_a_later_one_is_not_either() -> None:
+    here = flat(0, 1)
+    taken = plan([spec(workers=3)], here).places()
+    assert beside(spec(version="2"), here, taken) == [Pin((), 1)]
+    assert one_more(spec(), here, taken) == Pin((), 1)
+
+
+def test_where_pinning_is_switched_off_a_later_version_has_the_threads_of_the_one_before() -> None:
+    here = flat(0, 1, 2, 3)
+    assert beside(spec(version="2"), here, unpinned(plan([spec()], here)).places()) == [Pin((), 4)]
 
 
 def test_the_table_has_a_line_per_slot(tmp_path: Path) -> None:

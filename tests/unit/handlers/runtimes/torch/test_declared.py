@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
-from penstock.handlers.runtimes.torch.batches import BatchSizes
 from penstock.handlers.runtimes.torch.declared import declared_inputs
 
 

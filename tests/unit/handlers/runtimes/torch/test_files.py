@@ -159,8 +159,10 @@ class Touch:
 def test_pickled_code_in_a_file_of_weights_is_never_run(tmp_path: Path, content: Any) -> None:
     path, marker = tmp_path / "hostile.pt", tmp_path / "ran"
     torch.save(content(Touch(marker)), path)
-    with pytest.raises(HandlerLoadError, match=r"hostile\.pt is no TorchScript and holds more than weights"):
+    with pytest.raises(HandlerLoadError, match=r"holds more than weights.*\(Unsupported global: .*\)") as caught:
         opened(path, {"inputs": INPUTS, "model_class": CLASS})
+    assert caught.value.message.isprintable()
+    assert "weights_only" not in caught.value.message
     assert not marker.exists()
 
 

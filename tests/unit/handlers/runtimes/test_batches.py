@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import HandlerContractError, HandlerLoadError
-from penstock.handlers.runtimes.torch.batches import BatchSizes, Piece, padding_ratio
+from penstock.handlers.runtimes.batches import BatchSizes, Piece, padding_ratio
 
 
 def test_without_buckets_a_batch_runs_as_it_comes() -> None:
