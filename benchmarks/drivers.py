@@ -28,12 +28,12 @@ class Recorder:
 
     def answer(self, connection: Connection, now: float) -> None:
         reader = connection.reader
-        self.samples.add(now - connection.sent_at, reader.status)
+        self.samples.add(now - connection.sent_at, reader.status, at=now)
         if reader.status not in self.bodies:
             self.bodies[reader.status] = reader.body
 
     def lost(self, connection: Connection, now: float) -> None:
-        self.samples.add(now - connection.sent_at, LOST)
+        self.samples.add(now - connection.sent_at, LOST, at=now)
 
 
 async def reconnect(target: Target, driver: Driver, *, until: float) -> Connection | None:

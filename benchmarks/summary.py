@@ -22,14 +22,17 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 @dataclass(slots=True)
 class Samples:
-    """One latency (seconds) and one status per request, in order of the answers; `LOST` where the connection broke."""
+    """One latency (seconds), one status and the moment of the answer (monotonic) per request, in order of the answers; `LOST`
+    where the connection broke."""
 
     latencies_s: array[float] = field(default_factory=lambda: array("d"))
     statuses: array[int] = field(default_factory=lambda: array("H"))
+    answered_at: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, latency_s: float, status: int) -> None:
+    def add(self, latency_s: float, status: int, *, at: float) -> None:
         self.latencies_s.append(latency_s)
         self.statuses.append(status)
+        self.answered_at.append(at)
 
     def good(self) -> list[float]:
         """The latencies of answers with a 2xx status, ascending."""

@@ -8,7 +8,7 @@ from penstock.benchmarks.summary import LOST, Samples, percentile, summarize
 def _samples(*pairs: tuple[float, int]) -> Samples:
     samples = Samples()
     for latency_s, status in pairs:
-        samples.add(latency_s, status)
+        samples.add(latency_s, status, at=0.0)
     return samples
 
 

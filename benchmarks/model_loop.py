@@ -1,0 +1,122 @@
+"""The in-process limit: one model called in a loop, in a process of its own, without a queue.
+
+`python -m penstock.benchmarks.model_loop CONFIG MODEL CORES DEVICE`, started by `penstock.benchmarks.models` in the environment
+of a slot's child. It loads the model as the child does, on the same cores with as many threads, says that it is ready, and then
+takes lines from its input, each answered by one line of JSON: `stages SECONDS` runs preprocess, inference and postprocess one
+after the other in one thread, on inputs that are read already; `inference SECONDS` runs inference alone, on batches that are
+preprocessed already, which no overlap can beat. Both run whole batches until the time is over.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from penstock.benchmarks.model_inputs import inputs
+from penstock.handlers.load import load
+from penstock.handlers.loaded import Loaded, Stage
+from penstock.model_spec import ModelSpec
+from penstock.settings import Settings
+
+
+class Counted(msgspec.Struct):
+    """`cpu_s` is the processor time of all threads."""
+
+    items: int
+    seconds: float
+    cpu_s: float
+
+
+class Loop:
+    """`bodies` are taken in order, again and again, as the load generator does."""
+
+    def __init__(self, loaded: Loaded, kind: str, batch: int) -> None:
+        self._loaded = loaded
+        self._batch = batch
+        self._inputs = [loaded.codec.decode(body.content_type, body.data) for body in inputs(kind)]
+
+    def stages(self, seconds: float) -> Counted:
+        batches = self._batches()
+        return self._until(seconds, lambda: self._turn(next(batches)))
+
+    def inference(self, seconds: float) -> Counted:
+        ready = itertools.cycle([_through(self._loaded.preprocess, batch) for batch in self._round()])
+        return self._until(seconds, lambda: self._loaded.inference(next(ready)))
+
+    def _turn(self, batch: list[Any]) -> None:
+        outputs = self._loaded.inference(_through(self._loaded.preprocess, batch))
+        _through(self._loaded.postprocess, outputs)
+
+    def _until(self, seconds: float, work: Callable[[], object]) -> Counted:
+        count, began, cpu_s, now = 0, time.perf_counter(), time.process_time(), 0.0
+        while now < seconds:
+            work()
+            count += self._batch
+            now = time.perf_counter() - began
+        return Counted(count, now, time.process_time() - cpu_s)
+
+    def _batches(self) -> Iterator[list[Any]]:
+        endless = itertools.cycle(self._inputs)
+        while True:
+            yield list(itertools.islice(endless, self._batch))
+
+    def _round(self) -> list[list[Any]]:
+        """As many batches as it takes to see every input once."""
+        return list(itertools.islice(self._batches(), -(-len(self._inputs) // self._batch)))
+
+
+def _through(stage: Stage | None, values: list[Any]) -> list[Any]:
+    return values if stage is None else list(stage(values))
+
+
+def _loaded(spec: ModelSpec, device: str) -> Loaded:
+    assert spec.threads is not None
+    return load(
+        spec.source,
+        spec.name,
+        device=device,
+        threads=spec.threads,
+        options=spec.options,
+        task=spec.task,
+        runtime=spec.runtime,
+        max_batch_size=spec.policy.max_batch_size,
+    )
+
+
+def main() -> int:
+    config, name, cores, device = sys.argv[1:]
+    answers = _answers()
+    if cores:
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
+    loop = Loop(_loaded(spec, device), name.partition("-")[0], spec.policy.max_batch_size)
+    loop.stages(0.0)
+    loop.stages(0.0)
+    # As the child does: the model stays until the end.
+    gc.collect()
+    gc.freeze()
+    answers.write("ready\n")
+    for line in sys.stdin:
+        what, seconds = line.split()
+        found = {"stages": loop.stages, "inference": loop.inference}[what](float(seconds))
+        answers.write(msgspec.json.encode(found).decode() + "\n")
+    return 0
+
+
+def _answers() -> TextIO:
+    """The standard output, for us alone: what a library prints goes to standard error."""
+    ours = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return ours
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""A store and a gateway for all rows of `make bench-models`; for each row a worker of its own and the loops beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import psutil
+import uvloop
+
+from penstock.benchmarks.connection import parse_target, request_bytes
+from penstock.benchmarks.costs import MachineReading, read_cpu, read_machine
+from penstock.benchmarks.drivers import ClosedLoop
+from penstock.benchmarks.model_inputs import inputs
+from penstock.benchmarks.model_loop import Counted
+from penstock.benchmarks.model_rows import Row, config_text
+from penstock.benchmarks.stack import Processes, await_ready, free_port, running
+from penstock.benchmarks.summary import Samples
+from penstock.broker.embedded import EmbeddedServer
+from penstock.broker.redis_store import RedisStore
+from penstock.errors import PenstockError
+from penstock.model_spec import SlotInfo
+from penstock.workers.devices.pins import Pin
+from penstock.workers.process import child_environment
+
+# Batches under way: one runs, one is claimed ahead, the others are on their way there and back.
+_BATCHES_AHEAD = 4
+_READY_S = 600.0  # a compilation takes minutes
+_POLL_S = 0.05
+_DRAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop's answers; sending ended at `until` (monotonic). `cpu_s` is what the worker's children spent per item."""
+
+    samples: Samples
+    began_at: float
+    until: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds of the machine and of our own processes at one moment."""
+
+    machine: MachineReading
+    own_s: float
+
+    def foreign_share(self, earlier: Usage) -> float:
+        return self.machine.foreign_share(earlier.machine, self.own_s - earlier.own_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`cpu_s` is what the model's processes spend per item: a busy machine changes it less than it changes the rate."""
+
+    items_per_s: float
+    cpu_s: float
+
+
+class Loops:
+    """One process per worker of the row, each on the cores of one slot; they run at the same time."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+        self._processes = processes
+
+    def await_ready(self) -> None:
+        for process in self._processes:
+            self._answer(process)
+
+    def ask(self, what: str, seconds: float) -> Pace:
+        """Of all together."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{what} {seconds}\n")
+            process.stdin.flush()
+        found = [msgspec.json.decode(self._answer(process), type=Counted) for process in self._processes]
+        items = sum(counted.items for counted in found)
+        return Pace(sum(one.items / one.seconds for one in found), sum(one.cpu_s for one in found) / items)
+
+    def _answer(self, process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise PenstockError(f"the loop without penstock ended with code {process.wait()}; the end of the log says why")
+        return line
+
+
+class ModelStack:
+    """`folder` must be on a real disk: fsync on memory costs nothing."""
+
+    def __init__(self, folder: Path, server: EmbeddedServer, *, port: int, gateway_pid: int) -> None:
+        self._folder = folder
+        self._server = server
+        self._port = port
+        self._store = RedisStore(server.url)
+        self._roots = [server.pid or 0, gateway_pid]
+        self._children: list[int] = []
+
+    def usage(self) -> Usage:
+        return Usage(read_machine(), sum(read_cpu(self._roots).seconds.values()))
+
+    @contextmanager
+    def row(self, row: Row) -> Iterator[Loops]:
+        """The row's worker, ready, and its loops, ready."""
+        config = self._folder / f"{row.name}.toml"
+        config.write_text(config_text([row], state_dir=self._folder / "state", port=self._port))
+        environment = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": self._server.url}
+        roots = list(self._roots)
+        with running(Processes(self._folder, environment), []) as worker, ExitStack() as ends:
+            self._roots.append(worker.start("worker"))
+            slots = self._await_slots(row, worker)
+            self._children = [slot.pid for slot in slots]
+            loops = [ends.enter_context(self._loop(config, row, slot)) for slot in slots]
+            self._roots += [loop.pid for loop in loops]
+            together = Loops(loops)
+            together.await_ready()
+            yield together
+        self._roots = roots
+
+    def _await_slots(self, row: Row, worker: Processes) -> list[SlotInfo]:
+        give_up_at = time.monotonic() + _READY_S
+        while time.monotonic() < give_up_at:
+            worker.check()
+            slots = [slot for info in self._store.workers() for slot in info.slots if slot.model == row.name]
+            if any(slot.state == "failed" for slot in slots):
+                raise PenstockError(next(slot.error for slot in slots if slot.state == "failed"))
+            ready = [slot for slot in slots if slot.state == "ready"]
+            if len(ready) == row.workers and self._known(row):
+                return ready
+            time.sleep(_POLL_S)
+        raise PenstockError(f"no worker was ready within {_READY_S:.0f} s; {worker.tail()}")
+
+    def _known(self, row: Row) -> bool:
+        """Whether the gateway has heard of all the row's slots: before, it may refuse what the model takes."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/models/{row.name}", timeout=5) as answer:
+            return bool(msgspec.json.decode(answer.read())["ready_slots"] == row.workers)
+
+    @contextmanager
+    def _loop(self, config: Path, row: Row, slot: SlotInfo) -> Iterator[subprocess.Popen[str]]:
+        pin = Pin(slot.cores, slot.threads, device=slot.device, uuid=slot.device_uuid)
+        command = [sys.executable, "-m", "penstock.benchmarks.model_loop", str(config), row.name]
+        command += [",".join(map(str, slot.cores)), pin.handler_device]
+        with (self._folder / "loops.log").open("a") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=child_environment(os.environ, pin),
+                text=True,
+                bufsize=1,
+            )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+    def load(self, row: Row, seconds: float) -> Load:
+        """The row's model asked over HTTP for `seconds`, with as many requests under way as keep every worker busy."""
+        target = parse_target(f"http://127.0.0.1:{self._port}/predictions/{row.name}")
+        requests = [
+            request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
+            for body in inputs(row.model)
+        ]
+        loop = ClosedLoop(target, cycle(requests))
+        cpu_s, began_at = self._children_cpu_s(), time.perf_counter()
+        uvloop.run(loop.run(_BATCHES_AHEAD * row.batch * row.workers, seconds, drain_s=_DRAIN_S))
+        samples = loop.recorder.samples
+        if loop.unfinished or samples.errors():
+            told = {code: body[:300].decode("utf-8", "replace") for code, body in loop.recorder.bodies.items() if code != 200}
+            raise PenstockError(f"{loop.unfinished} requests had no answer, {samples.errors()} others failed: {told}")
+        return Load(samples, began_at, began_at + seconds, (self._children_cpu_s() - cpu_s) / len(samples.statuses))
+
+    def _children_cpu_s(self) -> float:
+        times = [psutil.Process(pid).cpu_times() for pid in self._children]
+        return float(sum(spent.user + spent.system for spent in times))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    pipes: list[IO[str] | None] = [process.stdin, process.stdout]
+    for pipe in pipes:
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(10.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def model_stack(folder: Path, rows: Sequence[Row]) -> Iterator[ModelStack]:
+    """A store and a gateway that knows all rows' models."""
+    port = free_port()
+    config = folder / "penstock.toml"
+    config.write_text(config_text(rows, state_dir=folder / "state", port=port))
+    with EmbeddedServer(folder / "state") as server:
+        environment = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": server.url}
+        with running(Processes(folder, environment), []) as gateway:
+            pid = gateway.start("gateway")
+            await_ready(port, gateway, path="/livez")
+            yield ModelStack(folder, server, port=port, gateway_pid=pid)
