@@ -35,6 +35,8 @@ from penstock.workers.process import child_environment
 
 # Batches under way: one runs, one is claimed ahead, the others are on their way there and back.
 _BATCHES_AHEAD = 4
+# Small batches of a fast model end before the answers have reached the caller and his next requests the queue.
+_LEAST_UNDER_WAY = 16
 _READY_S = 600.0  # a compilation takes minutes
 _POLL_S = 0.05
 _DRAIN_S = 60.0
@@ -176,7 +178,8 @@ class ModelStack:
         ]
         loop = ClosedLoop(target, cycle(requests))
         cpu_s, began_at = self._children_cpu_s(), time.perf_counter()
-        uvloop.run(loop.run(_BATCHES_AHEAD * row.batch * row.workers, seconds, drain_s=_DRAIN_S))
+        under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.workers)
+        uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))
         samples = loop.recorder.samples
         if loop.unfinished or samples.errors():
             told = {code: body[:300].decode("utf-8", "replace") for code, body in loop.recorder.bodies.items() if code != 200}
