@@ -19,6 +19,7 @@ from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.redis_store import not_loaded, store_error
 from penstock.broker.registry import (
     MODELS_KEY,
+    PROFILES_KEY,
     ROLLOUTS_KEY,
     WORKERS_KEY,
     StoredRollout,
@@ -33,7 +34,7 @@ from penstock.broker.store_health import SECTIONS, StoreHealth, store_health
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
-from penstock.model_spec import ModelInfo, SlotPlace, WorkerInfo
+from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
 # A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
@@ -184,6 +185,14 @@ class AsyncStore:
     async def roll_out(self, model: str, found: StoredRollout, wanted: Rollout | None) -> bool:
         """Replace `found` by `wanted` (None: take it back); False when somebody else was quicker."""
         return bool(await self._call("roll_out", ROLLOUTS_KEY, roll_out_args(model, found, wanted)))
+
+    async def profile_wish(self, model: str) -> ProfileWish | None:
+        found = await self._plain(self._redis.hget(PROFILES_KEY, model))
+        return msgspec.json.decode(found, type=ProfileWish) if found else None
+
+    async def wish_profile(self, model: str, wish: ProfileWish) -> None:
+        """In place of the model's wish before; its workers see it at their next beat."""
+        await self._plain(self._redis.hset(PROFILES_KEY, model, msgspec.json.encode(wish).decode()))
 
     async def ping(self) -> None:
         """Nothing, when Redis is reachable and takes writes."""

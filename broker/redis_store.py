@@ -30,6 +30,7 @@ from penstock.broker.records import (
 from penstock.broker.registry import (
     MODELS_KEY,
     PLACE_TTL_S,
+    PROFILES_KEY,
     ROLLOUTS_KEY,
     STORE_KEY,
     WORKERS_KEY,
@@ -42,7 +43,7 @@ from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId
-from penstock.model_spec import ModelInfo, SlotPlace, WorkerInfo
+from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
@@ -225,6 +226,11 @@ class RedisStore:
     def rollouts(self) -> dict[str, Rollout]:
         """What operators changed, by model."""
         return {name: found.rollout for name, found in stored_rollouts(self._plain(lambda r: r.hgetall(ROLLOUTS_KEY))).items()}
+
+    def profile_wishes(self) -> dict[str, ProfileWish]:
+        """The last wish of each model, those that are over included."""
+        found = self._plain(lambda r: r.hgetall(PROFILES_KEY))
+        return {name.decode(): msgspec.json.decode(entry, type=ProfileWish) for name, entry in found.items()}
 
     def waiting(self, model: str, version: str) -> int:
         """Jobs of this version that wait to be run; with those of any version that wait for a retry."""

@@ -14,6 +14,7 @@ MODELS_KEY = "ps:models"
 WORKERS_KEY = "ps:workers"
 STORE_KEY = "ps:store"
 ROLLOUTS_KEY = "ps:rollouts"
+PROFILES_KEY = "ps:profiles"
 # As long as results are kept by default, and a day more.
 PLACE_TTL_S = 2 * 86_400
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import exits
+from penstock.cli import profile as recording
 from penstock.cli.connect import JsonOption, KeyOption, TimeoutOption, UrlOption, connected
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.client import protocol
@@ -39,6 +40,9 @@ def call(
     content_type: Annotated[str | None, typer.Option(help="Media type of the input; it is then sent as it is.")] = None,
     timeout_s: TimeoutOption = None,
     no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and leave; the job goes on.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Have the job's batch recorded by a profiler; show its stages and where it lies.")
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Print the bare output: bytes as they are, text without quotes.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -49,11 +53,20 @@ def call(
     penstock call square '{"x": 4}'     penstock call classify @cat.jpg     cat rows.json | penstock call score -
     """
     value, media_type = read_input(input, content_type)
+    if profile and no_wait:
+        raise typer.BadParameter("--profile waits for the job, and --async does not: leave one of them out")
     with connected(url, api_key) as client:
+        if profile:
+            recording.arm(client, model, version)
         handle = client.submit(model, value, version=version, content_type=media_type, priority=priority, deadline_s=deadline_s)
         if no_wait:
-            return _show_accepted(handle, as_json=as_json)
-        return _show(client, handle, _awaited(client, handle, timeout_s), raw=raw, as_json=as_json)
+            _show_accepted(handle, as_json=as_json)
+            return
+        output = _awaited(client, handle, timeout_s)
+        found = recording.recorded(client, handle.refresh()) if profile else None
+        _show(client, handle, output, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
+        if profile and not as_json:
+            recording.show(found)
 
 
 def read_input(text: str, content_type: str | None) -> tuple[Any, str | None]:
@@ -116,12 +129,13 @@ def _show_accepted(handle: JobHandle, *, as_json: bool) -> None:
     return typer.echo(handle.id)
 
 
-def _show(client: Client, handle: JobHandle, output: Any, *, raw: bool, as_json: bool) -> None:
+def _show(client: Client, handle: JobHandle, output: Any, *, raw: bool, as_json: bool, beside: dict[str, Any]) -> None:
+    """`beside` goes into the JSON."""
     if raw:
         return _write_raw(output)
     job = handle.refresh()
     if as_json:
-        return print_json({"job": dict(job.body), **_as_json(output)})
+        return print_json({"job": dict(job.body), **_as_json(output), **beside})
     sys.stdout.write(readable(output) + "\n")
     sys.stdout.flush()
     return print_faint(timing_line(job, max_batch_size=_max_batch_size(client, job)))

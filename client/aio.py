@@ -164,6 +164,14 @@ class AsyncClient:
         """The model as the settings say, every change at run time forgotten."""
         return protocol.object_of(await self.send(rollouts.reset_call(model)))
 
+    async def ask_profile(self, model: str, *, version: str | None = None) -> dict[str, Any]:
+        """The wish that each slot of the version records the next batch it is given; `profile` tells what came of it."""
+        return protocol.object_of(await self.send(rollouts.ask_profile_call(model, version)))
+
+    async def profile(self, model: str) -> dict[str, Any]:
+        """The last wish, and per slot: armed, or done with the folder and the seconds per stage."""
+        return protocol.object_of(await self.send(rollouts.profile_call(model)))
+
     async def workers(self) -> list[dict[str, Any]]:
         return protocol.rows_of(await self.send(protocol.workers_call()))
 

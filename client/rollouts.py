@@ -1,4 +1,4 @@
-"""The calls that change a model while it runs, for both clients."""
+"""The calls that change or record a model while it runs, for both clients."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def unload_call(model: str, version: str) -> Call:
 
 def reset_call(model: str) -> Call:
     return Call("DELETE", f"{_path(model)}/rollout")
+
+
+def ask_profile_call(model: str, version: str | None) -> Call:
+    return Call("POST", f"{_path(model)}/profile", params={"version": version} if version else {})
+
+
+def profile_call(model: str) -> Call:
+    return Call("GET", f"{_path(model)}/profile")
 
 
 def _change(method: str, path: str, body: Mapping[str, Any]) -> Call:

@@ -89,6 +89,8 @@ class ModelSpec:
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     warm_up: bool = True
+    # One batch of so many is recorded by a profiler (docs/profiling.md); None: none.
+    profile_every: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,33 @@ class ModelInfo:
     policy: BatchPolicy = field(default_factory=BatchPolicy)
     limits: Limits = field(default_factory=Limits)
     versions: dict[str, VersionInfo | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWish:
+    """An operator wants the next batch of this version recorded; after `until` (Unix seconds) it is forgotten."""
+
+    id: str
+    version: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInfo:
+    """What a slot makes of a wish: `armed`, then `done` with the `batch` it recorded, or `failed`.
+
+    `folder` lies on the worker's machine. `stages_s` are mean seconds per batch (`queue`: per job) over `batches`; `copy` is of
+    the recorded one. `kind`: whose profiler (torch, onnxruntime, python). `note`: what went wrong.
+    """
+
+    wish: str
+    state: str = "armed"
+    batch: str = ""
+    folder: str = ""
+    kind: str = ""
+    note: str = ""
+    batches: int = 0
+    stages_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +170,7 @@ class SlotInfo:
     placement: str = "dedicated"
     device_name: str = ""
     device_uuid: str = ""
+    profile: ProfileInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,10 @@ class GatewaySettings(Table):
 
 
 class WorkerSettings(Table):
-    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`. Workers that
-    share cores want `pinning` none."""
+    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`; what
+    profilers record goes to `profile_dir`, by default `profiles` in the state folder. Workers that share cores want `pinning`
+    none.
+    """
 
     lease_s: Seconds = 15.0
     beat_s: Seconds = 4.0
@@ -84,6 +86,7 @@ class WorkerSettings(Table):
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
     model_dir: Path | None = None
+    profile_dir: Path | None = None
 
     @model_validator(mode="after")
     def _two_beats_fit_a_lease(self) -> WorkerSettings:
@@ -125,6 +128,8 @@ class VersionSettings(Table):
     cache_dir: str = ""
     session: dict[str, Any] = Field(default_factory=dict)
     warm_up: bool = True
+    profile: bool = False
+    profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
     deadline_s: Seconds = Limits().deadline_s
     bulk_deadline_s: Seconds = Limits().bulk_deadline_s
@@ -219,6 +224,10 @@ class Settings(Table):
     def blob_dir(self) -> Path:
         return self.store.blob_dir or self.store.state_dir / "blobs"
 
+    @property
+    def profile_dir(self) -> Path:
+        return self.worker.profile_dir or self.store.state_dir / "profiles"
+
     def access_keys(self) -> list[Key]:
         return [table.key() for table in self.keys]
 
@@ -256,6 +265,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
         **{key: table[key] for key in ("source", *_PLACE, "options", "task", "warm_up")},
+        profile_every=table["profile_every"] if table["profile"] else None,
     )
 
 

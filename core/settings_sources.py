@@ -21,6 +21,7 @@ SECTIONS = ("store", "gateway", "worker", "log", "models", "keys")
 # Short names that deployments already set; the first one present wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
+_FOLDERS = (("store", "state_dir"), ("store", "blob_dir"), ("worker", "model_dir"), ("worker", "profile_dir"))
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source that ends so is a file even when it is written without a folder; anything else without a slash is a module.
 _MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
@@ -46,7 +47,7 @@ class Layer:
     def _located(self, path: tuple[str, ...], value: Any) -> Any:
         if not isinstance(value, str) or not value:
             return value
-        if path in (("store", "state_dir"), ("store", "blob_dir"), ("worker", "model_dir")):
+        if path in _FOLDERS:
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_source(path) else value
 

@@ -45,6 +45,8 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("DELETE", "/v1/models/{model}/versions/{version}"): _MANAGE,
     ("PUT", "/v1/models/{model}/default"): _MANAGE,
     ("DELETE", "/v1/models/{model}/rollout"): _MANAGE,
+    ("POST", "/v1/models/{model}/profile"): _MANAGE,
+    ("GET", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/workers"): _MANAGE,
     ("GET", "/metrics"): _MANAGE,
 }

@@ -34,6 +34,7 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.predict import PredictEndpoint
 from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
+from penstock.gateway.profiles import Profiles
 from penstock.gateway.queues import QueueReads
 from penstock.gateway.registry import Registry
 from penstock.gateway.results import Results
@@ -131,6 +132,7 @@ class Gateway:
             JobReads(store, registry=registry, results=results, lifetime=lifetime, holds=holds, job_log=job_log).router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
             Rollouts(store, registry).router(),
+            Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
             Health(store, registry=registry, lifetime=lifetime).router(),
             *([scrape_router(self.scrape)] if options.metrics else []),

@@ -36,7 +36,8 @@ SOLO = "solo"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The batch record: jobs leased to one slot, on their way through its child. `fresh`: `device` was idle then.
+    """The batch record: jobs leased to one slot, on their way through its child. `fresh`: `device` was idle then. With a
+    `profile_dir` its inference is recorded there.
 
     Moments are monotonic, but for `leased_at`: that of the claim once more, as Unix time by Redis' clock.
     """
@@ -50,6 +51,7 @@ class Held:
     fresh: bool = False
     leased_at: float = 0.0
     device: str = ""
+    profile_dir: str = ""
 
     @property
     def size(self) -> int:

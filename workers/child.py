@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.handlers.handler import Failure
@@ -42,6 +43,9 @@ from penstock.workers.frames import (
     Warm,
 )
 
+if TYPE_CHECKING:
+    from penstock.workers.batch_profile import BatchProfile
+
 _PR_SET_PDEATHSIG = 1
 _CRASH_EXIT = 70
 _DEVICE_EXIT = 71
@@ -51,6 +55,7 @@ class _Prepared(NamedTuple):
     batch: int
     flow: runner.Flow
     at: float
+    profile_dir: str
 
 
 class _Ran(NamedTuple):
@@ -97,24 +102,39 @@ class Pipeline:
                 return
             done_at = time.monotonic()
             self._board.mark(frame.batch, Stage.DECODED, done_at)
-            self._prepared.put(_Prepared(frame.batch, replace(flow, decode_s=files_s + flow.decode_s), done_at))
+            flow = replace(flow, decode_s=files_s + flow.decode_s)
+            self._prepared.put(_Prepared(frame.batch, flow, done_at, frame.profile_dir))
         self._prepared.put(None)
 
     def _infer(self, prepared: _Prepared | runner.DeviceFault) -> _Ran | runner.DeviceFault:
         if isinstance(prepared, runner.DeviceFault):
             return prepared
+        work = partial(runner.infer, self._loaded, prepared.flow)
+        taken_at = time.monotonic()
+        profile = self._profile(prepared.profile_dir) if prepared.profile_dir else None
         began_at = time.monotonic()
         # Mark first, look second: the supervisor writes its recall first and looks at the mark second, so one sees the other.
         self._board.mark(prepared.batch, Stage.RUNNING, began_at)
         if self._board.recalled(prepared.batch):
             return _Ran(prepared.batch, None, began_at, began_at)
         try:
-            flow = runner.infer(self._loaded, prepared.flow)
+            flow = profile.run(work) if profile else work()
         except runner.DeviceFault as fault:
             return fault
         ended_at = time.monotonic()
         self._board.mark(prepared.batch, Stage.RAN, ended_at)
-        return _Ran(prepared.batch, flow, began_at, ended_at, began_at - prepared.at)
+        if profile:
+            profile.save()
+        # As if the profiler had needed no time to start: none of the batch's stages took it.
+        return _Ran(prepared.batch, flow, taken_at, ended_at - (began_at - taken_at), taken_at - prepared.at)
+
+    def _profile(self, folder: str) -> BatchProfile:
+        # Imported for the batches that are recorded: the others must not pay for profilers.
+        from penstock.workers.batch_profile import BatchProfile
+
+        profile = BatchProfile(self._loaded, Path(folder))
+        profile.start()
+        return profile
 
     def _write(self) -> None:
         while (ran := self._ran.get()) is not None:

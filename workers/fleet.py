@@ -31,6 +31,7 @@ from penstock.workers.devices.topology import read_topology
 from penstock.workers.events import EventFeed
 from penstock.workers.job_log import JobLog
 from penstock.workers.metrics import Metrics
+from penstock.workers.profiling import Profiler
 from penstock.workers.rollouts import Key, kept, key_of, known_specs
 from penstock.workers.slot import Slot
 from penstock.workers.surroundings import Observer, Surroundings
@@ -56,6 +57,10 @@ _ANNOUNCED_BEATS = 5
 class _Crew:
     slot: Slot
     thread: threading.Thread
+    profiler: Profiler
+
+    def info(self) -> SlotInfo:
+        return replace(self.slot.info(), profile=self.profiler.info())
 
 
 class Fleet:
@@ -112,7 +117,7 @@ class Fleet:
         return [crew.slot for crew in self._crews]
 
     def _slot_infos(self) -> list[SlotInfo]:
-        return [slot.info() for slot in self.slots]
+        return [crew.info() for crew in self._crews]
 
     def _living(self) -> list[Slot]:
         return [crew.slot for crew in [*self._crews, *self._leaving] if crew.thread.is_alive()]
@@ -139,13 +144,15 @@ class Fleet:
             pin = replace(pin, cores=())
         name = f"{self._incarnation}.{self._numbers}"
         self._numbers += 1
-        slot = Slot(spec, pin, self._surroundings(spec), name=name)
+        profiler = Profiler(spec, self._settings.profile_dir, done=self._beat.ring)
+        slot = Slot(spec, pin, self._surroundings(spec, profiler), name=name)
         thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._numbers}", daemon=True)
-        self._crews.append(_Crew(slot, thread))
+        self._crews.append(_Crew(slot, thread, profiler))
         thread.start()
 
-    def _surroundings(self, spec: ModelSpec) -> Surroundings:
-        observers: tuple[Observer, ...] = (self.events, self._metrics, self._job_log, *self._spans, _Bell(self._beat))
+    def _surroundings(self, spec: ModelSpec, profiler: Profiler) -> Surroundings:
+        told = (self.events, self._metrics, self._job_log, profiler)
+        observers: tuple[Observer, ...] = (*told, *self._spans, _Bell(self._beat))
         return Surroundings(
             open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
             listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
@@ -155,6 +162,7 @@ class Fleet:
             inline_output_bytes=self._settings.store.inline_output_bytes,
             default_version=lambda: self._default_version(spec),
             declared_policy=self._declared(spec),
+            profile_dir=profiler.folder,
         )
 
     def _default_version(self, spec: ModelSpec) -> str:
@@ -286,6 +294,9 @@ class Fleet:
 
     def _announce(self, store: RedisStore) -> None:
         self._follow(store)
+        wishes, now = store.profile_wishes(), time.time()
+        for crew in self._crews:
+            crew.profiler.wish(wishes.get(crew.slot.spec.name), now)
         slots = self.slots
         infos = [*self._slot_infos(), *refusals(self._refused)]
         if self.draining:

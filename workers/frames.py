@@ -46,10 +46,11 @@ class Item(Struct, array_like=True, gc=False):
 
 
 class Run(Struct, tag="run", array_like=True):
-    """Run these items as one batch; `batch` counts from 1 per child."""
+    """Run these items as one batch; `batch` counts from 1 per child. `profile_dir`: record it there."""
 
     batch: int
     items: list[Item]
+    profile_dir: str = ""
 
 
 class Stop(Struct, tag="stop", array_like=True):

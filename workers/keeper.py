@@ -275,7 +275,7 @@ class Keeper:
         assert self._child is not None
         if not self._batches:
             self._head_since = now
-        number = self._child.give(items)
+        number = self._child.give(items, held.profile_dir)
         self._batches[number] = replace(held, given_at=now, fresh=not self._batches)
         self._flush(self._child)
 

@@ -89,10 +89,10 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def give(self, items: Sequence[Item]) -> int:
-        """Send a batch; its number."""
+    def give(self, items: Sequence[Item], profile_dir: str = "") -> int:
+        """Send a batch, to be recorded in `profile_dir` if that is given; its number."""
         self._numbers += 1
-        self.wire.send(Run(self._numbers, list(items)))
+        self.wire.send(Run(self._numbers, list(items), profile_dir))
         return self._numbers
 
     def receive(self) -> list[FromChild]:

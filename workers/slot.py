@@ -187,8 +187,8 @@ class Slot:
     def _ran(self, held: Held, done: Done) -> None:
         if done.cap is not None:
             self._batcher.capped(done.cap)
-        elif not any(job.call for job in held.jobs):
-            # Explaining takes many times as long as answering, and says nothing of how long that takes.
+        elif not held.profile_dir and not any(job.call for job in held.jobs):
+            # Explaining and recording take many times as long as answering, and say nothing of how long that takes.
             self._batcher.ran(held.size, done.inference_s, feed_s=done.began_at - held.given_at if held.fresh else None)
         try:
             verdict = decide(held, done)
@@ -366,7 +366,8 @@ class Slot:
             self._fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)
         if batch.items:
             failpoint("before_run")
-            self._keeper.give(replace(batch.held, jobs=batch.jobs), list(batch.items), time.monotonic())
+            held = replace(batch.held, jobs=batch.jobs, profile_dir=self._around.profile_dir(batch.held))
+            self._keeper.give(held, list(batch.items), time.monotonic())
 
     def _fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         endings = tuple(failure(job, code, message) for job in jobs)

@@ -61,3 +61,5 @@ class Surroundings:
     default_version: Callable[[], str] = lambda: DEFAULT_VERSION
     # Fields of the batch policy that nobody set: there the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
+    # Where the child is to record this batch; empty for nearly every one.
+    profile_dir: Callable[[Held], str] = lambda _: ""

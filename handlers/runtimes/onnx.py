@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from penstock.handlers.handler import Context
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
 from penstock.handlers.runtimes.onnx_file import label
+from penstock.handlers.runtimes.onnx_profile import OnnxProfile
 from penstock.handlers.runtimes.onnx_providers import Provider, chosen
-from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, planned, session_options, spinning
+from penstock.handlers.runtimes.onnx_session import fallen, planned, session_options, spinning
 from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.runtime import Port, refuse_foreign
 
@@ -32,11 +33,22 @@ _RECORD = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntime:
-    """A `Runtime` around one session. With a `binding` inputs and outputs lie in the device's memory."""
+    """A `Runtime` around one session. With a `binding` inputs and outputs lie in the device's memory.
 
-    def __init__(self, session: Any, *, buckets: tuple[int, ...] = (), binding: Binding | None = None) -> None:
+    `open_twin` opens another session of the same model that records itself below a path.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        *,
+        buckets: tuple[int, ...] = (),
+        binding: Binding | None = None,
+        open_twin: Callable[[str], Any] | None = None,
+    ) -> None:
         self._session = session
         self._binding = binding
+        self._open_twin = open_twin
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
         self.outputs = [output.name for output in session.get_outputs()]
@@ -57,6 +69,16 @@ class OnnxRuntime:
             return self._binding.run(feed, self.outputs)
         return dict(zip(self.outputs, self._session.run(self.outputs, feed), strict=True))
 
+    def profile(self, folder: Path) -> OnnxProfile | None:
+        """What records the calls between its `start` and `stop`, in the thread that runs the model."""
+        return OnnxProfile(folder, open_twin=self._open_twin, swap=self._swap) if self._open_twin else None
+
+    def _swap(self, session: Any) -> Any:
+        former, self._session = self._session, session
+        if self._binding is not None:
+            self._binding = self._binding.around(session)
+        return former
+
 
 class Binding:
     """Runs with inputs and outputs in the device's memory: input buffers are kept by shape, so a batch allocates none."""
@@ -70,6 +92,12 @@ class Binding:
         self._device = device
         self._index = index
         self._held: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def around(self, session: Any) -> Binding:
+        """The same on another session, with its buffers."""
+        other = Binding(self._library, session, self._device, self._index)
+        other._held = self._held
+        return other
 
     def run(self, feed: Arrays, outputs: list[str]) -> Arrays:
         binding = self._session.io_binding()
@@ -105,18 +133,23 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
     source = _source(model, context, cache)
     if provider.cache:
         cache.subfolder(provider.cache)
+
+    # The session keeps the bytes of a model in memory itself, so keeping them here as well costs nothing.
+    def opened(profile: str = "") -> Any:
+        options = session_options(library, plan, profile=profile)
+        return _session(library, source, options, provider=provider, context=context, name=label(model))
+
     with cache.locked(provider.cache) if provider.cache else _nothing():
-        session = _session(library, source, plan, provider=provider, context=context, name=label(model))
-    return _opened(library, session, provider, context)
+        session = opened()
+    buckets = context.runtime.batch_buckets
+    return OnnxRuntime(session, buckets=buckets, binding=_binding(library, session, provider), open_twin=opened)
 
 
-def _opened(library: Any, session: Any, provider: Provider, context: Context) -> OnnxRuntime:
-    runtime = OnnxRuntime(session, buckets=context.runtime.batch_buckets)
+def _binding(library: Any, session: Any, provider: Provider) -> Binding | None:
     # Text cannot live in the memory of a device.
-    if provider.kind == "cpu" or any(port.dtype == "object" for port in runtime.inputs):
-        return runtime
-    binding = Binding(library, session, "cuda", provider.index)
-    return OnnxRuntime(session, buckets=context.runtime.batch_buckets, binding=binding)
+    if provider.kind == "cpu" or any(given.type == "tensor(string)" for given in session.get_inputs()):
+        return None
+    return Binding(library, session, "cuda", provider.index)
 
 
 def _nothing() -> AbstractContextManager[None]:
@@ -146,8 +179,7 @@ def _source(model: Path | bytes, context: Context, cache: EngineCache) -> bytes 
     return model if isinstance(model, bytes) else str(model)
 
 
-def _session(library: Any, source: bytes | str, plan: SessionPlan, *, provider: Provider, context: Context, name: str) -> Any:
-    options = session_options(library, plan)
+def _session(library: Any, source: bytes | str, options: Any, *, provider: Provider, context: Context, name: str) -> Any:
     if provider.kind != "cpu":
         options.add_session_config_entry(_RECORD, "1")
     try:

@@ -151,7 +151,8 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def session_options(library: Any, plan: SessionPlan) -> Any:
+def session_options(library: Any, plan: SessionPlan, *, profile: str = "") -> Any:
+    """`profile`: record every call in a file whose path begins so."""
     options = library.SessionOptions()
     for name, member in plan.choices.items():
         setattr(options, name, getattr(getattr(library, _TYPES[name]), member))
@@ -159,6 +160,8 @@ def session_options(library: Any, plan: SessionPlan) -> Any:
         setattr(options, name, value)
     for name, text in plan.entries.items():
         options.add_session_config_entry(name, text)
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
     return options
 
 

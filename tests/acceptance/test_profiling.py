@@ -1,0 +1,118 @@
+"""Recording batches, on demand and every so many: real children, each with the profiler of its runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.sync import Client
+from tests.acceptance.test_cli import SQUARE, Up, started, stopped
+from tests.eventually import eventually
+
+pytest.importorskip("onnxruntime")
+
+DIGITS = SQUARE.parent / "digits"
+IMAGE = next(iter(sorted((DIGITS / "images").glob("*.png"))))
+STAGES = {"queue", "batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess", "settle"}
+TORCH_HANDLER = """
+import penstock
+import torch
+
+
+class Product(penstock.Handler):
+    def inference(self, batch: list) -> list:
+        return [(torch.ones(4, 4) @ torch.full((4, 4), float(value))).sum().item() for value in batch]
+"""
+SETTINGS = f"""
+[worker]
+beat_s = 0.3
+profile_dir = "recorded"
+
+[models.digits]
+source = "{DIGITS / "handler.py"}:Digits"
+workers = 2
+
+[models.product]
+source = "product.py"
+
+[models.square]
+source = "{SQUARE}"
+profile = true
+profile_every = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("profiled")
+    (folder / "product.py").write_text(TORCH_HANDLER)
+    (folder / "penstock.toml").write_text(SETTINGS)
+    running = started(folder)
+    yield running
+    assert stopped(running) == 0, (running.folder / "up.log").read_text()
+
+
+def _recorded(up: Up, *arguments: str) -> dict[str, Any]:
+    done = up.penstock("call", "--profile", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    body: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = body["profile"]
+    assert found["batch"] == body["job"]["batch"]["id"]
+    assert found["stages_s"].keys() == STAGES
+    assert found["stages_s"]["inference"] == pytest.approx(body["job"]["batch"]["inference_s"], abs=1e-5)
+    return found
+
+
+def test_a_call_is_recorded_by_onnx_runtime_whichever_slot_takes_it(up: Up) -> None:
+    found = _recorded(up, "digits", f"@{IMAGE}")
+    folder = Path(found["folder"])
+    assert (found["kind"], found["note"], folder.parent) == ("onnxruntime", None, up.folder / "recorded" / "digits-1")
+    names = {event["name"] for event in json.loads((folder / "trace.json").read_text())}
+    assert "model_run" in names
+    assert {path.name for path in folder.iterdir()} == {
+        "batch.json",
+        "operators.txt",
+        "stages.json",
+        "stages.txt",
+        "trace.json",
+    }
+
+
+def test_a_call_is_recorded_by_torch(up: Up) -> None:
+    found = _recorded(up, "product", "2")
+    assert (found["kind"], found["note"]) == ("torch", None)
+    trace = json.loads((Path(found["folder"]) / "trace.json").read_text())
+    assert any(event.get("name") == "aten::mm" for event in trace["traceEvents"])
+
+
+def test_a_person_sees_the_stages_and_where_the_recording_lies_beside_the_output(up: Up) -> None:
+    done = up.penstock("call", "--profile", "square", '{"x": 4}')
+    assert (done.returncode, done.stdout) == (0, '{"y": 16}\n')
+    told = {line.split()[0]: line for line in done.stderr.splitlines()}
+    assert told.keys() >= STAGES
+    folder = Path(told["python"].rpartition(" ")[2])
+    assert "inference" in (folder / "profile.txt").read_text()
+
+
+def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Up) -> None:
+    root = up.folder / "recorded" / "square-1"
+    before = set(root.iterdir()) if root.exists() else set()
+    with Client(up.ready["url"]) as client:
+        for value in range(7):
+            assert client.predict("square", {"x": value}) == {"y": value * value}
+    made = eventually(lambda: [path for path in set(root.iterdir()) - before if (path / "stages.txt").exists()])
+    assert len(made) in (2, 3)
+    assert {"profile.txt", "stages.json"} <= {path.name for path in made[0].iterdir()}
+
+
+def test_what_was_asked_for_can_be_read_again_and_unknown_models_are_refused(up: Up) -> None:
+    done = up.penstock("call", "--profile", "nobody", "1")
+    assert done.returncode == 5
+    assert "no model is named 'nobody'" in done.stderr
+    done = up.penstock("call", "--profile", "--async", "square", "1")
+    assert done.returncode == 2
