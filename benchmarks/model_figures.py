@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
@@ -21,7 +21,8 @@ _BATCHES_IN_RAMP = 3
 @dataclass(frozen=True, slots=True)
 class Block:
     """One turn of each. Rates are items per second; `cpu_s` and `loop_cpu_s` the model's CPU seconds per item over HTTP and in
-    the loop of all stages; `latencies_s` those of the answers over HTTP."""
+    the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched meanwhile.
+    """
 
     items_per_s: float
     stages_per_s: float
@@ -30,6 +31,7 @@ class Block:
     loop_cpu_s: float
     latencies_s: tuple[float, ...]
     foreign_share: float = 0.0
+    beside: Mapping[str, float] = field(default_factory=dict)
 
 
 def ramp_s(batch_s: float) -> float:
@@ -87,4 +89,5 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
         "block_ratios": [round(block.items_per_s / block.stages_per_s, 3) for block in blocks],
         "foreign_cpu_share": round(foreign, 3),
         "doubtful": foreign > _FOREIGN_SHARE,
+        **{name: round(mean(block.beside[name] for block in blocks), 3) for name in blocks[0].beside},
     }

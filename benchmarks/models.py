@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,14 @@ class Lengths:
     turns: int = 2
 
 
+Watch = Callable[[], AbstractContextManager[dict[str, float]]]
+
+
+@contextmanager
+def _nothing() -> Iterator[dict[str, float]]:
+    yield {}
+
+
 QUICK = Lengths(loop_s=0.6, http_s=1.2, http_batches=4, turns=1)
 
 
@@ -76,11 +85,15 @@ class Results:
 
 
 class Bench:
-    """Measures row by row and says how far it is; a row that cannot run leaves its reason, and the others go on."""
+    """Measures row by row and says how far it is; a row that cannot run leaves its reason, and the others go on.
 
-    def __init__(self, lengths: Lengths, say: Callable[[str], None]) -> None:
+    `watch` is held while a row is asked over HTTP; what it has put into its table by then is in the row.
+    """
+
+    def __init__(self, lengths: Lengths, say: Callable[[str], None], *, watch: Watch = _nothing) -> None:
         self._lengths = lengths
         self._say = say
+        self._watch = watch
         self.results = Results()
 
     def run(self, stack: ModelStack, rows: Sequence[Row]) -> None:
@@ -116,7 +129,8 @@ class Bench:
         inference = loops.ask("inference", self._lengths.loop_s / 2)
         batch_s = row.batch * row.workers / stages.items_per_s
         ramp = ramp_s(batch_s)
-        load = stack.load(row, ramp + max(self._lengths.http_s, self._lengths.http_batches * batch_s))
+        with self._watch() as beside:
+            load = stack.load(row, ramp + max(self._lengths.http_s, self._lengths.http_batches * batch_s))
         rate, latencies = steady(load.samples, begin=load.began_at + ramp, end=load.until)
         return Block(
             rate,
@@ -126,6 +140,7 @@ class Bench:
             loop_cpu_s=stages.cpu_s,
             latencies_s=latencies,
             foreign_share=stack.usage().foreign_share(before),
+            beside=beside,
         )
 
 
