@@ -129,6 +129,9 @@ class AsyncStore:
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return enc.read_reply(await self._run("read", job.model, [job.serial, "1"]), job)
 
+    async def input(self, job: JobId) -> Payload | None:
+        return enc.input_reply(await self._run("input", job.model, [job.serial]))
+
     async def collected_owner(self, job: JobId) -> str | None:
         owner = await self._plain(self._redis.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
         return None if owner is None else owner.decode()
@@ -138,6 +141,9 @@ class AsyncStore:
 
     async def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         return enc.list_reply(await self._run("list", model, [before, limit]), model)
+
+    async def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        return enc.list_reply(await self._run("inbox", model, [before, limit]), model)
 
     async def stats(self, model: str) -> QueueStats:
         return enc.stats_reply(await self._run("stats", model, []), model)

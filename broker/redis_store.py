@@ -188,6 +188,10 @@ class RedisStore:
         [reply] = self._run(("read", job.model, [job.serial, "1"]))
         return enc.read_reply(reply, job)
 
+    def input(self, job: JobId) -> Payload | None:
+        [reply] = self._run(("input", job.model, [job.serial]))
+        return enc.input_reply(reply)
+
     def collected_owner(self, job: JobId) -> str | None:
         owner = self._plain(lambda r: r.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
         return None if owner is None else owner.decode()
@@ -197,6 +201,10 @@ class RedisStore:
 
     def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         [reply] = self._run(("list", model, [before, limit]))
+        return enc.list_reply(reply, model)
+
+    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        [reply] = self._run(("inbox", model, [before, limit]))
         return enc.list_reply(reply, model)
 
     def stats(self, model: str) -> QueueStats:
