@@ -36,6 +36,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/jobs/{job_id}/timeline"): _SEE,
     ("DELETE", "/v1/jobs/{job_id}"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,
+    ("POST", "/v1/jobs/{job_id}/replay"): _STOP,
     ("GET", "/v1/queues"): _SEE,
     ("GET", "/v1/queues/{model}"): _SEE,
     ("GET", "/v1/models"): ANY,

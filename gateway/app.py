@@ -36,6 +36,7 @@ from penstock.gateway.predict import PredictEndpoint
 from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
 from penstock.gateway.queues import QueueReads
 from penstock.gateway.registry import Registry
+from penstock.gateway.replay import Replays
 from penstock.gateway.results import Results
 from penstock.gateway.rollouts import Rollouts
 from penstock.gateway.submit import Intake, SubmitEndpoint
@@ -119,16 +120,18 @@ class Gateway:
             lifetime=lifetime,
         )
         self._predict, self._explain = answer_now(), answer_now(route="explanations")
-        self._routers = self._slow_routes(results)
+        replays = Replays(intake, store=store, blobs=blobs, registry=self.registry)
+        self._routers = self._slow_routes(results, replays)
         self.api = self._build_api()
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
 
-    def _slow_routes(self, results: Results) -> list[APIRouter]:
+    def _slow_routes(self, results: Results, replays: Replays) -> list[APIRouter]:
         store, options, registry, lifetime, holds = self._store, self._options, self.registry, self._lifetime, Holds()
         job_log = JobLog(options.log_jobs)
         return [
             JobReads(store, registry=registry, results=results, lifetime=lifetime, holds=holds, job_log=job_log).router(),
+            replays.router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
             Rollouts(store, registry).router(),
             QueueReads(store, registry=registry).router(),
