@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.broker.records import NewJob
+from penstock.broker.blobs import LocalBlobs
+from penstock.broker.records import GiveBack, NewJob
 from penstock.broker.store import ReleaseReason
 from penstock.job import Payload
 from penstock.job_id import new_job_id
@@ -81,39 +84,27 @@ def test_the_same_key_finds_the_first_replay_and_without_one_each_call_makes_ano
 def test_a_replay_owns_its_input_file_and_keeps_it_when_its_origin_is_collected(
     client: httpx2.Client, hand: Hand, folder: Path
 ) -> None:
-    new_id = new_job_id("square")
-    hand.store.submit([NewJob(new_id, "1", Payload("image/png", blob=f"{new_id.serial}.in"), result_ttl_s=0.0)])
-    file = blob(folder, f"{new_id.serial}.in")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(LARGE)
+    old, blobs = new_job_id("square"), LocalBlobs(folder / "blobs")
+    blobs.put(f"{old.serial}.in", LARGE)
+    hand.store.submit([NewJob(old, "1", Payload("image/png", blob=f"{old.serial}.in"), result_ttl_s=0.0)])
     hand.fail(hand.take(), "handler_error", "no")
-    replayed = client.post(f"/v1/jobs/{new_id}/replay").json()["id"]
+    replayed = client.post(f"/v1/jobs/{old}/replay").json()["id"]
     for name in hand.store.sweep("square").blobs:
-        blob(folder, name).unlink()
-    assert client.get(f"/v1/jobs/{new_id}").status_code == 410
+        blobs.delete(name)
+    assert client.get(f"/v1/jobs/{old}").status_code == 410
     claimed = hand.take()
     assert (str(claimed.id), claimed.input.blob) == (replayed, f"{claimed.id.serial}.in")
-    assert blob(folder, claimed.input.blob).read_bytes() == LARGE
-
-
-def blob(folder: Path, name: str) -> Path:
-    found = list(folder.glob(f"blobs/*/{name}"))
-    return found[0] if found else folder / "blobs" / "00" / name
+    assert blobs.get(claimed.input.blob) == LARGE
 
 
 @pytest.mark.parametrize("end", ["dead", "expired"])
 def test_a_job_that_was_given_up_or_came_too_late_is_replayed_too(client: httpx2.Client, hand: Hand, end: str) -> None:
-    if end == "dead":
-        old = new_job_id("square")
-        hand.store.submit([NewJob(old, "1", Payload("application/json", b'{"x":4}'), max_crashes=1)])
-        job = hand.take()
-        from penstock.broker.records import GiveBack
-
+    old = new_job_id("square")
+    deadline_s = 60.0 if end == "dead" else 0.0
+    hand.store.submit([NewJob(old, "1", Payload("application/json", b'{"x":4}'), deadline_s=deadline_s, max_crashes=1)])
+    for job in hand.claim().jobs:
         hand.store.release([GiveBack(job.id, job.token)], worker=hand.name, reason=ReleaseReason.CRASHED)
-    else:
-        old = new_job_id("square")
-        hand.store.submit([NewJob(old, "1", Payload("application/json", b'{"x":4}'), deadline_s=0.0)])
-        hand.store.sweep("square")
+    assert client.get(f"/v1/jobs/{old}").json()["error"]["code"] == {"dead": "poison"}.get(end, end)
     assert client.post(f"/v1/jobs/{old}/replay").status_code == 202
 
 
@@ -138,14 +129,6 @@ def test_an_input_whose_file_is_gone_is_a_conflict(client: httpx2.Client, hand: 
     assert client.post(f"/v1/jobs/{old}/replay").json()["code"] == "conflict"
 
 
-def test_a_replay_waits_for_room_in_the_queue_like_any_job(client: httpx2.Client, hand: Hand) -> None:
-    old = failed(client, hand)
-    for _ in range(20):
-        client.post("/v1/models/square/jobs", json={"x": 4})
-    assert client.post(f"/v1/jobs/{old}/replay").status_code == 429
-    assert "replayed_as" not in client.get(f"/v1/jobs/{old}").json()
-
-
 def test_another_version_is_taken_only_when_it_is_named_and_must_take_the_input(client: httpx2.Client, hand: Hand) -> None:
     strict = VersionInfo(input_schema={**SQUARE_SCHEMA, "required": ["x", "y"]}, accepts=("application/json",))
     plain = VersionInfo(input_schema=SQUARE_SCHEMA, accepts=("application/json", "image/*"))
@@ -168,3 +151,31 @@ def test_a_job_of_a_version_that_is_gone_asks_for_another(client: httpx2.Client,
     assert "version 'old', which is no longer there" in refusal["detail"]
     assert "?version=" in refusal["hint"]
     assert client.post(f"/v1/jobs/{old}/replay", params={"version": "1"}).status_code == 202
+
+
+def penstock(client: httpx2.Client, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli.main", "jobs", "replay", *words, "--url", str(client.base_url)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_command_replays_one_job_or_all_that_failed_and_were_not_replayed(client: httpx2.Client, hand: Hand) -> None:
+    jobs = [failed(client, hand) for _ in range(3)]
+    answer = client.post("/v1/models/square/jobs", json={"x": 4})
+    hand.fail(hand.take(), "oom", "too big")
+    one = penstock(client, jobs[0])
+    assert (one.returncode, client.get(f"/v1/jobs/{one.stdout.strip()}").json()["replay_of"]) == (0, jobs[0])
+    rest = penstock(client, "--failed", "--model", "square", "--code", "handler_error")
+    new = rest.stdout.split()
+    assert rest.returncode == 0
+    assert set(jobs[1:]) <= {client.get(f"/v1/jobs/{job}").json()["replay_of"] for job in new}
+    assert "replayed_as" not in client.get(f"/v1/jobs/{answer.json()['id']}").json()
+    assert penstock(client, "--failed", "--model", "square", "--code", "handler_error").stdout == ""
+    assert penstock(client, "--failed").returncode == 2
+
+
+def test_a_replay_waits_for_room_in_the_queue_like_any_job(client: httpx2.Client, hand: Hand) -> None:
+    old = failed(client, hand)
+    for _ in range(20):
+        client.post("/v1/models/square/jobs", json={"x": 4})
+    assert client.post(f"/v1/jobs/{old}/replay").status_code == 429
+    assert "replayed_as" not in client.get(f"/v1/jobs/{old}").json()
