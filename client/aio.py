@@ -237,7 +237,7 @@ class AsyncJobHandle:
         return self.view
 
     async def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> AsyncJobHandle:
-        """A new job with the input of this one, which failed, expired or was cancelled; `Conflict` if it is no longer stored."""
+        """A new job with the input of this one, which brought no output; `Conflict` if that input is no longer stored."""
         call = protocol.replay_call(self.view, version=version, idempotency_key=idempotency_key)
         return AsyncJobHandle(self._client, protocol.job_of(await self._client.send(call)))
 

@@ -235,7 +235,7 @@ class JobHandle:
         return self.view
 
     def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> JobHandle:
-        """A new job with the input of this one, which failed, expired or was cancelled; `Conflict` if it is no longer stored."""
+        """A new job with the input of this one, which brought no output; `Conflict` if that input is no longer stored."""
         call = protocol.replay_call(self.view, version=version, idempotency_key=idempotency_key)
         return JobHandle(self._client, protocol.job_of(self._client.send(call)))
 
