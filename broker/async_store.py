@@ -38,6 +38,7 @@ from penstock.rollout import Rollout
 
 # A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
 ANSWER_WITHIN_S = 1.5
+_SESSION = "ps:session:"
 
 
 class AsyncStore:
@@ -190,6 +191,17 @@ class AsyncStore:
     async def roll_out(self, model: str, found: StoredRollout, wanted: Rollout | None) -> bool:
         """Replace `found` by `wanted` (None: take it back); False when somebody else was quicker."""
         return bool(await self._call("roll_out", ROLLOUTS_KEY, roll_out_args(model, found, wanted)))
+
+    async def keep_session(self, name: str, text: str, ttl_s: float) -> None:
+        """A browser's session, for every gateway of this store."""
+        await self._plain(self._redis.set(f"{_SESSION}{name}", text, px=enc.ms(ttl_s)))
+
+    async def session(self, name: str) -> str | None:
+        kept = await self._plain(self._redis.get(f"{_SESSION}{name}"))
+        return None if kept is None else kept.decode()
+
+    async def end_session(self, name: str) -> None:
+        await self._plain(self._redis.delete(f"{_SESSION}{name}"))
 
     async def ping(self) -> None:
         """Nothing, when Redis is reachable and takes writes."""
