@@ -15,7 +15,7 @@ _VARIABLE = (
     (re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}-[A-Za-z0-9][A-Za-z0-9_.-]*+"), "JOB"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "ID"),
     (re.compile(r"\b0x[0-9a-fA-F]++|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{12,}+\b"), "ID"),
-    (re.compile(r"'[^'\n]{0,200}+'|\"[^\"\n]{0,200}+\""), "'...'"),
+    (re.compile(r"'[^'\n]{40,400}+'|\"[^\"\n]{40,400}+\""), "'...'"),
     (re.compile(r"\d++(?:[.,]\d++)*+(?:[eE][+-]?\d++)?"), "N"),
     (re.compile(r"\s++"), " "),
 )
@@ -36,7 +36,7 @@ class Group:
 
 
 def normalised(message: str) -> str:
-    """The message without what differs between two cases of one fault: ids, quoted values, numbers."""
+    """The message without what differs between two cases of one fault: ids, long quotations, numbers."""
     text = message[: 4 * MESSAGE_CHARS]
     for pattern, instead in _VARIABLE:
         text = pattern.sub(instead, text)

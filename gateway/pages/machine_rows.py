@@ -77,6 +77,11 @@ class VersionRow:
     per_s: float
 
     @property
+    def table(self) -> list[tuple[int, float]]:
+        """Few enough to be read: the powers of two, and the largest."""
+        return [pair for pair in self.latency if pair[0].bit_count() == 1 or pair is self.latency[-1]]
+
+    @property
     def chart(self) -> str:
         sizes = [size for size, _ in self.latency]
         return orjson.dumps({"x": sizes, "y": [round(seconds * 1000, 3) for _, seconds in self.latency]}).decode()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 KEPT_S = 300.0
 # Rates are taken over so long: shorter ones jump, longer ones lag.
 RATE_S = 5.0
+LEAST_S = 60.0
 _WIDTH, _HEIGHT, _POINTS = 120.0, 28.0, 60
 
 
@@ -44,10 +45,11 @@ class History:
         return (last.accepted - first.accepted) / span, (last.ended - first.ended) / span
 
     def line(self) -> list[int]:
-        """The depths for a small chart: the highest of each stretch, so that no peak is lost."""
+        """The depths for a small chart: the highest of each stretch, so that no peak is lost. A short memory fills it too."""
         if len(self.samples) < 2:
             return []
-        end, step = self.samples[-1].at, KEPT_S / _POINTS
+        end = self.samples[-1].at
+        step = max(LEAST_S, end - self.samples[0].at) / _POINTS
         tops: dict[int, int] = {}
         for sample in self.samples:
             place = _POINTS - 1 - min(_POINTS - 1, int((end - sample.at) / step))

@@ -8,14 +8,16 @@ NOTHING = "–"
 
 
 def seconds(value: float | None) -> str:
-    """0.3 ms, 12 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d."""
+    """12 µs, 0.3 ms, 320 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d."""
     if value is None:
         return NOTHING
-    if value < 0.0995:
-        return "0 s" if value <= 0 else f"{value * 1000:.1f} ms" if value < 0.00995 else f"{value * 1000:.0f} ms"
-    if value < 60:
+    if value >= 59.5:
+        return _long(round(value))
+    if value >= 0.9995:
         return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
-    return _long(round(value))
+    if value >= 0.000_095:
+        return f"{value * 1e3:.1f} ms" if value < 0.00995 else f"{value * 1e3:.0f} ms"
+    return f"{value * 1e6:.0f} µs" if value > 0.0 else "0 s"
 
 
 def _long(total: int) -> str:
