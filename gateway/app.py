@@ -271,9 +271,12 @@ class Gateway:
             scope["caller"] = self._admit(scope, head)
             return await self._others(scope, receive, send)
         request = Request(scope, receive)
-        caller = await pages.caller(request.headers)
-        if caller is None:
-            answer = await pages.stranger(request)
+        try:
+            caller = await pages.caller(request.headers)
+            answer = await pages.stranger(request) if caller is None else None
+        except PenstockError as error:
+            answer = await pages.refusal(request, self._problem(error, scope, head.get(b"x-request-id")), error)
+        if answer is not None:
             await answer(scope, receive, send)  # type: ignore[arg-type]
             return "unknown", answer.status_code
         scope["caller"] = caller

@@ -68,6 +68,10 @@ class Renderer:
     def redirect(self, path: str, **query: str) -> Response:
         return Response(status_code=303, headers={**HEADERS, "location": self.url(path, **query)})
 
+    def back(self, target: str) -> Response:
+        """To a path of ours with its query, as it was once asked for."""
+        return Response(status_code=303, headers={**HEADERS, "location": self._root + target})
+
     def _load(self) -> Environment:
         from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -92,14 +92,14 @@ class Pages:
 
     async def sign_in_page(self, request: Request, next: str = "") -> Response:
         if not self._sessions.needed or await self._sessions.caller(request.headers):
-            return self._renderer.redirect(_inside(next))
+            return self._renderer.back(_inside(next))
         return await self._renderer.page("login.html", NOBODY, {"here": "", "next": _inside(next), "error": None})
 
     async def sign_in(self, request: Request) -> Response:
         fields = await form(request)
         target = _inside(fields.get("next", ""))
         if not self._sessions.needed:
-            return self._renderer.redirect(target)
+            return self._renderer.back(target)
         address = request.client.host if request.client else ""
         try:
             session = await self._sessions.open(fields.get("key", ""), address)
@@ -110,7 +110,7 @@ class Pages:
             return await self._renderer.page(
                 "login.html", NOBODY, {"here": "", "next": target, "error": refusal}, status=status
             )
-        return self._with_cookie(request, self._renderer.redirect(target), session)
+        return self._with_cookie(request, self._renderer.back(target), session)
 
     async def sign_out(self, request: Request) -> Response:
         await self._sessions.close(request.headers)
