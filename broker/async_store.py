@@ -15,7 +15,7 @@ from penstock.broker.connection import connect_async
 from penstock.broker.group_commit import GroupCommit
 from penstock.broker.library import library
 from penstock.broker.pushes import PushRouter, Waiter
-from penstock.broker.records import NewJob, Push, QueueStats, Submitted
+from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitted
 from penstock.broker.redis_store import not_loaded, store_error
 from penstock.broker.registry import (
     MODELS_KEY,
@@ -130,7 +130,7 @@ class AsyncStore:
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return enc.read_reply(await self._run("read", job.model, [job.serial, "1"]), job)
 
-    async def input(self, job: JobId) -> Payload | None:
+    async def input(self, job: JobId) -> KeptInput | None:
         return enc.input_reply(await self._run("input", job.model, [job.serial]))
 
     async def collected_owner(self, job: JobId) -> str | None:

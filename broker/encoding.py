@@ -16,6 +16,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     Push,
     QueueStats,
@@ -220,9 +221,11 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     return found, Payload(out_media, data, out_blob) if succeeded else None
 
 
-def input_reply(reply: Sequence[Any] | None) -> Payload | None:
-    media, blob, data = reply or (b"", b"", None)
-    return Payload(media.decode(), data or b"", blob.decode()) if blob or data is not None else None
+def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
+    media, blob, call, data = reply or (b"", b"", b"", None)
+    if not blob and data is None:
+        return None
+    return KeptInput(Payload(media.decode(), data or b"", blob.decode()), Call(call.decode()))
 
 
 def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:

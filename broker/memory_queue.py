@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.broker.memory_turns import Turns
-from penstock.broker.records import BatchStamp, Change, ClaimedJob, NewJob
+from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, NewJob
 from penstock.job import BANDS, Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
 
@@ -65,10 +65,9 @@ class Record:
     replayed_as: JobId | None = None
 
     @property
-    def kept_input(self) -> Payload | None:
-        given = self.new.input
-        dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not given.blob
-        return None if dropped else given
+    def kept_input(self) -> KeptInput | None:
+        dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not self.new.input.blob
+        return None if dropped else KeptInput(self.new.input, self.new.call)
 
     @property
     def serial(self) -> str:

@@ -16,6 +16,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     QueueStats,
     Repair,
@@ -146,7 +147,7 @@ class MemoryStore:
         queue, record = self._find(job)
         return None if record is None else (record.job(queue.position(record)), record.output)
 
-    def input(self, job: JobId) -> Payload | None:
+    def input(self, job: JobId) -> KeptInput | None:
         _, record = self._find(job)
         return None if record is None else record.kept_input
 

@@ -39,6 +39,14 @@ class NewJob:
     replay_of: JobId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptInput:
+    """What a job was given, inline or by its blob's name, and what was asked of it."""
+
+    payload: Payload
+    call: Call = Call.PREDICT
+
+
 class SubmitStatus(StrEnum):
     CREATED = "created"
     EXISTING = "existing"  # same idempotency key, same fingerprint: `id` is the first job's

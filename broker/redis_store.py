@@ -20,6 +20,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     QueueStats,
     Repair,
@@ -188,7 +189,7 @@ class RedisStore:
         [reply] = self._run(("read", job.model, [job.serial, "1"]))
         return enc.read_reply(reply, job)
 
-    def input(self, job: JobId) -> Payload | None:
+    def input(self, job: JobId) -> KeptInput | None:
         [reply] = self._run(("input", job.model, [job.serial]))
         return enc.input_reply(reply)
 

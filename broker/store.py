@@ -13,6 +13,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     QueueStats,
     Repair,
@@ -83,7 +84,7 @@ class JobStore(Protocol):
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None: ...
 
-    def input(self, job: JobId) -> Payload | None:
+    def input(self, job: JobId) -> KeptInput | None:
         """What the job was given, inline or by its blob's name; None when it is unknown or its input is no longer kept.
 
         A blob may be gone although the record names it.

@@ -19,7 +19,8 @@ class GatewayOptions:
 
     Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
     scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too. `log_jobs`: which
-    changes of jobs are logged. `blob_dir`: whose disk the scrape tells. `dashboard`: whether the pages are served, below the path `root_path` as browsers see it.
+    changes of jobs are logged. `blob_dir`: whose disk the scrape tells. `dashboard`: whether the pages are
+    served, with links that begin with `root_path`.
     """
 
     models: tuple[ModelInfo, ...] = ()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -13,7 +14,7 @@ from starlette.responses import Response
 
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
-from penstock.broker.records import Submitted
+from penstock.broker.records import KeptInput, Submitted
 from penstock.errors import Conflict, Gone, NotFound
 from penstock.gateway import negotiation, wire
 from penstock.gateway.access import Caller, CallerParam
@@ -77,21 +78,22 @@ class Replays:
         old = await visible(self._store, job, caller)
         check_replayable(old)
         given = await self._kept_input(old)
-        async with self._files if given.blob else nullcontext():
-            if given.blob:
-                given = await self._read(old, given)
+        async with self._files if given.payload.blob else nullcontext():
+            if given.payload.blob:
+                given = replace(given, payload=await self._read(old, given.payload))
             return await self._submit(old, given, caller, version=version, key=key)
 
     async def _submit(
-        self, old: Job, given: Payload, caller: Caller, *, version: str, key: str
+        self, old: Job, given: KeptInput, caller: Caller, *, version: str, key: str
     ) -> tuple[Submitted, ModelEntry, VersionEntry]:
         entry, chosen = await self._version(old, version)
         if chosen.name != old.version:
-            media = negotiation.media_type(wire.header_value(given.content_type), accepts=chosen.accepts)
-            await self._intake.check(Payload(media, given.data), chosen)
+            negotiation.media_type(wire.header_value(given.payload.content_type), accepts=chosen.accepts)
+            await self._intake.check(given.payload, chosen)
         mark = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority)
-        asked = Asked(entry, chosen, given, options, _on_behalf(caller, old.owner), key, mark, replay_of=old.id)
+        owner = _on_behalf(caller, old.owner)
+        asked = Asked(entry, chosen, given.payload, options, owner, key, mark, given.call, replay_of=old.id)
         ttl_s = entry.info.limits.result_ttl_s
         new = new_job_id(old.model)
         return await self._intake.store(asked, new, deadline_s=job_deadline(asked), result_ttl_s=ttl_s), entry, chosen
@@ -108,7 +110,7 @@ class Replays:
                 hint=f"{gone.hint or ''} Name one with ?version=.".strip(),
             ) from None
 
-    async def _kept_input(self, old: Job) -> Payload:
+    async def _kept_input(self, old: Job) -> KeptInput:
         given = await self._store.input(old.id)
         if given is None:
             raise _no_input(old)

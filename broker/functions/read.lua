@@ -18,12 +18,12 @@ end
 -- read: ARGS serial, with output '1' | '0'. REPLY: the fields of RECORD, position, output; nil when unknown
 local function read(keys, args) return describe(keys[1], args[1], args[2] == '1') end
 
--- input: ARGS serial. REPLY: media, blob, the inline input (nil where it is in the blob, or no longer kept); nil when unknown
+-- input: ARGS serial. REPLY: media, blob, call, the inline input (nil where it is in the blob, or no longer kept); nil when unknown
 local function input(keys, args)
   local p, serial = keys[1], args[1]
-  local found = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'in')
+  local found = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'call', 'in')
   if not found[1] then return false end
-  return {found[1], found[2] or '', found[3] or redis.call('GET', p .. 'in:' .. serial)}
+  return {found[1], found[2] or '', found[3] or '', found[4] or redis.call('GET', p .. 'in:' .. serial)}
 end
 
 -- watch: ARGS serial, mark and channel. REPLY: as read. Registers only while the job is live, so the caller misses no change.

@@ -118,7 +118,7 @@ class JobPages:
         given = await self._store.input(job.id)
         if given is None:
             raise Gone(f"the input of job {job.id} is no longer stored")
-        return _download(await self._whole(given), f"{job.id}.input")
+        return _download(await self._whole(given.payload), f"{job.id}.input")
 
     async def output(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible(self._store, parse_job_id(job_id), caller)
@@ -145,7 +145,7 @@ class JobPages:
 
     async def _input(self, job: Job) -> Shown | None:
         given = await self._store.input(job.id)
-        return None if given is None else await self._look(given)
+        return None if given is None else await self._look(given.payload)
 
     async def _output(self, job: Job) -> Shown | None:
         found = await self._store.result(job.id) if end_of(job, None) else None

@@ -58,6 +58,14 @@ def core_map(slots: Sequence[SlotInfo]) -> list[tuple[int, int]]:
     return sorted(held.items())
 
 
+def place_of(slot: SlotInfo) -> str:
+    """The rest of a slot's place in the pinning plan: threads, memory node, company on its device."""
+    told = [words.plural(slot.threads, "thread")] if slot.threads else []
+    told += [f"node {slot.node}"] if slot.node is not None else []
+    told += [slot.placement] if slot.placement != "dedicated" else []
+    return ", ".join(told)
+
+
 @dataclass(frozen=True, slots=True)
 class VersionRow:
     """`chart` are sizes and milliseconds for a small chart, `first_call_s` what the first call of each size cost."""

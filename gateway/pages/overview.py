@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from penstock.access import Role
 from penstock.gateway.access import Caller, CallerParam, Holds
 from penstock.gateway.pages.live import Board, View
-from penstock.gateway.pages.machine_rows import SLOT_TONES, core_map, sample_of, version_rows, worker_rows
+from penstock.gateway.pages.machine_rows import SLOT_TONES, core_map, place_of, sample_of, version_rows, worker_rows
 from penstock.gateway.pages.render import HEADERS, Renderer
 from penstock.gateway.problems import TITLES
 from penstock.gateway.registry import ModelEntry, Registry
@@ -104,7 +104,7 @@ class OverviewPages:
         await self._registry.refresh()
         rows = worker_rows(self._registry.workers, time.time())
         maps = {row.name: core_map(row.slots) for row in rows}
-        shown = {"here": "workers", "workers": rows, "maps": maps, "tones": SLOT_TONES}
+        shown = {"here": "workers", "workers": rows, "maps": maps, "tones": SLOT_TONES, "place": place_of}
         return await self._renderer.page("workers.html", caller, shown)
 
     async def api(self, request: Request, caller: CallerParam) -> Response:

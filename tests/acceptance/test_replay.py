@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.blobs import LocalBlobs
 from penstock.broker.records import GiveBack, NewJob
 from penstock.broker.store import ReleaseReason
-from penstock.job import Payload
+from penstock.job import Call, Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
 from tests.acceptance.gateway_process import SQUARE_SCHEMA, Hand, gateway_process
@@ -140,6 +140,14 @@ def test_another_version_is_taken_only_when_it_is_named_and_must_take_the_input(
     assert client.post(f"/v1/jobs/{old}/replay", params={"version": "2"}).json()["code"] == "invalid_input"
     assert client.post(f"/v1/jobs/{old}/replay", params={"version": "9"}).status_code == 404
     assert client.post(f"/v1/jobs/{old}/replay", params={"versoin": "3"}).status_code == 400
+
+
+def test_a_replay_asks_the_same_of_the_model(client: httpx2.Client, hand: Hand) -> None:
+    old = new_job_id("square")
+    hand.store.submit([NewJob(old, "1", Payload("application/json", b'{"x":4}'), deadline_s=0.0, call=Call.EXPLAIN)])
+    hand.store.sweep("square")
+    assert client.post(f"/v1/jobs/{old}/replay").status_code == 202
+    assert hand.take().call is Call.EXPLAIN
 
 
 def test_a_job_of_a_version_that_is_gone_asks_for_another(client: httpx2.Client, hand: Hand) -> None:

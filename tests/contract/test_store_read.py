@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.records import Settled, SubmitStatus
+from penstock.broker.records import KeptInput, Settled, SubmitStatus
 from penstock.broker.store import CancelStatus
-from penstock.job import LATE_BAND, JobState, Payload
+from penstock.job import LATE_BAND, Call, JobState, Payload
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.contract.desk import Desk
@@ -129,10 +129,10 @@ LARGE = Payload("application/json", b'"' + b"x" * 200 + b'"')
     "given", [Payload("text/plain", b""), Payload("application/json", b"7"), LARGE, Payload("image/png", blob="x.in")]
 )
 def test_what_a_job_was_given_is_there_while_it_lives_and_after_it_failed(desk: Desk, given: Payload) -> None:
-    job = desk.leased(input=given)
-    assert desk.store.input(job.id) == given
+    job = desk.leased(input=given, call=Call.EXPLAIN)
+    assert desk.store.input(job.id) == KeptInput(given, Call.EXPLAIN)
     desk.fail(job)
-    assert desk.store.input(job.id) == given
+    assert desk.store.input(job.id) == KeptInput(given, Call.EXPLAIN)
 
 
 @pytest.mark.parametrize("given", [Payload("application/json", b"7"), LARGE])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.gateway.admission import Capacity
-from penstock.gateway.pages.machine_rows import core_map, sample_of, version_rows, worker_rows
+from penstock.gateway.pages.machine_rows import core_map, place_of, sample_of, version_rows, worker_rows
 from penstock.gateway.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
@@ -26,6 +26,11 @@ def test_a_worker_tells_what_it_runs_and_whether_it_was_heard_of() -> None:
 
 def test_a_core_that_two_slots_hold_is_told_apart() -> None:
     assert core_map([READY, OTHER]) == [(0, 1), (1, 2)]
+
+
+def test_a_slot_tells_its_place_in_the_plan() -> None:
+    shared = SlotInfo("ocr", "1", "ready", threads=2, node=1, placement="shared")
+    assert (place_of(shared), place_of(OTHER)) == ("2 threads, node 1, shared", "")
 
 
 def test_a_version_shows_what_was_learned_of_it() -> None:
