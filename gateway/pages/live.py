@@ -33,12 +33,22 @@ class View:
 
 
 class Board:
-    """Of one gateway process. `stop` says that it is to end."""
+    """Of one gateway process. `stop` says that it is to end. A look every `tick_s`, until `linger_s` after the last asked."""
 
-    def __init__(self, store: AsyncStore, registry: Registry, *, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        registry: Registry,
+        *,
+        stop: Callable[[], bool],
+        tick_s: float = TICK_S,
+        linger_s: float = LINGER_S,
+    ) -> None:
         self._store = store
         self._registry = registry
         self._stop = stop
+        self._tick_s = tick_s
+        self._linger_s = linger_s
         self._histories: dict[str, History] = {}
         self._view = View()
         self._turned = asyncio.Event()
@@ -48,7 +58,7 @@ class Board:
 
     async def view(self) -> View:
         """As it is now, at most a second old. Whoever asks keeps the looks going for a while."""
-        self._wanted_until = time.monotonic() + LINGER_S
+        self._wanted_until = time.monotonic() + self._linger_s
         turned = self._turned
         if self._looking is None:
             self._looking = asyncio.create_task(self._look_on())
@@ -77,12 +87,12 @@ class Board:
         try:
             while time.monotonic() < self._wanted_until and not self._stop():
                 await self._look()
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(self._tick_s)
         finally:
             # A gap of unknown length would look like a quiet time.
             self._histories.clear()
             self._looking, self._fresh = None, False
-            self._turned.set()
+            self._turn()
 
     async def _look(self) -> None:
         entries = dict(self._registry.models)
@@ -96,6 +106,10 @@ class Board:
             rows = queue_rows(queues, entries, self._histories, self._registry.workers)
             self._view = View(self._view.number + 1, rows, totals(rows))
         self._fresh = True
+        self._turn()
+
+    def _turn(self) -> None:
+        """Wake those who wait; who comes later waits for the next."""
         turned, self._turned = self._turned, asyncio.Event()
         turned.set()
 

@@ -193,6 +193,13 @@ def test_one_failed_job_is_replayed_from_its_page_and_the_two_are_linked(stack: 
     expect(page.get_by_role("link", name=new)).to_be_visible()
 
 
+def test_without_keys_too_a_form_of_another_site_is_refused(stack: Stack) -> None:
+    [old] = stack.failed(1)
+    for headers in ({}, {"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
+        assert stack.gateway.post(f"/ui/jobs/{old}/replay", data={"seen": ""}, headers=headers).status_code == 403
+    assert "replayed_as" not in stack.job(old)
+
+
 def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack: Stack, page: Page) -> None:
     page.goto("/")
     focused = "document.activeElement.textContent.trim()"
