@@ -15,7 +15,7 @@ from penstock.broker.connection import connect_async
 from penstock.broker.group_commit import GroupCommit
 from penstock.broker.library import library
 from penstock.broker.pushes import PushRouter, Waiter
-from penstock.broker.records import NewJob, Push, QueueStats, Submitted
+from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitted
 from penstock.broker.redis_store import not_loaded, store_error
 from penstock.broker.registry import (
     MODELS_KEY,
@@ -39,6 +39,7 @@ from penstock.rollout import Rollout
 
 # A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
 ANSWER_WITHIN_S = 1.5
+_SESSION = "ps:session:"
 
 
 class AsyncStore:
@@ -130,6 +131,9 @@ class AsyncStore:
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return enc.read_reply(await self._run("read", job.model, [job.serial, "1"]), job)
 
+    async def input(self, job: JobId) -> KeptInput | None:
+        return enc.input_reply(await self._run("input", job.model, [job.serial]))
+
     async def collected_owner(self, job: JobId) -> str | None:
         owner = await self._plain(self._redis.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
         return None if owner is None else owner.decode()
@@ -139,6 +143,9 @@ class AsyncStore:
 
     async def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         return enc.list_reply(await self._run("list", model, [before, limit]), model)
+
+    async def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        return enc.list_reply(await self._run("inbox", model, [before, limit]), model)
 
     async def stats(self, model: str) -> QueueStats:
         return enc.stats_reply(await self._run("stats", model, []), model)
@@ -193,6 +200,17 @@ class AsyncStore:
     async def wish_profile(self, model: str, wish: ProfileWish) -> None:
         """In place of the model's wish before; its workers see it at their next beat."""
         await self._plain(self._redis.hset(PROFILES_KEY, model, msgspec.json.encode(wish).decode()))
+
+    async def keep_session(self, name: str, text: str, ttl_s: float) -> None:
+        """A browser's session, for every gateway of this store."""
+        await self._plain(self._redis.set(f"{_SESSION}{name}", text, px=enc.ms(ttl_s)))
+
+    async def session(self, name: str) -> str | None:
+        kept = await self._plain(self._redis.get(f"{_SESSION}{name}"))
+        return None if kept is None else kept.decode()
+
+    async def end_session(self, name: str) -> None:
+        await self._plain(self._redis.delete(f"{_SESSION}{name}"))
 
     async def ping(self) -> None:
         """Nothing, when Redis is reachable and takes writes."""

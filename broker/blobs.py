@@ -6,9 +6,9 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from penstock.errors import Gone, InternalError, StoreUnavailable
 
@@ -33,6 +33,10 @@ class BlobStore(Protocol):
 
     def get(self, name: str) -> bytes:
         """The bytes; raises `Gone` when there are none under that name."""
+        ...
+
+    def peek(self, name: str, size: int) -> tuple[bytes, int]:
+        """The first `size` bytes, and how many there are in all; raises `Gone` as `get` does."""
         ...
 
     def delete(self, name: str) -> None:
@@ -73,9 +77,19 @@ class LocalBlobs:
         return [None] * len(blobs)
 
     def get(self, name: str) -> bytes:
+        with self._reading(name) as file:
+            return file.read()
+
+    def peek(self, name: str, size: int) -> tuple[bytes, int]:
+        with self._reading(name) as file:
+            return file.read(size), os.fstat(file.fileno()).st_size
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[BinaryIO]:
         path = self._path(name)
         try:
-            return path.read_bytes()
+            with path.open("rb") as file:
+                yield file
         except FileNotFoundError:
             raise Gone(
                 f"blob {name} is not in {self._folder}: it was collected, or the folder is not the one it was put in"

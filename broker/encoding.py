@@ -16,6 +16,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     Push,
     QueueStats,
@@ -30,7 +31,7 @@ from penstock.job_id import JobId
 
 Arg = bytes | str | int
 IDEMPOTENCY_TTL_S = 48 * 3600.0
-_FIELDS = 31  # RECORD of lib.lua, then position and output
+_FIELDS = 33  # RECORD of lib.lua, then position and output
 _CLAIM_HEAD, _CLAIM_STRIDE = 7, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 8
@@ -79,6 +80,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.max_open_jobs,
             job.call.value,
             job.trace,
+            job.replay_of.serial if job.replay_of else "",
         )
     return args
 
@@ -186,7 +188,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     position, data = record[-2], record[-1]
     (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, _epoch, token,
      final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace) = (
+     more, trace, replay_of, replayed_as) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
     started_at = int(started) / 1000 if started else None
@@ -212,14 +214,23 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         tries=all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
         left_out=left_out(more),
         trace=trace,
+        replay_of=JobId(replay_of, job.model) if replay_of else None,
+        replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None
 
 
+def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
+    media, blob, call, data = reply or (b"", b"", b"", None)
+    if not blob and data is None:
+        return None
+    return KeptInput(Payload(media.decode(), data or b"", blob.decode()), Call(call.decode()))
+
+
 def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:
     now, *rest = reply
-    solo, delayed, leased, counted, owned = rest[6:]
+    solo, delayed, leased, inbox, counted, owned = rest[6:]
     counters = _counts(counted)
     ended = {name[6:]: n for name, n in counters.items() if name.startswith("ended:")}
     return QueueStats(
@@ -230,6 +241,7 @@ def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:
         solo=solo,
         delayed=delayed,
         leased=leased,
+        inbox=inbox,
         accepted=counters.get("accepted", 0),
         ended=ended,
         counters={name: n for name, n in counters.items() if not name.startswith("ended:") and name != "accepted"},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.broker.memory_turns import Turns
-from penstock.broker.records import BatchStamp, Change, ClaimedJob, NewJob
+from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, NewJob
 from penstock.job import BANDS, Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
 
@@ -22,6 +22,7 @@ MAX_LOSSES = 25
 LOST_PLACE = 2.0**42
 PAST_FIRST, PAST_LAST = 3, 5
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
+INBOX = (JobState.FAILED, JobState.DEAD, JobState.EXPIRED)
 CANCELLED = JobError("cancelled", "cancelled by request")
 
 
@@ -61,6 +62,12 @@ class Record:
     past: list[Attempt] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     nonce: str = ""
+    replayed_as: JobId | None = None
+
+    @property
+    def kept_input(self) -> KeptInput | None:
+        dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not self.new.input.blob
+        return None if dropped else KeptInput(self.new.input, self.new.call)
 
     @property
     def serial(self) -> str:
@@ -143,6 +150,8 @@ class Record:
             tries=self.tries(),
             left_out=self.left_out,
             trace=self.new.trace,
+            replay_of=self.new.replay_of,
+            replayed_as=self.replayed_as,
         )
 
 
@@ -169,6 +178,7 @@ class MemoryQueue:
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
     outbox: dict[str, JobState] = field(default_factory=dict)
+    inbox: set[str] = field(default_factory=set)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
     foreign: dict[bytes, float] = field(default_factory=dict)
     accepted: int = 0
@@ -255,6 +265,8 @@ class MemoryQueue:
         record.final_token = token
         record.state, record.finished_at, record.error = state, now, error
         self.outbox[record.serial] = state
+        if state in INBOX:
+            self.inbox.add(record.serial)
         self.ended[state.value] += 1
 
     def expire(self, record: Record, *, now: float) -> None:
@@ -277,6 +289,11 @@ class MemoryQueue:
             self.counters["redelivered:crashed"] += 1
         return spent
 
+    def replayed(self, old: JobId, new: JobId) -> None:
+        self.inbox.discard(old.serial)
+        if old.serial in self.records:
+            self.records[old.serial].replayed_as = new
+
     def tell(self, event: str, record: Record, state: JobState) -> None:
         """Kept for whoever asked for the step in which the change came about."""
         holder = (record.worker, record.nonce) if record.token else ("", "")
@@ -285,6 +302,7 @@ class MemoryQueue:
     def collect(self, record: Record, *, now: float) -> None:
         del self.records[record.serial]
         self.outbox.pop(record.serial, None)
+        self.inbox.discard(record.serial)
         stay_s = min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s))
         self.tombstones[record.serial] = (now + stay_s, record.new.owner)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     QueueStats,
     Repair,
@@ -146,6 +147,10 @@ class MemoryStore:
         queue, record = self._find(job)
         return None if record is None else (record.job(queue.position(record)), record.output)
 
+    def input(self, job: JobId) -> KeptInput | None:
+        _, record = self._find(job)
+        return None if record is None else record.kept_input
+
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))
         return owner if until > self._clock() else None
@@ -154,9 +159,10 @@ class MemoryStore:
         return self.collected_owner(job) is not None
 
     def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        queue = self.queue(model)
-        serials = sorted((s for s in queue.records if not before or s < before), reverse=True)
-        return [queue.records[s].job(queue.position(queue.records[s])) for s in serials[:limit]]
+        return _page(self.queue(model), self.queue(model).records, before, limit)
+
+    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        return _page(self.queue(model), self.queue(model).inbox, before, limit)
 
     def stats(self, model: str) -> QueueStats:
         queue, now = self.queue(model), self._clock()
@@ -168,6 +174,7 @@ class MemoryStore:
             solo=len(queue.solo),
             delayed=len(queue.delayed),
             leased=queue.leased,
+            inbox=len(queue.inbox),
             accepted=queue.accepted,
             ended=dict(queue.ended),
             counters=dict(queue.counters),
@@ -226,6 +233,8 @@ class MemoryStore:
         record.ahead = sum(other.place[:2] <= record.place[:2] for other in line)
         queue.records[record.serial] = record
         queue.enqueue(record)
+        if job.replay_of is not None:
+            queue.replayed(job.replay_of, job.id)
         queue.accepted += 1
         if job.idempotency_key:
             queue.keys[job.owner, job.idempotency_key] = KeyUse(job.fingerprint, job.id, now + IDEMPOTENCY_S)
@@ -300,3 +309,8 @@ class MemoryStore:
             queue.collect(record, now=now)
         queue.counters["collected"] += len(over)
         return len(over), tuple(blobs)
+
+
+def _page(queue: MemoryQueue, serials: Iterable[str], before: str, limit: int) -> list[Job]:
+    newest = sorted((s for s in serials if not before or s < before), reverse=True)
+    return [queue.records[s].job(queue.position(queue.records[s])) for s in newest[:limit]]

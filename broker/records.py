@@ -15,7 +15,8 @@ class NewJob:
 
     `reply_to` names the gateway channel that gets the end pushed; `celery_id` the stock Celery task that waits for it;
     `foreign` the exact Celery message that this job replaces, so that storing one removes the other. `max_open_jobs`: of its
-    owner, in the model, this one included, that have not ended (0: no limit). `trace`: as in `Job`.
+    owner, in the model, this one included, that have not ended (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job
+    of the same model whose input this one repeats; storing this one takes that one out of the inbox.
     """
 
     id: JobId
@@ -35,6 +36,15 @@ class NewJob:
     max_open_jobs: int = 0
     call: Call = Call.PREDICT
     trace: str = ""
+    replay_of: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptInput:
+    """What a job was given, inline or by its blob's name, and what was asked of it."""
+
+    payload: Payload
+    call: Call = Call.PREDICT
 
 
 class SubmitStatus(StrEnum):
@@ -219,7 +229,8 @@ class QueueStats:
 
     `solo` (suspects) are served before or between those of band 0, and their age counts there. An age is exact up to 256
     waiting in a line, and if all of it have equal deadlines; in a longer line of mixed ones it is that of the oldest of 256.
-    `open`: jobs that have not ended, by owner; those of nobody are not counted.
+    `open`: jobs that have not ended, by owner; those of nobody are not counted. `inbox`: jobs that
+    ended failed, dead or expired and have not been replayed.
     """
 
     model: str
@@ -229,6 +240,7 @@ class QueueStats:
     solo: int = 0
     delayed: int = 0
     leased: int = 0
+    inbox: int = 0
     accepted: int = 0
     ended: dict[str, int] = field(default_factory=dict)  # by final state
     counters: dict[str, int] = field(default_factory=dict)  # redelivered:<why>, retried, stale, collected, repaired, ...

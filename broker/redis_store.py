@@ -20,6 +20,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     QueueStats,
     Repair,
@@ -189,6 +190,10 @@ class RedisStore:
         [reply] = self._run(("read", job.model, [job.serial, "1"]))
         return enc.read_reply(reply, job)
 
+    def input(self, job: JobId) -> KeptInput | None:
+        [reply] = self._run(("input", job.model, [job.serial]))
+        return enc.input_reply(reply)
+
     def collected_owner(self, job: JobId) -> str | None:
         owner = self._plain(lambda r: r.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
         return None if owner is None else owner.decode()
@@ -198,6 +203,10 @@ class RedisStore:
 
     def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         [reply] = self._run(("list", model, [before, limit]))
+        return enc.list_reply(reply, model)
+
+    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        [reply] = self._run(("inbox", model, [before, limit]))
         return enc.list_reply(reply, model)
 
     def stats(self, model: str) -> QueueStats:

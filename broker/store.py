@@ -13,6 +13,7 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    KeptInput,
     NewJob,
     QueueStats,
     Repair,
@@ -83,6 +84,13 @@ class JobStore(Protocol):
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None: ...
 
+    def input(self, job: JobId) -> KeptInput | None:
+        """What the job was given, inline or by its blob's name; None when it is unknown or its input is no longer kept.
+
+        A blob may be gone although the record names it.
+        """
+        ...
+
     def collected_owner(self, job: JobId) -> str | None:
         """Whose job it was, while the tombstone of a collected job lives; None when there is none."""
         ...
@@ -93,6 +101,10 @@ class JobStore(Protocol):
 
     def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
         """Newest first, at most `limit`, with serials smaller than `before`."""
+        ...
+
+    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        """As `jobs`, of those that ended failed, dead or expired and have not been replayed."""
         ...
 
     def stats(self, model: str) -> QueueStats: ...

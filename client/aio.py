@@ -244,6 +244,11 @@ class AsyncJobHandle:
         self.view = protocol.job_of(await self._client.send(protocol.cancel_call(self.view)))
         return self.view
 
+    async def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> AsyncJobHandle:
+        """A new job with the input of this one, which brought no output; `Conflict` if that input is no longer stored."""
+        call = protocol.replay_call(self.view, version=version, idempotency_key=idempotency_key)
+        return AsyncJobHandle(self._client, protocol.job_of(await self._client.send(call)))
+
 
 async def _stream(inputs: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
     if isinstance(inputs, AsyncIterable):

@@ -165,6 +165,16 @@ def cancel_call(job: JobView) -> Call:
     return Call("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
 
 
+def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> Call:
+    """Carries a key of its own when the caller gives none, as a submit does."""
+    return Call(
+        "POST",
+        job.links.get("replay") or f"/v1/jobs/{_part(job.id)}/replay",
+        params={"version": version} if version else {},
+        headers={"idempotency-key": idempotency_key or uuid.uuid4().hex},
+    )
+
+
 def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> Call:
     wanted = {"model": model, "status": status, "after": after}
     params = {name: value for name, value in wanted.items() if value}

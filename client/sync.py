@@ -242,6 +242,11 @@ class JobHandle:
         self.view = protocol.job_of(self._client.send(protocol.cancel_call(self.view)))
         return self.view
 
+    def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> JobHandle:
+        """A new job with the input of this one, which brought no output; `Conflict` if that input is no longer stored."""
+        call = protocol.replay_call(self.view, version=version, idempotency_key=idempotency_key)
+        return JobHandle(self._client, protocol.job_of(self._client.send(call)))
+
 
 def _oldest(window: deque[JobHandle]) -> Any:
     """The output of the job submitted first. It leaves the window only once it has ended, so that `_abandon` finds it else."""

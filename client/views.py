@@ -31,7 +31,10 @@ class BatchView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job at one moment. `status` is queued, running, succeeded, failed, cancelled or expired; `body` is the whole answer."""
+    """A job at one moment. `status` is queued, running, succeeded, failed, cancelled or expired; `body` is the whole answer.
+
+    `replay_of` and `replayed_as` are the ids of the job whose input this one repeats, and of the one that repeats this one's.
+    """
 
     id: str
     status: str
@@ -46,6 +49,8 @@ class JobView:
     deadline_at: datetime | None = None
     error: Problem | None = None
     batch: BatchView | None = None
+    replay_of: str = ""
+    replayed_as: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -71,6 +76,8 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         deadline_at=_moment(body.get("deadline_at")),
         error=_error(body.get("error")),
         batch=_batch(body.get("batch")),
+        replay_of=str(body.get("replay_of") or ""),
+        replayed_as=str(body.get("replayed_as") or ""),
         links=_links(body.get("links")),
         body=body,
     )

@@ -119,7 +119,8 @@ class Job:
     """What the store knows of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
 
     `queued_behind`: jobs of its owner before it as it was stored. `tries`: its attempts in order, the first and the last few.
-    `trace`: the W3C `traceparent` it came with, and behind a space the `tracestate`; empty without one.
+    `trace`: the W3C `traceparent` it came with, and behind a space the `tracestate`; empty without one. `replay_of` and
+    `replayed_as` link a job with the one whose input it repeats; of several repeats the old job names the last.
     """
 
     id: JobId
@@ -142,6 +143,8 @@ class Job:
     tries: tuple[Attempt, ...] = ()
     left_out: LeftOut = LeftOut()
     trace: str = ""
+    replay_of: JobId | None = None
+    replayed_as: JobId | None = None
 
     @property
     def model(self) -> str:

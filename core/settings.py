@@ -52,7 +52,10 @@ class StoreSettings(Table):
 
 
 class GatewaySettings(Table):
-    """`rate_per_s` and `burst` bound a gateway without keys (0: no limit); each key has its own. `metrics_port` 0: none."""
+    """`rate_per_s` and `burst` bound a gateway without keys (0: no limit); each key has its own. `metrics_port` 0: none.
+
+    `dashboard` None: on loopback yes, else no. `root_path` is the path under which a proxy shows this gateway.
+    """
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8080, ge=0, le=65_535)
@@ -70,6 +73,8 @@ class GatewaySettings(Table):
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
     torchserve_metrics: bool = False
+    dashboard: bool | None = None
+    root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9_.~-]+)*$")
 
 
 class WorkerSettings(Table):

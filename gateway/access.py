@@ -36,6 +36,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/jobs/{job_id}/timeline"): _SEE,
     ("DELETE", "/v1/jobs/{job_id}"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,
+    ("POST", "/v1/jobs/{job_id}/replay"): _STOP,
     ("GET", "/v1/queues"): _SEE,
     ("GET", "/v1/queues/{model}"): _SEE,
     ("GET", "/v1/models"): ANY,
@@ -49,9 +50,25 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/workers"): _MANAGE,
     ("GET", "/metrics"): _MANAGE,
+    ("GET", "/"): _SEE,
+    ("GET", "/ui/live"): _SEE,
+    ("GET", "/ui/models/{model}"): _SEE,
+    ("GET", "/ui/models/{model}/series"): _SEE,
+    ("GET", "/ui/workers"): _MANAGE,
+    ("GET", "/ui/jobs"): _SEE,
+    ("GET", "/ui/jobs/{job_id}"): _SEE,
+    ("GET", "/ui/jobs/{job_id}/input"): _SEE,
+    ("GET", "/ui/jobs/{job_id}/output"): _SEE,
+    ("POST", "/ui/jobs/{job_id}/cancel"): _STOP,
+    ("POST", "/ui/jobs/{job_id}/replay"): _STOP,
+    ("GET", "/ui/failed"): _SEE,
+    ("POST", "/ui/failed/replay"): _STOP,
+    ("GET", "/ui/api"): _SEE,
 }
 # Probes, and the page that an error's `type` names. They tell nothing of models, jobs or workers to a caller without a key.
 PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/problems/{code}"})
+# Of the dashboard: the way in and out, and files that are the same in every installation.
+PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +118,11 @@ NOBODY = Caller()
 
 def roles_of(method: str, route: str) -> tuple[Role, ...]:
     """Those that may; empty for a public route."""
-    return () if route in PUBLIC else ROLES.get((method, route), _MANAGE)
+    return () if route in PUBLIC or route in PUBLIC_PAGES else ROLES.get((method, route), _MANAGE)
 
 
 def is_public(path: str) -> bool:
-    return path in PUBLIC or path.startswith("/problems/")
+    return path in PUBLIC or path in PUBLIC_PAGES or path.startswith(("/problems/", "/ui/static/"))
 
 
 def need(caller: Caller, method: str, route: str) -> None:

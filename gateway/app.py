@@ -32,11 +32,13 @@ from penstock.gateway.metrics import Metrics, scrape
 from penstock.gateway.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.pages.router import Pages, is_page
 from penstock.gateway.predict import PredictEndpoint
 from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
 from penstock.gateway.profiles import Profiles
 from penstock.gateway.queues import QueueReads
 from penstock.gateway.registry import Registry
+from penstock.gateway.replay import Replays
 from penstock.gateway.results import Results
 from penstock.gateway.rollouts import Rollouts
 from penstock.gateway.submit import Intake, SubmitEndpoint
@@ -120,29 +122,51 @@ class Gateway:
             lifetime=lifetime,
         )
         self._predict, self._explain = answer_now(), answer_now(route="explanations")
-        self._routers = self._slow_routes(results)
+        replays, holds = Replays(intake, store=store, blobs=blobs, registry=self.registry), Holds()
+        self._pages = self._dashboard(blobs, replays, holds) if options.dashboard else None
+        self._routers = self._slow_routes(results, replays, holds)
         self.api = self._build_api()
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
 
-    def _slow_routes(self, results: Results) -> list[APIRouter]:
-        store, options, registry, lifetime, holds = self._store, self._options, self.registry, self._lifetime, Holds()
+    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds) -> Pages:
+        return Pages(
+            self._options,
+            store=self._store,
+            blobs=blobs,
+            door=self._door,
+            registry=self.registry,
+            replays=replays,
+            holds=holds,
+            lifetime=self._lifetime,
+            document=self._described,
+        )
+
+    def _slow_routes(self, results: Results, replays: Replays, holds: Holds) -> list[APIRouter]:
+        store, options, registry, lifetime = self._store, self._options, self.registry, self._lifetime
         job_log = JobLog(options.log_jobs)
         return [
             JobReads(store, registry=registry, results=results, lifetime=lifetime, holds=holds, job_log=job_log).router(),
+            replays.router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
             Rollouts(store, registry).router(),
             Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
             Health(store, registry=registry, lifetime=lifetime).router(),
             *([scrape_router(self.scrape)] if options.metrics else []),
+            *([self._pages.router()] if self._pages else []),
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._serve(scope, receive, send)
+            await self._serve(self._below_root(scope) if self._options.root_path else scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
+
+    def _below_root(self, scope: Scope) -> Scope:
+        """Proxies differ in whether they take their prefix off; with it or without, it is the same path."""
+        root, path = self._options.root_path, scope["path"]
+        return {**scope, "path": path[len(root) :] or "/"} if path == root or path.startswith(root + "/") else scope
 
     async def start(self) -> None:
         """Never fails for want of a store: the gateway then answers 503 and goes on trying."""
@@ -166,6 +190,8 @@ class Gateway:
     async def close(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
+        if self._pages is not None:
+            await self._pages.close()
         await self.registry.close()
         await self._store.close()
         if self._tracing is not None:
@@ -189,10 +215,13 @@ class Gateway:
         try:
             head = read_head(scope["headers"])
             self._check(scope, head)
-            scope["caller"] = caller = self._admit(scope, head)
-            if target is None:
+            if target is None and self._pages is not None and is_page(scope["path"]):
+                route, status = await self._page(self._pages, scope, receive, send, head)
+            elif target is None:
+                scope["caller"] = self._admit(scope, head)
                 route, status = await self._others(scope, receive, send)
             else:
+                scope["caller"] = caller = self._admit(scope, head)
                 status = await self._hot(target, scope, receive, send, head, caller)
         except ClientGone:
             status = CLIENT_GONE
@@ -237,6 +266,23 @@ class Gateway:
         if target.route.startswith(_PREDICT):
             return self._predict
         return self._explain if target.route.startswith(_EXPLAIN) else self._submit
+
+    async def _page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
+        """As any other path, but a browser's session stands for a key, and a stranger is shown the way in."""
+        if not self._door.keyed or b"authorization" in head or is_public(scope["path"]):
+            scope["caller"] = self._admit(scope, head)
+            return await self._others(scope, receive, send)
+        request = Request(scope, receive)
+        try:
+            caller = await pages.caller(request.headers)
+            answer = await pages.stranger(request) if caller is None else None
+        except PenstockError as error:
+            answer = await pages.refusal(request, self._problem(error, scope, head.get(b"x-request-id")), error)
+        if answer is not None:
+            await answer(scope, receive, send)  # type: ignore[arg-type]
+            return "unknown", answer.status_code
+        scope["caller"] = caller
+        return await self._others(scope, receive, send)
 
     async def _others(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         seen = [CLIENT_GONE]
@@ -308,13 +354,17 @@ class Gateway:
         return api
 
     async def _document(self) -> Response:
-        return Response(
-            orjson.dumps(document(self.api, self.registry.models, keyed=self._door.keyed)), media_type="application/json"
-        )
+        return Response(orjson.dumps(self._described()), media_type="application/json")
+
+    def _described(self) -> dict[str, Any]:
+        return document(self.api, self.registry.models, keyed=self._door.keyed)
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         given = request.headers.get("x-request-id", "").encode("latin-1")
-        problem = self._problem(_ours(error, request, self._routers), request.scope, given or None)  # type: ignore[arg-type]
+        ours = _ours(error, request, self._routers)
+        problem = self._problem(ours, request.scope, given or None)  # type: ignore[arg-type]
+        if self._pages is not None and is_page(request.scope["path"]):
+            return await self._pages.refusal(request, problem, ours)
         response = Response(problem.body, status_code=problem.status)
         response.raw_headers = problem.headers
         return response

@@ -66,6 +66,9 @@ class Door:
         found = self._open or self._remembered.get(authorization or b"") or self._checked(authorization)
         if found is None or found.expires_at <= self._wall():
             raise self._refusal(address)
+        return self._passed(found)
+
+    def _passed(self, found: _Pass) -> Caller:
         if found.bucket is not None:
             wait_s = found.bucket.take(self._clock())
             if wait_s:
@@ -78,6 +81,19 @@ class Door:
         """For routes that take no key: the key's caller if there is a good one, else nobody. Costs no rate."""
         found = self._open or self._remembered.get(authorization or b"") or self._checked(authorization)
         return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
+
+    def mark_of(self, key_id: str) -> str:
+        """Names a key as it is now without telling its hash: another secret under the same id has another mark."""
+        wanted, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
+        return hashlib.sha256(b"session of " + wanted).hexdigest()[:16]
+
+    def holder(self, key_id: str, mark: str) -> Caller | None:
+        """The caller of a key checked before, or None if it is no longer that key. Takes from its rate as `admit` does."""
+        _, found = self._keys.get(key_id.encode(), (_NO_HASH, None))
+        known = hmac.compare_digest(self.mark_of(key_id).encode(), mark.encode())
+        if found is None or not known or found.expires_at <= self._wall():
+            return None
+        return self._passed(found)
 
     def _checked(self, authorization: bytes | None) -> _Pass | None:
         given = authorization or b""

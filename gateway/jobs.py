@@ -19,10 +19,11 @@ from penstock.errors import Conflict
 from penstock.gateway import wire
 from penstock.gateway.access import Caller, CallerParam, Holds
 from penstock.gateway.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
+from penstock.gateway.job_list import MAX_PAGE, JobList
 from penstock.gateway.job_log import JobLog
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.negotiation import wait_seconds
-from penstock.gateway.registry import ModelEntry, Registry, unknown_model
+from penstock.gateway.registry import ModelEntry, Registry
 from penstock.gateway.results import Results, end_of, missing, next_change, next_end, visible
 from penstock.gateway.timeline import timeline
 from penstock.gateway.views import etag, job_body, job_view, model_view, timeline_view, worker_view
@@ -30,11 +31,6 @@ from penstock.job import PUBLIC_STATES, Job
 from penstock.job_id import JobId, parse_job_id
 
 JSON = "application/json"
-MAX_PAGE = 1_000
-# A status filter reads past what it drops; this bounds one request, and the cursor goes on from there.
-MAX_SCANNED = 5_000
-# Characters of a serial that may be told of any job: its moment and a quarter of its random part.
-_TOLD = 14
 
 Wait = Annotated[str | None, Query(description="Seconds to hold the answer, at most 30.", examples=["20"])]
 Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
@@ -50,6 +46,7 @@ class JobReads:
         self._holds = holds
         self._store = store
         self._registry = registry
+        self._list = JobList(store, registry)
         self._results = results
         self._lifetime = lifetime
 
@@ -134,16 +131,9 @@ class JobReads:
         after: Annotated[str | None, Query(description="Id of the last job of the page before.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> Response:
-        before = parse_job_id(after).serial if after else ""
-        names = self._page_models(model)
-        data: list[Job] = []
-        scanned, more = 0, True
-        while more and len(data) < limit and scanned < MAX_SCANNED:
-            found, more = await self._newest(names, before=before, limit=min(MAX_PAGE, max(limit, 100)))
-            scanned += len(found)
-            before = found[-1].id.serial if found else before
-            data += [job for job in found if caller.sees(job.owner) and (status is None or job.state.public == status.value)]
-        return _json(_page(data, limit, more=more, cursor=_cursor(before, data)))
+        found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
+        view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
+        return _json(view | ({"next_after": found.next_after} if found.next_after else {}))
 
     async def models(self) -> Response:
         return _json({"data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]})
@@ -175,17 +165,6 @@ class JobReads:
                 return None
             return await next_end(waiter, wait_s, stop=self._lifetime.draining)
 
-    def _page_models(self, model: str | None) -> list[str]:
-        known = self._registry.models
-        if model is not None and model not in known:
-            raise unknown_model(model, known)
-        return [model] if model is not None else list(known)
-
-    async def _newest(self, names: list[str], *, before: str, limit: int) -> tuple[list[Job], bool]:
-        found = [job for name in names for job in await self._store.jobs(name, before=before, limit=limit + 1)]
-        found.sort(key=lambda job: job.id.serial, reverse=True)
-        return found[:limit], len(found) > limit
-
     def _job_response(self, job: Job, *, status: int, headers: dict[str, str]) -> Response:
         remaining_s = self._remaining(job)
         if not job.state.final:
@@ -207,23 +186,6 @@ def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | No
         return run_s or None
     ahead = entry.backlog.before(job.owner, job.position, job.position if not job.owner else math.inf)
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
-
-
-def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> dict[str, Any]:
-    """`next_after` continues the list even when a filter dropped all that was read."""
-    shown = data[:limit]
-    more = more or len(data) > limit
-    view: dict[str, Any] = {"data": [job_view(job) for job in shown], "has_more": more}
-    if more:
-        last = shown[-1].id if len(data) >= limit else JobId(cursor, data[-1].id.model if data else "any")
-        view["next_after"] = str(last)
-    return view
-
-
-def _cursor(before: str, shown: list[Job]) -> str:
-    """Where the list goes on: just above the last job read, whose own id may be another owner's and is not to be told."""
-    place = before[:_TOLD] + "z" * (len(before) - _TOLD)
-    return min(place, shown[-1].id.serial) if shown else place
 
 
 def _matches(given: str, tag: str) -> bool:

@@ -53,6 +53,8 @@ _JOB_SCHEMA = {
         "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
         "batch": {"type": "object"},
         "trace_id": {"type": "string", "description": "The W3C trace it was submitted in"},
+        "replay_of": {"type": "string", "description": "The job whose input this one repeats"},
+        "replayed_as": {"type": "string", "description": "The job that repeats this one's input; the last of several"},
         "links": {"type": "object", "additionalProperties": _TEXT},
     },
 }
@@ -106,6 +108,7 @@ _JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
 _READ_CONTENT: dict[str, dict[str, Any]] = {
     _JOB_PATH: _JOB_CONTENT,
     f"{_JOB_PATH}/cancel": _JOB_CONTENT,
+    f"{_JOB_PATH}/replay": _JOB_CONTENT,
     f"{_JOB_PATH}/timeline": {"application/json": {"schema": {"$ref": "#/components/schemas/Timeline"}}},
     f"{_JOB_PATH}/result": {"*/*": {}},
     f"{_JOB_PATH}/events": {"text/event-stream": {}},

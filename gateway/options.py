@@ -19,7 +19,8 @@ class GatewayOptions:
 
     Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
     scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too. `log_jobs`: which
-    changes of jobs are logged. `blob_dir`: whose disk the scrape tells.
+    changes of jobs are logged. `blob_dir`: whose disk the scrape tells. `dashboard`: whether the pages are
+    served, with links that begin with `root_path`.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -39,3 +40,5 @@ class GatewayOptions:
     log_jobs: JobLines = JobLines.PROBLEMS
     torchserve_metrics: bool = False
     blob_dir: Path | None = None
+    dashboard: bool = True
+    root_path: str = ""

@@ -65,6 +65,12 @@ class Busy(CapacityError):
     kind = "gateway_busy"
 
 
+class CrossSite(CallerError):
+    """A form that another site may have sent in its visitor's name."""
+
+    kind = "cross_site"
+
+
 class NotReady(CapacityError):
     """A probe's no; `missing` says per model or part what is lacking."""
 
@@ -108,6 +114,7 @@ STATUS: dict[type[PenstockError], int] = {
     Gone: 410,
     TooLarge: 413,
     UnsupportedMedia: 415,
+    CrossSite: 403,
     WrongHost: 421,
     InvalidInput: 422,
     KeyReused: 422,
@@ -146,6 +153,7 @@ TITLES = {
     "expired": "The job's deadline passed before it finished",
     "too_large": "The body is too large",
     "unsupported_media_type": "The media type is not accepted",
+    "cross_site": "The form did not come from our own page",
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",
     "idempotency_key_reused": "The idempotency key belongs to another request",

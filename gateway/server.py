@@ -97,6 +97,8 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         sync_timeout_s=table.sync_timeout_s,
         heartbeat_s=table.heartbeat_s,
         log_jobs=settings.log.jobs,
+        dashboard=is_loopback(table.host) if table.dashboard is None else table.dashboard,
+        root_path=table.root_path,
     )
 
 

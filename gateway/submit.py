@@ -57,6 +57,7 @@ class Asked:
     call: Call = Call.PREDICT
     trace: TraceContext | None = None
     sending: Sending | None = None
+    replay_of: JobId | None = None
 
     @property
     def trace_text(self) -> str:
@@ -98,8 +99,8 @@ class Intake:
         except PenstockError as error:
             self._metrics.refused(entry.name, error)
             raise
-        fingerprint = _fingerprint(route, entry.name, version, given) if key else ""
-        asked = Asked(entry, chosen, given, options, scope["caller"], key, fingerprint, _CALLS.get(route, Call.PREDICT))
+        mark = fingerprint(route, entry.name, version, given) if key else ""
+        asked = Asked(entry, chosen, given, options, scope["caller"], key, mark, _CALLS.get(route, Call.PREDICT))
         return asked if b"traceparent" not in head and self._tracing is None else self._traced(asked, scope, head)
 
     def _traced(self, asked: Asked, scope: Scope, head: Head) -> Asked:
@@ -134,9 +135,14 @@ class Intake:
         body = await wire.read_body(receive, head, limit=limit, room=self._room)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
             media, body = await self._part(body, media, version)
-        if media == JSON:
-            await self._check_json(body, version)
-        return Payload(media, body)
+        found = Payload(media, body)
+        await self.check(found, version)
+        return found
+
+    async def check(self, given: Payload, version: VersionEntry) -> None:
+        """Raises `BadRequest` or `InvalidInput` for JSON that this version does not take."""
+        if given.content_type == JSON:
+            await self._check_json(given.data, version)
 
     async def _part(self, body: bytes, media: str, version: VersionEntry) -> tuple[str, bytes]:
         part_type, data = await asyncio.to_thread(payloads.multipart_input, body, media)
@@ -182,6 +188,7 @@ class Intake:
             reply_to=reply_to,
             call=asked.call,
             trace=asked.trace_text,
+            replay_of=asked.replay_of,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
@@ -309,7 +316,7 @@ def job_deadline(asked: Asked) -> float:
     return given or longest
 
 
-def _fingerprint(route: str, model: str, version: str, given: Payload) -> str:
+def fingerprint(route: str, model: str, version: str, given: Payload) -> str:
     """Of the route's kind, model, version as asked, media type and body."""
     digest = hashlib.sha256()
     for part in (route.encode(), model.encode(), version.encode(), given.content_type.encode(), given.data):

@@ -23,15 +23,16 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def links(job: JobId) -> dict[str, str]:
-    base = f"/v1/jobs/{job}"
-    return {
-        "self": base,
-        "result": f"{base}/result",
-        "events": f"{base}/events",
-        "cancel": f"{base}/cancel",
-        "timeline": f"{base}/timeline",
-    }
+_BESIDE = ("result", "events", "cancel", "timeline")
+
+
+def links(job: Job) -> dict[str, str]:
+    base = f"/v1/jobs/{job.id}"
+    told = {"self": base, **{name: f"{base}/{name}" for name in _BESIDE}}
+    if job.state.final and job.state is not JobState.SUCCEEDED:
+        told["replay"] = f"{base}/replay"
+    others = {"replay_of": job.replay_of, "replayed_as": job.replayed_as}
+    return told | {name: f"/v1/jobs/{other}" for name, other in others.items() if other is not None}
 
 
 def accepted_body(
@@ -66,7 +67,9 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
         "error": _error_view(job),
         "batch": job.batch and batch_view(job.batch),
         "trace_id": trace_id_of(job.trace) or None,
-        "links": links(job.id),
+        "replay_of": job.replay_of and str(job.replay_of),
+        "replayed_as": job.replayed_as and str(job.replayed_as),
+        "links": links(job),
     }
     return {name: value for name, value in view.items() if value is not None}
 

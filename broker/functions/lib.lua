@@ -15,6 +15,7 @@
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
+--   inbox             zset    serials that ended failed, dead or expired and were not replayed, score 0
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           hash    stock Celery message -> handed out at
@@ -38,7 +39,7 @@ local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
-  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace'}
+  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as'}
 
 local function register(name, callback, flags)
   redis.register_function{function_name = 'penstock_' .. name .. '_' .. SUFFIX, callback = callback, flags = flags}
@@ -259,6 +260,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   else
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
       'code', code, 'message', message)
+    if state ~= 'cancelled' then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
   end
   -- A failed, dead or expired job keeps its input so that it can be replayed; the others need it no more.
   if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, todo) end

@@ -1,4 +1,4 @@
--- read, watch, list, stats: what others may know. All but watch write nothing.
+-- read, input, watch, list, inbox, stats: what others may know. All but watch write nothing.
 
 local function output_of(p, serial)
   return redis.call('HGET', p .. 'job:' .. serial, 'out') or redis.call('GET', p .. 'out:' .. serial)
@@ -18,6 +18,14 @@ end
 -- read: ARGS serial, with output '1' | '0'. REPLY: the fields of RECORD, position, output; nil when unknown
 local function read(keys, args) return describe(keys[1], args[1], args[2] == '1') end
 
+-- input: ARGS serial. REPLY: media, blob, call, the inline input (nil where it is in the blob, or no longer kept); nil when unknown
+local function input(keys, args)
+  local p, serial = keys[1], args[1]
+  local found = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'call', 'in')
+  if not found[1] then return false end
+  return {found[1], found[2] or '', found[3] or '', found[4] or redis.call('GET', p .. 'in:' .. serial)}
+end
+
 -- watch: ARGS serial, mark and channel. REPLY: as read. Registers only while the job is live, so the caller misses no change.
 local function watch(keys, args)
   local key = keys[1] .. 'job:' .. args[1]
@@ -31,17 +39,21 @@ local function watch(keys, args)
   return describe(keys[1], args[1], true)
 end
 
--- list: ARGS serial to start before ('' = newest), limit. REPLY: per job serial, record as in read
-local function list(keys, args)
-  local p = keys[1]
+local function page(p, index, args)
   local from = args[1] == '' and '+' or '(' .. args[1]
   local reply = {}
-  for _, serial in ipairs(redis.call('ZREVRANGEBYLEX', p .. 'index', from, '-', 'LIMIT', 0, args[2])) do
+  for _, serial in ipairs(redis.call('ZREVRANGEBYLEX', p .. index, from, '-', 'LIMIT', 0, args[2])) do
     reply[#reply + 1] = serial
     reply[#reply + 1] = describe(p, serial, false)
   end
   return reply
 end
+
+-- list: ARGS serial to start before ('' = newest), limit. REPLY: per job serial, record as in read
+local function list(keys, args) return page(keys[1], 'index', args) end
+
+-- inbox: as list, of the jobs that failed, were given up or expired and have not been replayed
+local function inbox(keys, args) return page(keys[1], 'inbox', args) end
 
 local LOOKS, LOOK = 16, 16 -- a deep queue is looked at in so many places, so many jobs each
 
@@ -61,7 +73,7 @@ local function oldest_age(p, ready, from, n, now)
   return first and now - redis.call('HGET', p .. 'job:' .. first, 'created') or 0
 end
 
--- stats: REPLY now, per band: ready, age of its oldest ms; then solo, delayed, leased, counters (flat), open jobs by owner (flat)
+-- stats: REPLY now, per band: ready, age of its oldest ms; then solo, delayed, leased, inbox, counters (flat), open jobs by owner (flat)
 local function stats(keys)
   local p, now = keys[1], now_ms()
   local waiting, age, solo, leased = {}, {}, 0, 0
@@ -89,12 +101,15 @@ local function stats(keys)
   reply[#reply + 1] = solo
   reply[#reply + 1] = redis.call('ZCARD', p .. 'delayed')
   reply[#reply + 1] = leased
+  reply[#reply + 1] = redis.call('ZCARD', p .. 'inbox')
   reply[#reply + 1] = redis.call('HGETALL', p .. 'counters')
   reply[#reply + 1] = redis.call('HGETALL', p .. 'open')
   return reply
 end
 
 register('read', read, {'no-writes', 'allow-stale'})
+register('input', input, {'no-writes', 'allow-stale'})
 register('list', list, {'no-writes', 'allow-stale'})
+register('inbox', inbox, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})
 register('watch', watch, {'allow-oom'})

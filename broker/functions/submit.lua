@@ -1,10 +1,11 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, idempotency ttl ms, then per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, terms (most attempts, most crashes), watch, celery id, foreign message,
---       most open jobs of the owner (0 = no limit), call ('' or explain), trace context
+--       most open jobs of the owner (0 = no limit), call ('' or explain), trace context,
+--       serial of the job that it replays
 -- REPLY: depth, then per job: created | existing | key_reused | full | quota, serial
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
-local SUBMIT_STRIDE = 18
+local SUBMIT_STRIDE = 19
 local SUBMIT_MAX = 1000 -- Lua passes at most some 8,000 values to one command; a call cut short there would be half done
 
 local function known(p, digest, fingerprint)
@@ -25,7 +26,7 @@ end
 
 -- Fields that most jobs leave empty, and where they stand behind the serial. An absent field means empty (or 0): fewer bytes in
 -- memory and in the append-only file.
-local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17}
+local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17, 'replay_of', 18}
 
 -- How many of its line stand before a job that is about to be stored. Jobs of one call mostly share one place in the order: one look
 -- serves them all, each counts those of the same place that came before it, and the line itself is filled only at the end.
@@ -38,6 +39,13 @@ local function ahead_of(call, line, score)
   local ahead = places[score] or call.waiting > 0 and redis.call('ZCOUNT', line, '-inf', score) or 0
   places[score] = ahead + 1
   return ahead
+end
+
+-- The old job names the new one, and leaves the inbox: it has been dealt with. It may have been collected meanwhile.
+local function link(p, todo, old, serial)
+  if old == '' then return end
+  if redis.call('EXISTS', p .. 'job:' .. old) == 1 then redis.call('HSET', p .. 'job:' .. old, 'replayed_as', serial) end
+  later(todo, 'ZREM', p .. 'inbox', old)
 end
 
 local function join(p, call, version, band, owner)
@@ -71,6 +79,7 @@ local function create(p, todo, now, at, args, call)
   redis.call(unpack(record))
   if inline and #input > SMALL then redis.call('SET', p .. 'in:' .. serial, input) end
   if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
+  link(p, todo, args[at + 18], serial)
   later(todo, 'ZADD', p .. 'index', 0, serial)
   later(todo, 'ZADD', line, score, serial)
   join(p, call, version, band, args[at + 5])

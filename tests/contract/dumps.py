@@ -33,6 +33,7 @@ class Stored:
     in_a_row: int
     max_crashes: int
     result_ttl_kept: bool
+    replayed: bool
     places: tuple[str, ...]
 
 
@@ -46,6 +47,7 @@ class Dump:
 
     jobs: dict[str, Stored]
     outbox: set[str]
+    inbox: set[str]
     leases: set[str]
     accepted: int
     ended: dict[str, int]
@@ -81,18 +83,20 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
                 in_a_row=record.in_a_row,
                 max_crashes=record.new.max_crashes,
                 result_ttl_kept=True,
+                replayed=record.replayed_as is not None,
                 places=tuple(places.get(serial, ())),
             )
             for serial, record in queue.records.items()
         },
         outbox=set(queue.outbox),
+        inbox=set(queue.inbox),
         leases=set(queue.leases),
         accepted=queue.accepted,
         ended=dict(queue.ended),
         collected=queue.counters["collected"],
         waiting=waiting,
         tickets=waiting,
-        strays=set(places) - set(queue.records),
+        strays=(set(places) | queue.inbox) - set(queue.records),
         turnless=queue.without_turn(),
         turns={
             (version, band): queue.turns.first(version, band, 99)
@@ -121,13 +125,14 @@ class RedisDump:
         return Dump(
             jobs={serial: self._stored(serial, places, final) for serial in serials},
             outbox=self._members("outbox"),
+            inbox=self._members("inbox"),
             leases=self._members("leases"),
             accepted=counters.get("accepted", 0),
             ended={name[6:]: n for name, n in counters.items() if name.startswith("ended:")},
             collected=counters.get("collected", 0),
             waiting=waiting,
             tickets={band: self._redis.lrange(self.tickets(band), 0, -1).count(TICKET) for band in BANDS},
-            strays=(set(places) | final | self._members("index")) - set(serials),
+            strays=(set(places) | final | self._members("index") | self._members("inbox")) - set(serials),
             turnless={
                 serial for version, owner, band, serial in lines if owner and owner not in turns.get((version, band), ())
             },
@@ -190,5 +195,6 @@ class RedisDump:
             in_a_row=int(raw.get("in_a_row", "0")),
             max_crashes=int(raw["terms"].split(",")[1]),
             result_ttl_kept=(serial in final) == State(raw["state"]).final,
+            replayed="replayed_as" in raw,
             places=tuple(places.get(serial, ())),
         )

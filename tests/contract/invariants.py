@@ -28,6 +28,7 @@ def _faults(serial: str, job: Stored, dump: Dump) -> Iterator[str]:
         f"I4: lost {job.losses} workers, {job.in_a_row} in a row": job.state is JobState.DEAD or _losses_fit(job),
         f"I4: crashed {job.crashes} times of {job.max_crashes}": job.crashes < job.max_crashes or job.state is JobState.DEAD,
         f"I5: outbox row: {serial in dump.outbox}": (serial in dump.outbox) == final,
+        f"inbox: {serial in dump.inbox}, replayed: {job.replayed}": (serial in dump.inbox) == _unanswered(job),
         f"I7: token {job.token!r}, epoch {job.epoch}, worker {job.worker!r}": _token_fits(job),
         "its day of collection is missing, or set too early": job.result_ttl_kept,
     }
@@ -42,6 +43,10 @@ def _well_placed(job: Stored) -> bool:
     if job.state is JobState.LEASED:
         return job.places == (f"held:{job.worker}",)
     return len(job.places) == len(set(job.places)) and set(job.places) in PLACES.get(job.state, (set(),))
+
+
+def _unanswered(job: Stored) -> bool:
+    return job.state in (JobState.FAILED, JobState.DEAD, JobState.EXPIRED) and not job.replayed
 
 
 def _token_fits(job: Stored) -> bool:

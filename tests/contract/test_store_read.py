@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.records import Settled
+from penstock.broker.records import KeptInput, Settled, SubmitStatus
 from penstock.broker.store import CancelStatus
-from penstock.job import LATE_BAND, JobState
+from penstock.job import LATE_BAND, Call, JobState, Payload
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.contract.desk import Desk
@@ -118,6 +118,73 @@ def test_every_state_is_listed(desk: Desk) -> None:
     desk.submit()
     states = [job.state for job in desk.store.jobs(desk.model)]
     assert states == [JobState.QUEUED, JobState.LEASED, JobState.DELAYED, JobState.SUCCEEDED]
+
+
+# --- input, inbox, replay ------------------------------------------------------------------------------------------------
+
+LARGE = Payload("application/json", b'"' + b"x" * 200 + b'"')
+
+
+@pytest.mark.parametrize(
+    "given", [Payload("text/plain", b""), Payload("application/json", b"7"), LARGE, Payload("image/png", blob="x.in")]
+)
+def test_what_a_job_was_given_is_there_while_it_lives_and_after_it_failed(desk: Desk, given: Payload) -> None:
+    job = desk.leased(input=given, call=Call.EXPLAIN)
+    assert desk.store.input(job.id) == KeptInput(given, Call.EXPLAIN)
+    desk.fail(job)
+    assert desk.store.input(job.id) == KeptInput(given, Call.EXPLAIN)
+
+
+@pytest.mark.parametrize("given", [Payload("application/json", b"7"), LARGE])
+def test_the_input_of_a_job_that_succeeded_or_was_cancelled_is_gone(desk: Desk, given: Payload) -> None:
+    done = desk.leased(input=given)
+    desk.finish(done)
+    dropped = desk.submit(input=given)
+    desk.store.cancel(dropped)
+    assert (desk.store.input(done.id), desk.store.input(dropped)) == (None, None)
+    assert desk.store.input(new_job_id(desk.model)) is None
+
+
+def test_the_inbox_holds_what_failed_was_given_up_or_expired_newest_first(desk: Desk) -> None:
+    failed = desk.leased()
+    desk.fail(failed)
+    dead = desk.leased(max_crashes=1)
+    desk.crash(dead)
+    late = desk.submit(deadline_s=0.0)
+    desk.store.sweep(desk.model)
+    desk.finish(desk.leased())
+    desk.store.cancel(desk.submit())
+    desk.submit()
+    assert [job.id for job in desk.store.inbox(desk.model)] == [late, dead.id, failed.id]
+    assert [job.id for job in desk.store.inbox(desk.model, before=late.serial, limit=1)] == [dead.id]
+    assert desk.store.stats(desk.model).inbox == 3
+
+
+def test_a_replay_and_its_origin_name_each_other_and_the_inbox_is_done_with_it(desk: Desk) -> None:
+    old = desk.leased()
+    desk.fail(old)
+    new = desk.submit(replay_of=old.id)
+    assert (desk.read(new).replay_of, desk.read(old.id).replayed_as) == (old.id, new)
+    assert (desk.read(new).replayed_as, desk.read(old.id).replay_of) == (None, None)
+    assert desk.store.inbox(desk.model) == []
+    again = desk.submit(replay_of=old.id)
+    assert desk.read(old.id).replayed_as == again
+
+
+def test_a_replay_that_is_not_stored_leaves_its_origin_in_the_inbox(desk: Desk) -> None:
+    old = desk.leased()
+    desk.fail(old)
+    desk.submit()
+    assert desk.put(desk.new(replay_of=old.id), max_depth=1).status is SubmitStatus.FULL
+    assert ([job.id for job in desk.store.inbox(desk.model)], desk.read(old.id).replayed_as) == ([old.id], None)
+
+
+def test_a_replay_of_a_job_that_was_collected_meanwhile_is_a_job_like_others(desk: Desk) -> None:
+    old = desk.leased(result_ttl_s=0.0)
+    desk.fail(old)
+    assert desk.store.sweep(desk.model).collected == 1
+    new = desk.submit(replay_of=old.id)
+    assert (desk.state(new), desk.store.inbox(desk.model)) == (JobState.QUEUED, [])
 
 
 # --- stats ---------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from fastapi.routing import APIRoute
 
 from penstock.access import digest_of, new_secret
 from penstock.broker.async_store import AsyncStore
@@ -19,6 +20,7 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.pages.router import is_page
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {"square": {"source": "square.py:Square"}}
@@ -78,22 +80,34 @@ def keyed_gateway(
         yield client
 
 
+def _gateway() -> Gateway:
+    """One that nothing is asked of but its routes."""
+    nowhere = AsyncStore("redis://127.0.0.1:1")
+    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+
+
 def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:
     """The paths of the OpenAPI document: a new route is attacked from the day it appears in it."""
-    nowhere = AsyncStore("redis://127.0.0.1:1")
-    gateway = Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
-    paths: dict[str, dict[str, Any]] = document(gateway.api, {}, keyed=keyed)["paths"]
+    paths: dict[str, dict[str, Any]] = document(_gateway().api, {}, keyed=keyed)["paths"]
     return paths
 
 
+def page_routes() -> list[tuple[str, str]]:
+    """Those of the dashboard, which the document leaves out: method and path of each."""
+    routers = _gateway()._routers
+    found = [route for router in routers for route in router.routes if isinstance(route, APIRoute) and is_page(route.path)]
+    return sorted((method, route.path) for route in found for method in route.methods)
+
+
 ROUTES = routes()
+PAGES = page_routes()
 OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
 WITH_ID = [(method, path) for method, path in OPERATIONS if "{job_id}" in path]
 SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {})]
 
 
 def filled(path: str, **values: str) -> str:
-    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", **values}
+    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", "name": "icon.svg", **values}
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
 
 

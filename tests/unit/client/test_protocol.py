@@ -73,6 +73,15 @@ def test_links_of_the_body_are_followed_instead_of_built() -> None:
     assert protocol.cancel_call(view).url == "/linked/cancel"
 
 
+def test_a_replay_carries_a_key_so_that_repeating_it_makes_no_second_job() -> None:
+    view = job_view({"id": "x-square", "status": "failed", "replayed_as": "y-square"})
+    call = protocol.replay_call(view, version="2")
+    assert (call.method, call.url, call.params) == ("POST", "/v1/jobs/x-square/replay", {"version": "2"})
+    assert len(call.headers["idempotency-key"]) == 32
+    assert protocol.replay_call(view, idempotency_key="k").headers == {"idempotency-key": "k"}
+    assert (view.replayed_as, view.replay_of) == ("y-square", "")
+
+
 def test_without_links_the_documented_addresses_are_used() -> None:
     view = job_view({"id": "x-square", "status": "queued"})
     assert protocol.result_call(view).url == "/v1/jobs/x-square/result"

@@ -96,6 +96,13 @@ def test_cancelling_too_late_is_a_conflict() -> None:
     assert gateway.paths()[1] == "POST /linked/cancel"
 
 
+def test_a_replay_is_a_handle_on_the_new_job() -> None:
+    new = {"id": "new-square", "status": "queued", "replay_of": "old"}
+    with playing(Line(200, job("failed")), Line(202, new)) as gateway, Client(gateway.url) as client:
+        handle = client.job("x").replay()
+    assert (handle.id, handle.view.replay_of, gateway.paths()[1].partition("/")[0]) == ("new-square", "old", "POST ")
+
+
 def test_jobs_come_page_by_page() -> None:
     pages = [
         Line(200, {"data": [job()], "has_more": True}),

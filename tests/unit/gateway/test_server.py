@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from penstock.gateway.server import log_renderer
+from penstock.errors import ConfigError
+from penstock.gateway.server import gateway_options, log_renderer
+from penstock.settings import Settings
 
 ESCAPE = "\x1b["
 
@@ -19,3 +23,35 @@ def test_the_log_on_a_terminal_is_coloured_unless_no_color_is_set(
 
 def test_the_log_elsewhere_is_json() -> None:
     assert log_renderer(terminal=False)(None, "info", {"event": "gateway_ready"}) == '{"event": "gateway_ready"}'
+
+
+KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["read"]\n'
+
+
+@pytest.mark.parametrize(
+    ("gateway", "served"),
+    [
+        ("", True),
+        ("dashboard = false", False),
+        ("host = '0.0.0.0'", False),
+        ("host = '0.0.0.0'\ndashboard = true", True),
+    ],
+)
+def test_the_dashboard_is_on_by_default_where_only_this_machine_sees_it(tmp_path: Path, gateway: str, served: bool) -> None:
+    (tmp_path / "penstock.toml").write_text(f"[gateway]\n{gateway}\n{KEY}")
+    assert gateway_options(Settings.load(tmp_path / "penstock.toml", {})).dashboard is served
+
+
+PATHS = {"": True, "/penstock": True, "/a/b-c": True, "/": False, "a": False, "/a/": False}
+
+
+@pytest.mark.parametrize(("path", "good"), PATHS.items())
+def test_the_path_under_which_a_proxy_shows_the_gateway_begins_with_a_slash_and_ends_without(
+    tmp_path: Path, path: str, good: bool
+) -> None:
+    (tmp_path / "penstock.toml").write_text(f"[gateway]\nroot_path = '{path}'\n")
+    if good:
+        assert gateway_options(Settings.load(tmp_path / "penstock.toml", {})).root_path == path
+    else:
+        with pytest.raises(ConfigError, match="root_path"):
+            Settings.load(tmp_path / "penstock.toml", {})

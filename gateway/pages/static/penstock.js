@@ -1,0 +1,96 @@
+// What the pages do beyond htmx: dialogs, copying, the live mark, charts, and a line when a request was refused.
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest("[data-dialog]");
+    if (opener) byId(opener.dataset.dialog)?.showModal();
+    if (event.target.closest("[data-close]")) event.target.closest("dialog")?.close();
+    const copy = event.target.closest("[data-copy]");
+    if (copy) copied(copy);
+  });
+
+  async function copied(button) {
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select it";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }
+
+  // A form in a dialog that htmx sends: the dialog has done its part once it is on its way.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.target.matches("[data-closes]")) event.target.closest("dialog")?.close();
+  });
+
+  const live = (state, word) => {
+    const mark = byId(document.querySelector("[data-live]")?.dataset.live ?? "");
+    if (!mark) return;
+    mark.className = `live ${state}`;
+    mark.textContent = word;
+  };
+  document.addEventListener("htmx:sseMessage", () => live("on", "live"));
+  document.addEventListener("htmx:sseError", () => live("off", "reconnecting"));
+  document.addEventListener("htmx:sseClose", () => live("off", "not live"));
+
+  document.addEventListener("htmx:responseError", (event) => {
+    const text = event.detail.xhr.responseText;
+    toast(text.includes("banner") ? new DOMParser().parseFromString(text, "text/html").body.textContent.trim() : "The gateway refused this.");
+  });
+  document.addEventListener("htmx:sendError", () => toast("The gateway does not answer."));
+  let forget;
+  function toast(words) {
+    const line = document.createElement("p");
+    line.className = "banner bad";
+    line.textContent = words;
+    byId("toast").replaceChildren(line);
+    clearTimeout(forget);
+    forget = setTimeout(() => byId("toast").replaceChildren(), 8000);
+  }
+
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const axis = (values, size) => ({
+    stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif", values, size,
+  });
+
+  function options(box, unit, xWords) {
+    const label = box.dataset.chart === "time" ? box.dataset.label : "run time";
+    return {
+      width: Math.max(200, box.clientWidth), height: 200, cursor: { y: false }, legend: { show: false }, padding: [10, 12, 0, 0],
+      scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+      axes: [axis((_, ticks) => ticks.map(xWords), 30), axis((_, ticks) => ticks.map((tick) => `${tick}${unit}`), 56)],
+      series: [{}, { label, stroke: color("--accent"), fill: color("--spark"), width: 2, points: { show: box.dataset.chart === "latency", size: 7, fill: color("--accent") } }],
+    };
+  }
+
+  function latency(box) {
+    const points = JSON.parse(box.dataset.points);
+    const chart = new uPlot(options(box, " ms", (tick) => (Number.isInteger(tick) ? `${tick}` : "")), [points.x, points.y], box);
+    return () => chart;
+  }
+
+  function time(box) {
+    let chart = null;
+    async function look() {
+      if (document.hidden) return;
+      const answer = await fetch(box.dataset.source, { headers: { "hx-request": "true" } }).catch(() => null);
+      if (!answer?.ok) return;
+      const points = await answer.json();
+      if (!chart) chart = new uPlot(options(box, "", (tick) => (tick === 0 ? "now" : `${tick} s`)), [points.x, points.y], box);
+      chart.setData([points.x, points.y]);
+    }
+    look();
+    setInterval(look, 2000);
+    return () => chart;
+  }
+
+  function draw() {
+    if (!window.uPlot) return;
+    const charts = [...document.querySelectorAll("[data-chart]")].map((box) => [box, (box.dataset.chart === "time" ? time : latency)(box)]);
+    addEventListener("resize", () => charts.forEach(([box, chart]) => chart()?.setSize({ width: Math.max(200, box.clientWidth), height: 200 })));
+  }
+  document.addEventListener("DOMContentLoaded", draw);
+})();

@@ -1,0 +1,77 @@
+"""A real browser for tests of pages: Chromium without a window, watched for what it asks for and complains of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# As root in a container Chromium has no sandbox of its own; the pages are ours.
+_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+
+
+def find_browser() -> str:
+    """Its path; skips the test without one, unless PENSTOCK_TEST_BROWSER=required."""
+    found = next((path for path in map(shutil.which, _NAMES) if path), None)
+    if found is None and os.environ.get("PENSTOCK_TEST_BROWSER") == "required":
+        pytest.fail("no Chromium on the path, and PENSTOCK_TEST_BROWSER=required")
+    if found is None:
+        pytest.skip("no Chromium on the path: install the package `chromium` to test the dashboard")
+    return found
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    path = find_browser()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Watched:
+    """A page, the hosts it asked, and the errors it printed."""
+
+    page: Page
+    hosts: set[str] = field(default_factory=set)
+    paths: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+
+    def asked(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme != "data":
+            self.hosts.add(parts.netloc)
+            self.paths.add(parts.path)
+
+    def printed(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+
+@contextmanager
+def watched(browser: Browser, base_url: str, **context: Any) -> Iterator[Watched]:
+    """A page in a context of its own; at its end it must have asked no other host and printed no error."""
+    opened = browser.new_context(base_url=base_url, **context)
+    opened.set_default_timeout(10_000)
+    watch = Watched(opened.new_page())
+    watch.page.on("request", watch.asked)
+    watch.page.on("console", watch.printed)
+    watch.page.on("pageerror", lambda error: watch.errors.append(str(error)))
+    watch.page.on("dialog", lambda dialog: watch.errors.append(f"a script ran: {dialog.message}"))
+    try:
+        yield watch
+        assert watch.errors == []
+        assert watch.hosts <= {urlsplit(base_url).netloc}
+    finally:
+        opened.close()

@@ -1,0 +1,363 @@
+"""The dashboard as people meet it: a real gateway, a real worker, a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from redis import Redis
+
+from penstock.broker.embedded import EmbeddedServer
+from tests.acceptance.browser import Watched, browsing, watched
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+from tests.security.keyed import BOSS, READER
+
+HANDLER = """
+import time
+import penstock
+
+
+@penstock.model(max_batch_size=4)
+def moody(item: int) -> dict:
+    if item < 0:
+        raise ValueError(f"item {item} is <b onmouseover=alert()>below</b> zero")
+    time.sleep(0.02)
+    return {"square": item * item}
+"""
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+# Of every text that is shown: what it is, and its contrast as WCAG 2 has it, over the first background that is not see-through.
+CONTRAST = """selector => {
+  const clear = (color) => /, 0\\)$|transparent/.test(color);
+  const over = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = getComputedStyle(node).backgroundColor;
+      if (!clear(color)) return color;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const linear = (value) => (value <= .04045 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4);
+  const light = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((part) => linear(part / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const contrast = (node) => {
+    const [more, less] = [light(getComputedStyle(node).color), light(over(node))].sort((x, y) => y - x);
+    return [node.className || node.tagName, (more + .05) / (less + .05)];
+  };
+  const shown = (node) => node.checkVisibility() && node.textContent.trim();
+  return [...document.querySelectorAll(selector)].filter(shown).map(contrast);
+}"""
+TEXTS = "p, h1, h2, td, th, dt, dd, a, button, label, pre, summary, small, .chip, .banner, .code, .message, .muted"
+
+
+@dataclass
+class Stack:
+    """`gateway` is open to this machine; `keyed` takes keys and lies below /penstock, as behind a proxy."""
+
+    gateway: GatewayClient
+    keyed: GatewayClient
+    browser: Browser
+
+    def submit(self, *items: int) -> list[str]:
+        return [self.gateway.post("/v1/models/moody/jobs", json=item).json()["id"] for item in items]
+
+    def job(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.gateway.get(f"/v1/jobs/{id}").json()
+        return found
+
+    def failed(self, count: int) -> list[str]:
+        """Jobs that have failed."""
+        jobs = self.submit(*range(-1, -1 - count, -1))
+        eventually(lambda: self.queue()["in_flight"] == self.queue()["depth"] == 0, timeout_s=30.0)
+        return jobs
+
+    def queue(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.gateway.get("/v1/queues/moody").json()
+        return found
+
+    @property
+    def url(self) -> str:
+        return str(self.gateway.base_url)
+
+
+@pytest.fixture(scope="module")
+def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    (folder / "moody.py").write_text(HANDLER)
+    keys = folder / "keys.toml"
+    keys.write_text(READER.toml + BOSS.toml)
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()
+    models = {"moody": {"source": str(folder / "moody.py"), "workers": 1}}
+    env = {"PENSTOCK_KEYS_FILE": str(keys)}
+    with (
+        browsing() as browser,
+        WorkerProcess(redis_url, folder, models) as worker,
+        gateway_process(redis_url, folder / "state", models=models) as gateway,
+        gateway_process(redis_url, folder / "state", models=models, root_path="/penstock", env=env) as keyed,
+    ):
+        worker.await_ready()
+        eventually(lambda: gateway.get("/readyz").status_code == 200)
+        yield Stack(gateway, keyed, browser)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swept(redis_url: str) -> Iterator[None]:
+    yield
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()
+
+
+@pytest.fixture
+def watch(stack: Stack) -> Iterator[Watched]:
+    with watched(stack.browser, stack.url) as watch:
+        yield watch
+
+
+@pytest.fixture
+def page(watch: Watched) -> Page:
+    return watch.page
+
+
+def number(text: str) -> int:
+    return int(re.sub(r"\D", "", text) or 0)
+
+
+def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: Stack, page: Page) -> None:
+    page.goto("/")
+    expect(page.locator("#live")).to_have_text("live")
+    row = page.locator("tbody tr")
+    expect(row.locator("[data-label=Slots]")).to_have_text("1/1")
+    stack.submit(*range(60))
+    waiting = row.locator("[data-label=Waiting]")
+    eventually(lambda: number(waiting.inner_text()) > 0)
+    expect(row.locator(".chip")).to_have_text("running")
+    expect(waiting).to_have_text("0")
+    eventually(lambda: float(row.locator("[data-label='Done /s']").inner_text()) > 0.0)
+    expect(row.locator("polyline")).to_have_count(1)
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+
+
+def test_a_job_is_followed_to_its_end_and_tells_where_its_time_went(stack: Stack, page: Page) -> None:
+    *_, last = stack.submit(*range(40))
+    page.goto(f"/ui/jobs/{last}")
+    expect(page.locator(".title .chip").first).to_have_text("succeeded")
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    assert page.locator("svg.timeline rect").count() >= 3
+    shares = [float(text.split()[0]) for text in page.locator(".stages td:nth-child(3)").all_inner_texts()]
+    assert sum(shares) == pytest.approx(100.0, abs=1.0)
+    summary = stack.gateway.get(f"/v1/jobs/{last}/timeline").json()["summary"]
+    expect(page.locator(".lead")).to_have_text(f"It {summary}.")
+    expect(page.get_by_label("Output", exact=True)).to_contain_text('"square": 1521')
+
+
+def test_a_whole_group_of_failed_jobs_is_replayed_in_batches_with_progress(stack: Stack, page: Page) -> None:
+    jobs = stack.failed(130)
+    page.goto("/ui/failed")
+    group = page.locator(".group")
+    expect(group).to_have_count(1)
+    expect(group.locator(".message")).to_have_text("ValueError: item -N is <b onmouseover=alert()>below</b> zero")
+    expect(group.locator(".big")).to_have_text("130")
+    group.get_by_role("button", name="Replay all 130").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Replay 130 jobs of moody?")
+    dialog.get_by_role("button", name="Not now").click()
+    expect(dialog).to_be_hidden()
+    group.get_by_role("button", name="Replay all 130").click()
+    dialog.get_by_role("button", name="Replay all").click()
+    expect(page.locator(".progress")).to_contain_text("130 jobs replayed.", timeout=30_000)
+    assert all("replayed_as" in stack.job(id) for id in (jobs[0], jobs[60], jobs[-1]))
+    stack.failed(1)
+    page.get_by_role("link", name="Refresh the inbox").click()
+    expect(page.locator(".big")).to_have_text("131")
+
+
+def test_one_failed_job_is_replayed_from_its_page_and_the_two_are_linked(stack: Stack, page: Page) -> None:
+    [old] = stack.failed(1)
+    page.goto(f"/ui/jobs/{old}")
+    expect(page.locator(".banner.bad")).to_contain_text("handler_error")
+    page.get_by_role("button", name="Replay").first.click()
+    page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    expect(page.locator("dl.facts")).to_contain_text("Replay of")
+    page.get_by_role("link", name=old).click()
+    new = stack.job(old)["replayed_as"]
+    expect(page.get_by_role("link", name=new)).to_be_visible()
+
+
+def test_without_keys_too_a_form_of_another_site_is_refused(stack: Stack) -> None:
+    [old] = stack.failed(1)
+    for headers in ({}, {"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
+        assert stack.gateway.post(f"/ui/jobs/{old}/replay", data={"seen": ""}, headers=headers).status_code == 403
+    assert "replayed_as" not in stack.job(old)
+
+
+def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack: Stack, page: Page) -> None:
+    page.goto("/")
+    focused = "document.activeElement.textContent.trim()"
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "Skip to the content"
+    expect(page.locator(".skip")).to_be_in_viewport()
+    order = []
+    for _ in range(7):
+        page.keyboard.press("Tab")
+        order.append(page.evaluate(focused))
+    assert order == ["penstock", "Queues", "Jobs", "Failed", "Workers", "API", "moody"]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    expect(page.locator("#live")).to_have_text("live")
+    page.evaluate("window.before = document.querySelector('tbody tr')")
+    eventually(lambda: page.evaluate("!document.contains(window.before)"))
+    assert page.evaluate(focused) == "moody"
+    page.goto("/")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_a_dialog_opens_and_closes_by_keyboard_and_gives_the_focus_back(stack: Stack, page: Page) -> None:
+    [old] = stack.failed(1)
+    page.goto(f"/ui/jobs/{old}")
+    page.locator("#replay").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert page.evaluate("document.activeElement.closest('dialog') !== null")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert page.evaluate("document.activeElement.id") == "replay"
+
+
+PAGES = ("/", "/ui/jobs", "/ui/jobs/{job}", "/ui/failed", "/ui/models/moody", "/ui/workers", "/ui/api", "/ui/jobs/nonsense")
+
+
+def expect_refusal(watch: Watched, path: str) -> None:
+    """The browser notes a page that was answered with a refusal; that one was meant."""
+    if path == "/ui/jobs/nonsense":
+        watch.errors = [error for error in watch.errors if "400" not in error]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_in_dark(stack: Stack, scheme: Any) -> None:
+    [old] = stack.failed(1)
+    with watched(stack.browser, stack.url, color_scheme=scheme) as watch:
+        for path in PAGES:
+            watch.page.goto(path.format(job=old))
+            selector = (
+                "p, h1, h2, td, th, dt, dd, a, button, .chip, .banner, .code, .message, label, pre, summary, small, .muted"
+            )
+            worst = min(watch.page.evaluate(CONTRAST, selector), key=lambda pair: pair[1])
+            assert worst[1] >= 4.5, (path, worst)
+            expect_refusal(watch, path)
+        background = watch.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", background)[:3])) < 60) == (scheme == "dark")
+
+
+def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack) -> None:
+    [old] = stack.failed(1)
+    with watched(stack.browser, stack.url, **PHONE) as watch:
+        for path in PAGES:
+            watch.page.goto(path.format(job=old))
+            wide = watch.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert wide[0] <= wide[1] == 360, path
+            expect_refusal(watch, path)
+
+
+def test_nothing_moves_for_those_who_asked_for_that(stack: Stack) -> None:
+    with watched(stack.browser, stack.url, reduced_motion="reduce") as watch:
+        watch.page.goto("/")
+        expect(watch.page.locator("#live")).to_have_text("live")
+        assert watch.page.evaluate("getComputedStyle(document.querySelector('#live'), '::before').animationName") == "none"
+
+
+def test_charts_and_the_pinning_plan_are_drawn(stack: Stack, page: Page) -> None:
+    stack.submit(*range(8))
+    page.goto("/ui/models/moody")
+    expect(page.locator(".chart canvas")).to_have_count(2)
+    assert page.evaluate("document.querySelector('.chart canvas').getBoundingClientRect().width") > 300
+    page.goto("/ui/workers")
+    slot = page.locator("#workers tbody tr")
+    expect(slot.locator(".chip")).to_have_text("ready")
+    assert number(slot.locator("[data-label=Process]").inner_text()) > 0
+
+
+def test_jobs_are_filtered_turned_and_found_by_id(stack: Stack, page: Page) -> None:
+    [old] = stack.failed(1)
+    page.goto("/ui/jobs")
+    page.get_by_label("Status").select_option("failed")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("tbody .chip").first).to_have_text("failed")
+    assert {chip.strip() for chip in page.locator("tbody .chip").all_inner_texts()} == {"failed"}
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_role("link", name="Newest")).to_be_visible()
+    page.get_by_label("Job id").fill(old)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text(old)
+
+
+def test_a_waiting_job_is_cancelled_from_its_page(stack: Stack, page: Page) -> None:
+    *_, last = stack.submit(*range(400))
+    page.goto(f"/ui/jobs/{last}")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".title .chip").first).to_have_text("cancelled")
+    for job in stack.gateway.get("/v1/jobs", params={"status": "queued", "limit": 400}).json()["data"]:
+        stack.gateway.delete(f"/v1/jobs/{job['id']}")
+
+
+def test_behind_a_prefix_one_signs_in_with_a_key_and_every_address_stays_below_it(stack: Stack) -> None:
+    with watched(stack.browser, str(stack.keyed.base_url)) as watch:
+        page = watch.page
+        page.goto("/penstock/ui/jobs?status=failed")
+        expect(page).to_have_url(re.compile(r"/penstock/ui/login\?next="))
+        page.get_by_label("API key").fill("boss.wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert").first).to_contain_text("not a key of this gateway")
+        watch.errors.clear()
+        page.get_by_label("API key").fill(f"boss.{BOSS.secret}")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(r"/penstock/ui/jobs\?status=failed$"))
+        page.get_by_role("link", name="Queues").click()
+        expect(page.locator("#live")).to_have_text("live")
+        page.get_by_role("link", name="moody").click()
+        expect(page.locator(".chart canvas").first).to_be_visible()
+        [cookie] = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/penstock/")
+        assert BOSS.secret not in json.dumps(page.context.cookies())
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.goto("/penstock/")
+        expect(page).to_have_url(re.compile(r"/penstock/ui/login$"))
+        assert {path for path in watch.paths if not path.startswith("/penstock/")} == set()
+
+
+def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: Stack) -> None:
+    with watched(stack.browser, str(stack.keyed.base_url)) as watch:
+        page = watch.page
+        page.goto("/penstock/ui/login")
+        page.get_by_label("API key").fill(f"reader.{READER.secret}")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+        expect(page.get_by_role("link", name="Workers")).to_have_count(0)
+        page.get_by_role("link", name="Failed").click()
+        expect(page.get_by_role("heading", name="Nothing failed")).to_be_visible()
+
+
+def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(
+    stack: Stack, state_dir: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as opened:
+        server = opened.enter_context(EmbeddedServer(state_dir, fsync="everysec"))
+        gateway = opened.enter_context(gateway_process(server.url, tmp_path, models={"moody": {"source": "moody.py"}}))
+        page = opened.enter_context(watched(stack.browser, str(gateway.base_url))).page
+        page.goto("/")
+        expect(page.locator("#live")).to_have_text("live")
+        server.stop()
+        expect(page.get_by_role("alert").first).to_contain_text("The job store does not answer.")
+        expect(page.locator("tbody tr")).to_have_count(1)
