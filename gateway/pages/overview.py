@@ -20,7 +20,10 @@ from penstock.gateway.registry import ModelEntry, Registry
 
 # Then the browser comes back, and has to show its session again.
 STREAM_S = 300.0
+# No proxy takes a stream for dead that says something so often.
+SILENT_S = 15.0
 RETRY = b"retry: 2000\n\n"
+HEARTBEAT = b": still here\n\n"
 _STREAM_HEADERS = {**HEADERS, "cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
 Document = Callable[[], dict[str, Any]]
 
@@ -53,18 +56,22 @@ class OverviewPages:
         return await self._renderer.page("queues.html", caller, {"here": "queues", "view": view, "sample": sample})
 
     async def live(self, caller: CallerParam) -> StreamingResponse:
-        """The table of the queues as server-sent events, one per look."""
+        """The table of the queues as server-sent events, whenever it changes."""
         self._holds.check(caller)
         await self._renderer.ready()
         return StreamingResponse(self._stream(caller), media_type="text/event-stream", headers=_STREAM_HEADERS)
 
     async def _stream(self, caller: Caller) -> AsyncIterator[bytes]:
-        until, manages = time.monotonic() + STREAM_S, Role.MANAGE in caller.roles
+        began_at = told_at = time.monotonic()
+        manages, shown = Role.MANAGE in caller.roles, ""
         yield RETRY
         with self._holds.hold(caller):
             async for view in self._board.changes():
-                yield _event("queues", self._table(view, manages=manages))
-                if time.monotonic() > until:
+                now, html = time.monotonic(), self._table(view, manages=manages)
+                if html != shown or now - told_at > SILENT_S:
+                    yield _event("queues", html) if html != shown else HEARTBEAT
+                    told_at, shown = now, html
+                if now - began_at > STREAM_S:
                     return
 
     def _table(self, view: View, *, manages: bool) -> str:

@@ -32,6 +32,7 @@
     mark.className = `live ${state}`;
     mark.textContent = word;
   };
+  document.addEventListener("htmx:sseOpen", () => live("on", "live"));
   document.addEventListener("htmx:sseMessage", () => live("on", "live"));
   document.addEventListener("htmx:sseError", () => live("off", "reconnecting"));
   document.addEventListener("htmx:sseClose", () => live("off", "not live"));
