@@ -126,7 +126,10 @@ class OverviewPages:
 
 
 def _sample(entry: ModelEntry) -> str:
-    return sample_of(entry.default.info.input_schema if entry.default.info else None)
+    info = entry.default.info
+    if info is not None and "application/json" not in info.accepts and "*/*" not in info.accepts:
+        return "@FILE"
+    return sample_of(info.input_schema if info else None)
 
 
 def _event(name: str, html: str) -> bytes:

@@ -40,6 +40,7 @@ class QueueRow:
     ready_slots: int
     slots: int
     inbox: int
+    accepted: int
     spark: Spark | None
 
 
@@ -51,6 +52,7 @@ class Totals:
     ready_slots: int = 0
     slots: int = 0
     inbox: int = 0
+    accepted: int = 0
 
 
 def queue_rows(
@@ -80,6 +82,7 @@ def _row(queue: Queue, entry: ModelEntry, history: History, workers: Sequence[Wo
         ready_slots=queue.ready_slots,
         slots=sum(slot.model == queue.model for worker in workers for slot in worker.slots),
         inbox=queue.stats.inbox,
+        accepted=queue.stats.accepted,
         spark=spark(history.line()),
     )
 
@@ -109,4 +112,5 @@ def totals(rows: Sequence[QueueRow]) -> Totals:
         ready_slots=sum(row.ready_slots for row in rows),
         slots=sum(row.slots for row in rows),
         inbox=sum(row.inbox for row in rows),
+        accepted=sum(row.accepted for row in rows),
     )
