@@ -25,6 +25,12 @@ class Target:
     tls: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    data: bytes
+    content_type: str
+
+
 def parse_target(url: str, unix: str = "") -> Target:
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:

@@ -7,17 +7,16 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from penstock.benchmarks.answers import AnswerReader
 from penstock.benchmarks.connection import Connection, Driver, Target, connect
 from penstock.benchmarks.summary import LOST, Samples
 
 _RECONNECT_S = 0.02
 
-Follow = Callable[[AnswerReader], bytes | None]
+Follow = Callable[[Connection], bytes | None]
 Dial = Callable[[Target, Driver], Awaitable[Connection]]
 
 
-def nothing_follows(answer: AnswerReader) -> bytes | None:
+def nothing_follows(connection: Connection) -> bytes | None:
     """One request is the whole call."""
     return None
 
@@ -101,7 +100,7 @@ class LoadDriver:
         self._done.set()
 
     def on_answer(self, connection: Connection) -> None:
-        more = self._wire.follow(connection.reader)
+        more = self._wire.follow(connection)
         if more is not None and connection.usable:
             connection.send(more, connection.sent_at)
             return
