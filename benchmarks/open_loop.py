@@ -20,8 +20,8 @@ _SPARE = 8
 class OpenLoop(LoadDriver):
     """Calls leave when `arrivals` says so, on an idle connection. Latency counts from the intended moment.
 
-    `starved` counts arrivals that found every connection busy and waited inside the generator; `lag_s` is how late each request
-    left. Both belong to the generator, and a run in which they matter says nothing of the server.
+    `starved` counts arrivals that found every connection busy and waited inside the generator; `lag_s` is how late each arrival
+    was noticed. Both belong to the generator, and a run in which they matter says nothing of the server.
     """
 
     def __init__(self, wire: Wire, requests: Iterator[bytes], arrivals: Iterator[float], recorder: Recorder) -> None:
@@ -75,20 +75,17 @@ class OpenLoop(LoadDriver):
 
     def _arrive(self, due_at: float, now: float) -> None:
         self.due_at.append(due_at)
+        self.lag_s.append(now - due_at)
         self._pending += 1
         widens = len(self._open) + self._opening < self._most
         if self._idle:
-            self._send(self._idle.pop(), due_at, now)
+            self._idle.pop().send(next(self._requests), due_at)
         else:
             self.starved += not widens
             self._overdue.append(due_at)
         if widens and len(self._idle) < _SPARE:
             self._opening += 1
             self._spawn(self._widen())
-
-    def _send(self, connection: Connection, due_at: float, now: float) -> None:
-        self.lag_s.append(now - due_at)
-        connection.send(next(self._requests), due_at)
 
     async def _widen(self) -> None:
         try:
@@ -98,7 +95,7 @@ class OpenLoop(LoadDriver):
 
     def _free(self, connection: Connection, now: float) -> None:
         if self._overdue:
-            self._send(connection, self._overdue.popleft(), now)
+            connection.send(next(self._requests), self._overdue.popleft())
         else:
             self._idle.append(connection)
 

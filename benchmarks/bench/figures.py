@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -62,9 +63,20 @@ def outcome(load: Merged, calls: Sequence[Call], seconds: float, *, deadline_s: 
         goodput_rps=sum(1 for call in good if call.latency_s <= deadline_s) / seconds,
         error_rate=sum(errors.values()) / offered if offered else 0.0,
         errors=errors,
-        said={str(status): text[:_SAID_CHARACTERS] for status, text in load.bodies.items() if not is_good(status)},
+        said={str(status): _said(text) for status, text in load.bodies.items() if not is_good(status)},
         latency=spread(call.latency_s for call in good),
     )
+
+
+def _said(body: str) -> str:
+    """A problem body in its own words: code and detail; anything else as it came, cut."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return body[:_SAID_CHARACTERS]
+    if isinstance(found, dict) and isinstance(found.get("detail"), str):
+        return f"{found.get('code', '')}: {found['detail']}".removeprefix(": ")[:_SAID_CHARACTERS]
+    return body[:_SAID_CHARACTERS]
 
 
 def _errors(calls: Sequence[Call], offered: int) -> dict[str, int]:

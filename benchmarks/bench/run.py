@@ -31,18 +31,18 @@ _FOREIGN_SHARE = 0.10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+Told = Callable[[float, Progress], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`bodies` are sent in turn; empty: requests without one. `roots`: processes known to belong to the server.
-
-    `told` is called about once a second with the seconds since moment 0 (the warm-up's beginning) and how far the load is.
-    """
+    """`bodies` are sent in turn; empty: requests without one. `told` is the load as the reports repeat it. `roots`: processes
+    known to belong to the server."""
 
     door: Door
     shape: Shape
     bodies: Sequence[Body]
-    asked: Mapping[str, object]
-    told: Callable[[float, Progress], None]
+    told: Mapping[str, object]
     standing: Standing = field(default_factory=Standing)
     client: Client | None = None
     processes: int = 1
@@ -60,8 +60,11 @@ class _Found:
     stopped: bool = False
 
 
-async def run_bench(bench: Bench) -> Result:
-    """The result, also of a run that Ctrl-C ended early. A second Ctrl-C cancels it."""
+async def run_bench(bench: Bench, told: Told) -> Result:
+    """The result, also of a run that Ctrl-C ended early. A second Ctrl-C cancels it.
+
+    `told` is called about once a second with the seconds since moment 0 (the warm-up's beginning) and how far the load is.
+    """
     requests = [bench.door.request(body) for body in bench.bodies] or [bench.door.request(None)]
     await check_first_call(bench.door, requests[0])
     given = Assignment(
@@ -74,7 +77,7 @@ async def run_bench(bench: Bench) -> Result:
     )
     found = _Found(ceiling_rps=await measure_ceiling(given))
     before = _counters(bench)
-    await _load(bench, given, found)
+    await _load(bench, given, found, told)
     found.counters = counted(before, _counters(bench))
     records = job_records(bench.client, found.load.jobs) if bench.client else []
     return _result(bench, found, records)
@@ -84,13 +87,13 @@ def _counters(bench: Bench) -> dict[str, float]:
     return read_counters(bench.door.base, bench.door.model) if bench.door.kind is Kind.PENSTOCK else {}
 
 
-async def _load(bench: Bench, given: Assignment, found: _Found) -> None:
+async def _load(bench: Bench, given: Assignment, found: _Found, told: Told) -> None:
     began_at = time.monotonic()
 
-    def told(progress: Progress) -> None:
-        bench.told(time.monotonic() - began_at, progress)
+    def summed(progress: Progress) -> None:
+        told(time.monotonic() - began_at, progress)
 
-    async with generators(bench.processes, told) as started:
+    async with generators(bench.processes, summed) as started:
         await started.ready(given)
         with _stopping(started, found):
             found.watch = Watch(_roots(bench), started.pids, bench.standing.devices)
@@ -156,7 +159,7 @@ def _result(bench: Bench, found: _Found, records: Sequence[JobView]) -> Result:
     looks = found.watch.looks
     return Result(
         subject=_subject(bench),
-        load=dict(bench.asked),
+        load=dict(bench.told),
         outcome=outcome,
         generator=generator,
         generator_limited=generator.limited,
@@ -218,9 +221,3 @@ def _notes(bench: Bench, found: _Found, inside: Inside | None) -> list[str]:
         "CPU and memory of the server are unknown: it runs elsewhere, or this user may not see its processes": not server,
     }
     return [text for text, holds in doubts.items() if holds]
-
-
-def as_asked(shape: Shape, **more: object) -> dict[str, object]:
-    """The load as the reports repeat it: without what was not asked for."""
-    told = {"duration_s": shape.duration_s, "warm_up_s": shape.warm_up_s, "seed": shape.seed, **more}
-    return {name: value for name, value in told.items() if value is not None}
