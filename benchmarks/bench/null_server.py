@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import cast
 
 import uvloop
@@ -12,9 +13,10 @@ _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:
 
 
 class NullProtocol(asyncio.Protocol):
-    """Reads a request as far as its end; there is at most one under way."""
+    """Reads a request as far as its end; there is at most one under way. `when` gets what sends the answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, when: Callable[[Callable[[], None]], None] = lambda answer: answer()) -> None:
+        self._when = when
         self._transport: asyncio.Transport | None = None
         self._head = b""
         self._missing = 0
@@ -32,8 +34,12 @@ class NullProtocol(asyncio.Protocol):
                 return
             self._missing = _length(self._head[: end + 2].lower()) - (len(self._head) - end - 4)
             self._head = b""
-        if self._missing <= 0 and self._transport is not None:
+        if self._missing <= 0:
             self._missing = 0
+            self._when(self._answer)
+
+    def _answer(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_ANSWER)
 
 

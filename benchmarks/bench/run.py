@@ -212,7 +212,7 @@ def _notes(bench: Bench, found: _Found, inside: Inside | None) -> list[str]:
     doubts = {
         f"other processes took {share:.0%} of the machine meanwhile: measure again when it is idle": share > _FOREIGN_SHARE,
         "stopped early: figures are of the time until then": found.stopped,
-        f"a {bench.door.kind} server does not tell queue wait, batches and stages: these are penstock's": (
+        "queue wait, batches and stages are unknown: only penstock tells them": (
             inside is None and bench.door.kind is not Kind.PENSTOCK
         ),
         "no answer told its batch and no job had a record: queue wait, batches and stages are unknown": (
