@@ -45,7 +45,8 @@ def opened(server: Server, due: list[float], seconds: float, *, connections: int
 def measured(loop: OpenLoop) -> list[float]:
     """Latencies in the order in which the calls were meant to leave."""
     samples = loop.recorder.samples
-    return [took for _, took in sorted(zip(samples.sent_at, samples.latencies_s, strict=True))]
+    calls = zip(samples.answered_at, samples.latencies_s, strict=True)
+    return [took for _, took in sorted((at - took, took) for at, took in calls)]
 
 
 @pytest.mark.parametrize(
