@@ -1,8 +1,9 @@
 """Whether `penstock bench` measures right: against a server of known service times, mean and percentiles within 3 %.
 
-`python -m penstock.benchmarks.bench_check [--seconds 20] [--out benchmarks/results/bench_check.json]`, about two minutes. The
+`python -m penstock.benchmarks.bench_check [--seconds 20] [--out benchmarks/results/bench_check.json]`, two minutes or more. The
 expected figures are an exact simulation of the same seeded arrivals; for M/D/1 they stand beside the long-run mean of theory.
-On a machine that does other work the result means nothing, and says so.
+A run in which other processes took more than a tenth of the machine is no measurement: it is made again, up to `--tries` times,
+and the first one that was left alone is kept, whatever it says.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.benchmarks.bench.figures import spread
 from penstock.benchmarks.bench.generator import moments
 from penstock.benchmarks.bench.plan import Kind, Shape
 from penstock.benchmarks.bench.result import Result, Spread
-from penstock.benchmarks.bench.run import Bench, run_bench
+from penstock.benchmarks.bench.run import FOREIGN_SHARE, Bench, run_bench
 from penstock.benchmarks.known_queue import Device, latencies, mean_latency_s
 from penstock.benchmarks.report import describe_machine
 
@@ -84,8 +85,17 @@ def off(measured: Spread | None, known: Spread) -> dict[str, float]:
     return {name: getattr(measured, name) / getattr(known, name) - 1.0 for name in _JUDGED}
 
 
-def check(case: Case, seconds: float) -> dict[str, object]:
-    result, known = measure(case, seconds), expected(case, seconds)
+def undisturbed(case: Case, seconds: float, tries: int) -> Result:
+    """The first run that was left alone; the last one if none was."""
+    result = measure(case, seconds)
+    while tries > 1 and result.foreign_share > FOREIGN_SHARE:
+        print(f"{case.name}: others took {result.foreign_share:.0%} of the machine: once more", flush=True)
+        result, tries = measure(case, seconds), tries - 1
+    return result
+
+
+def check(case: Case, seconds: float, tries: int) -> dict[str, object]:
+    result, known = undisturbed(case, seconds, tries), expected(case, seconds)
     difference = off(result.outcome.latency, known)
     worst = max(abs(value) for value in difference.values())
     theory_ms = mean_latency_s(case.rate, case.device.fixed_s) * 1e3 if case.device.most == 1 else None
@@ -98,6 +108,7 @@ def check(case: Case, seconds: float) -> dict[str, object]:
         "expected": asdict(known),
         "long_run_mean_ms": theory_ms,
         "calls": result.outcome.offered,
+        "foreign_share": round(result.foreign_share, 3),
         "notes": [*result.notes, *result.generator.limits],
     }
 
@@ -107,8 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.benchmarks.bench_check", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="measured, per case")
     parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
+    parser.add_argument("--tries", type=int, default=5, help="how often a disturbed run is made again")
     options = parser.parse_args(arguments)
-    cases = {case.name: check(case, options.seconds) for case in CASES}
+    cases = {case.name: check(case, options.seconds, options.tries) for case in CASES}
     told = {"tolerance": TOLERANCE, "seconds": options.seconds, "machine": describe_machine(), "cases": cases}
     options.out.write_text(json.dumps(told, indent=2) + "\n")
     print(f"written: {options.out}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import structlog
 import typer
 from rich.console import Console
 
@@ -145,6 +146,8 @@ def bench(
 
 def measured(asked: Asked) -> Result:
     """The result; raises `typer.Exit` when Ctrl-C was pressed twice."""
+    # Left to itself it would log to stdout, which is the report's alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with connected(asked.url, asked.api_key) if asked.kind is Kind.PENSTOCK else nullcontext() as gateway:
         made = _bench(asked, gateway)
         with shown_progress(made.shape.whole_s) as told:

@@ -144,7 +144,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`load` repeats what was asked for. `generator_limited` says that the server must not be judged by this result."""
+    """`load` repeats what was asked for. `generator_limited` says that the server must not be judged by this result.
+    `foreign_share`: of this machine's CPU, taken by processes that are no part of the measurement."""
 
     subject: Subject
     load: dict[str, Any]
@@ -160,4 +161,5 @@ class Result:
     cpu_series: dict[str, list[float]]
     cdf: list[tuple[float, float]]
     machine: Mapping[str, Any]
+    foreign_share: float
     notes: list[str]

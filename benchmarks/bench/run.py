@@ -27,7 +27,7 @@ from penstock.client.views import JobView
 
 _LOOK_EVERY_S = 1.0
 _SAMPLED_JOBS = 200
-_FOREIGN_SHARE = 0.10
+FOREIGN_SHARE = 0.10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -172,6 +172,7 @@ def _result(bench: Bench, found: _Found, records: Sequence[JobView]) -> Result:
         cpu_series=cpu_series(looks),
         cdf=figures.cdf(calls, seconds),
         machine=describe_machine(),
+        foreign_share=foreign_share(looks),
         notes=_notes(bench, found, inside),
     )
 
@@ -210,13 +211,16 @@ def _notes(bench: Bench, found: _Found, inside: Inside | None) -> list[str]:
     share = foreign_share(found.watch.looks)
     server = [glance for look in found.watch.looks[:1] for glance in look.processes.values() if glance.role != "generator"]
     doubts = {
-        f"other processes took {share:.0%} of the machine meanwhile: measure again when it is idle": share > _FOREIGN_SHARE,
+        f"other processes took {share:.0%} of the machine meanwhile: measure again when it is idle": share > FOREIGN_SHARE,
         "stopped early: figures are of the time until then": found.stopped,
         "queue wait, batches and stages are unknown: only penstock tells them": (
             inside is None and bench.door.kind is not Kind.PENSTOCK
         ),
         "no answer told its batch and no job had a record: queue wait, batches and stages are unknown": (
             inside is None and bench.door.kind is Kind.PENSTOCK
+        ),
+        "the GPUs' load is unknown: the workers run elsewhere, or nvidia-ml-py is not installed here": (
+            bench.standing.on_gpu and not found.watch.device_use()
         ),
         "CPU and memory of the server are unknown: it runs elsewhere, or this user may not see its processes": not server,
     }

@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -32,7 +32,7 @@ _JOBS_END_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The model before the load. `pids`: its workers and their children, when they run on this machine."""
+    """The model before the load. `pids` and `devices` (UUID and name): those of the workers on this machine."""
 
     version: str = ""
     slots: int | None = None
@@ -40,7 +40,8 @@ class Standing:
     max_wait_s: float | None = None
     input_schema: Mapping[str, Any] | None = None
     pids: tuple[int, ...] = ()
-    devices: tuple[tuple[str, str], ...] = field(default=())
+    devices: tuple[tuple[str, str], ...] = ()
+    on_gpu: bool = False
 
 
 def standing(client: Client, model: str, version: str) -> Standing:
@@ -49,8 +50,9 @@ def standing(client: Client, model: str, version: str) -> Standing:
     chosen = version or str(body.get("default_version", ""))
     told = (body.get("versions") or {}).get(chosen) or {}
     policy = body.get("policy") or {}
-    here = [worker for worker in client.workers() if worker.get("host") == socket.gethostname()]
-    slots = [slot for worker in here for slot in worker.get("slots", []) if slot.get("model") == model]
+    workers = client.workers()
+    here = [worker for worker in workers if worker.get("host") == socket.gethostname()]
+    slots = _slots(here, model)
     return Standing(
         version=chosen,
         slots=told.get("ready_slots"),
@@ -59,7 +61,12 @@ def standing(client: Client, model: str, version: str) -> Standing:
         input_schema=told.get("input_schema"),
         pids=tuple(worker["pid"] for worker in here if worker.get("pid")),
         devices=tuple({slot["device_uuid"]: slot.get("device_name", "") for slot in slots if slot.get("device_uuid")}.items()),
+        on_gpu=any(slot.get("device_uuid") for slot in _slots(workers, model)),
     )
+
+
+def _slots(workers: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:
+    return [slot for worker in workers for slot in worker.get("slots", []) if slot.get("model") == model]
 
 
 def _found(client: Client, model: str) -> dict[str, Any]:

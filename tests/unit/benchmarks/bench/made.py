@@ -56,5 +56,6 @@ def result(*, limits: Sequence[str] = (), model: str = "square", said: str = "")
         cpu_series={"gateway": [0.5] * 10},
         cdf=figures.cdf(mine, 10.0),
         machine={"date": "2026-11-21T10:00:00+00:00", "cores": 2, "memory_bytes": 10_000_000_000},
+        foreign_share=0.05,
         notes=["an example"],
     )
