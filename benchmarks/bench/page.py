@@ -23,6 +23,7 @@ from penstock.benchmarks.bench.wording import (
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 # A page is read, not searched: longer runs are told in so many points.
 _MOST_POINTS = 300
+_RANKS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
 _ASKED = {
     "closed": "calls under way",
     "rate": "calls per second",
@@ -179,18 +180,11 @@ def _grouped(group: Sequence[Second]) -> Second:
 
 
 def _tables(result: Result) -> Iterable[str]:
-    inside = result.inside
-    spreads = {
-        "latency": result.outcome.latency,
-        "queue wait": inside and inside.queue,
-        "model's stages": inside and inside.run,
-    }
-    rows = [(name, *_cells(found)) for name, found in spreads.items() if found]
-    yield _table("Percentiles, ms", ("", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"), rows)
+    yield _percentiles(result)
     errors = [(status, f"{count:,}", result.outcome.said.get(status, "")) for status, count in result.outcome.errors.items()]
     yield _table("Errors", ("status", "calls", "the first one said"), errors, look="words")
     if len(result.steps) > 1:
-        yield _table("Steps", ("offered/s", "answered/s", "in time/s", "p50", "p99", "errors"), _step_rows(result))
+        yield _table("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
     uses = [
         (
             use.role,
@@ -217,17 +211,30 @@ def _step_rows(result: Result) -> list[tuple[str, ...]]:
             number(step.offered_rps),
             number(step.throughput_rps),
             number(step.goodput_rps),
-            milliseconds(step.p50_ms),
-            milliseconds(step.p99_ms),
+            number(step.p50_ms),
+            number(step.p99_ms),
             f"{step.errors:,}",
         )
         for step in result.steps
     ]
 
 
-def _cells(found: Spread) -> tuple[str, ...]:
+def _percentiles(result: Result) -> str:
+    """One line per percentile: so all of them stand on a phone's screen."""
+    inside = result.inside
+    spreads = {
+        "latency": result.outcome.latency,
+        "queue wait": inside and inside.queue,
+        "model's stages": inside and inside.run,
+    }
+    known = {name: _cells(found) for name, found in spreads.items() if found}
+    rows = [(name, *cells) for name, *cells in zip(_RANKS, *known.values(), strict=True)] if known else []
+    return _table("Percentiles, ms", ("", *known), rows)
+
+
+def _cells(found: Spread) -> list[str]:
     values = (found.mean_ms, found.p50_ms, found.p90_ms, found.p95_ms, found.p99_ms, found.p999_ms, found.max_ms)
-    return tuple(number(value) for value in values)
+    return [number(value) for value in values]
 
 
 def _settings(result: Result) -> dict[str, str]:
