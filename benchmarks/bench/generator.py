@@ -142,6 +142,9 @@ def main() -> int:
     work = Work(assignment, msgspec.msgpack.decode(begin, type=Begin).starts_at)
     try:
         _say(uvloop.run(work.run()))
+        # It stays until it is ended, so that the last look at the processes finds it. The loop left the pipe non-blocking.
+        os.set_blocking(sys.stdin.fileno(), True)
+        sys.stdin.buffer.read()
     except (OSError, PenstockError) as fault:
         _say(Failure(str(fault)))
         return 1

@@ -40,6 +40,7 @@ th:first-child,td:first-child{text-align:left;padding-left:0}
 .numbers td,.numbers th{white-space:nowrap}
 .words td:last-child,.words th:last-child{text-align:left;overflow-wrap:anywhere}
 footer{margin:14px 0}
+@media (max-width:480px){th,td{padding:3px 4px}.numbers{font-size:.76rem}}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--c0:#1a6fb0;--c1:#c8501e;--c2:#2a8a4a;--c3:#8a5bb5;
 --c4:#999;--c5:#777;--c6:#b8860b;--bad:#a3261a;--warn:#fff;--warnline:#999}
 body{font-size:11px}main{max-width:none;padding:0}.grid,.tables{grid-template-columns:1fr 1fr}
