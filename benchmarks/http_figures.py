@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from penstock.benchmarks.connection import Body
 from penstock.benchmarks.load import Plan
 from penstock.benchmarks.report import ACCEL_BATCH_S, ACCEL_LIMIT_RPS
-from penstock.benchmarks.session import Body, Session, post_plan
+from penstock.benchmarks.session import Session, post_plan
 from penstock.benchmarks.stack import Processes, StackPlan, whole_stack
 
 NOOP_BODY = Body(b'{"x": 4}', "application/json")

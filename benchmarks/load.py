@@ -14,8 +14,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from penstock.benchmarks.arrivals import constant, poisson
+from penstock.benchmarks.closed_loop import ClosedLoop
 from penstock.benchmarks.connection import Target, parse_target, request_bytes
-from penstock.benchmarks.drivers import ClosedLoop, OpenLoop, Recorder, constant, poisson
+from penstock.benchmarks.driver import Recorder, Wire
+from penstock.benchmarks.open_loop import OpenLoop
 from penstock.benchmarks.summary import Summary, percentile, summarize
 
 # Above these the generator, not the server, shapes the result.
@@ -61,11 +64,11 @@ async def drive(plan: Plan) -> LoadReport:
     """Run one load; raises OSError when the server cannot be reached at the start."""
     began_cpu_s, began_at = time.process_time(), time.perf_counter()
     if plan.rate is None:
-        closed = ClosedLoop(plan.target, plan.requests)
+        closed = ClosedLoop(Wire(plan.target), plan.requests, Recorder())
         seconds = await closed.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
-        facts = _Facts(closed.recorder, seconds, len(closed.recorder.samples.statuses), closed.unfinished, 0, [])
+        facts = _Facts(closed.recorder, seconds, closed.offered, closed.unfinished, 0, [])
     else:
-        opened = OpenLoop(plan.target, plan.requests, _arrivals(plan, plan.rate))
+        opened = OpenLoop(Wire(plan.target), plan.requests, _arrivals(plan, plan.rate), Recorder())
         elapsed_s = await opened.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
         # An overloaded server works off its queue after the last request: that time counts, as far as its answers do.
         seconds = min(elapsed_s, plan.duration_s + plan.deadline_s)

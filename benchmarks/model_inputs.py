@@ -6,8 +6,8 @@ import io
 import json
 import random
 
+from penstock.benchmarks.connection import Body
 from penstock.benchmarks.length_buckets import mixed_texts
-from penstock.benchmarks.session import Body
 from penstock.benchmarks.stack import EXAMPLES
 
 _IMAGES = 32

@@ -18,9 +18,10 @@ import msgspec
 import psutil
 import uvloop
 
+from penstock.benchmarks.closed_loop import ClosedLoop
 from penstock.benchmarks.connection import parse_target, request_bytes
 from penstock.benchmarks.costs import MachineReading, read_cpu, read_machine
-from penstock.benchmarks.drivers import ClosedLoop
+from penstock.benchmarks.driver import Recorder, Wire
 from penstock.benchmarks.model_inputs import inputs
 from penstock.benchmarks.model_loop import Counted
 from penstock.benchmarks.model_rows import Row, config_text
@@ -176,7 +177,7 @@ class ModelStack:
             request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
             for body in inputs(row.model)
         ]
-        loop = ClosedLoop(target, cycle(requests))
+        loop = ClosedLoop(Wire(target), cycle(requests), Recorder())
         cpu_s, began_at = self._children_cpu_s(), time.perf_counter()
         under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.workers)
         uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))

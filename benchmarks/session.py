@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from penstock.benchmarks.connection import parse_target, request_bytes
+from penstock.benchmarks.connection import Body, parse_target, request_bytes
 from penstock.benchmarks.costs import per_request_us, read_machine
 from penstock.benchmarks.load import LoadReport, Plan, run_load
 from penstock.benchmarks.report import Findings
@@ -77,12 +77,6 @@ def check_answers(name: str, report: LoadReport) -> None:
     bad = sum(report.summary.errors.values())
     if report.summary.count == 0 or bad > report.summary.count * _BAD_SHARE:
         raise PenstockError(f"{name}: {bad} errors, {report.summary.count} answers: {report.summary.errors}; {report.bodies}")
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    data: bytes
-    content_type: str
 
 
 def post_plan(url: str, body: Body, *, connections: int, duration_s: float, deadline_s: float = math.inf) -> Plan:

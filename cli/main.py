@@ -25,6 +25,7 @@ class Penstock(LazyGroup):
         "jobs": Entry("penstock.cli.jobs", "List, show and cancel jobs.", _USE),
         "models": Entry("penstock.cli.models", "The models a gateway serves.", _USE),
         "workers": Entry("penstock.cli.workers", "The workers that are alive, and what they run.", _USE),
+        "bench": Entry("penstock.cli.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
         "new": Entry("penstock.cli.starter", "Write a folder with a model, its settings and a test.", _HELP),
         "keys": Entry("penstock.cli.keys", "Make API keys, see which are declared.", _HELP),
         "store": Entry("penstock.cli.store", "Prepare a Redis of yours: users, functions.", _HELP),

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from penstock.benchmarks.connection import parse_target, request_bytes
-from penstock.benchmarks.drivers import constant, poisson
 from penstock.benchmarks.load import Plan, own_limits, run_load
 
 FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -143,14 +142,3 @@ def test_a_server_that_is_not_there_is_an_error_at_once() -> None:
 def test_the_generator_says_when_it_was_the_limit() -> None:
     assert own_limits(0.5, 0.001, 0) == []
     assert len(own_limits(0.95, 0.006, 3)) == 3
-
-
-def test_poisson_arrivals_ascend_at_the_asked_rate_and_repeat_with_their_seed() -> None:
-    moments = list(itertools.islice(poisson(1_000.0, 7), 10_000))
-    assert moments == sorted(moments)
-    assert 9.5 < moments[-1] < 10.5
-    assert moments == list(itertools.islice(poisson(1_000.0, 7), 10_000))
-
-
-def test_constant_arrivals_are_evenly_spaced() -> None:
-    assert list(itertools.islice(constant(4.0), 3)) == [0.25, 0.5, 0.75]

@@ -1,0 +1,44 @@
+"""A server whose latencies are known: one device that serves up to `most` waiting calls in `fixed_s` + n `per_item_s`.
+
+With `most` 1 and Poisson arrivals it is the textbook's M/D/1. Pure; `known_server` is the same one with real sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    fixed_s: float
+    per_item_s: float = 0.0
+    most: int = 1
+
+    def run_s(self, items: int) -> float:
+        return self.fixed_s + items * self.per_item_s
+
+
+def latencies(device: Device, arrivals: Sequence[float]) -> list[float]:
+    """Of each of the ascending arrivals, in their order."""
+    found: list[float] = []
+    free_at = 0.0
+    while len(found) < len(arrivals):
+        begins_at = max(free_at, arrivals[len(found)])
+        items = _waiting(arrivals, len(found), begins_at, device.most)
+        free_at = begins_at + device.run_s(items)
+        found += [free_at - at for at in arrivals[len(found) : len(found) + items]]
+    return found
+
+
+def _waiting(arrivals: Sequence[float], first: int, now: float, most: int) -> int:
+    count = 0
+    while count < most and first + count < len(arrivals) and arrivals[first + count] <= now:
+        count += 1
+    return count
+
+
+def mean_latency_s(rate: float, service_s: float) -> float:
+    """Of M/D/1 in the long run: service and the wait of Pollaczek and Khinchine, rho D / (2 (1 - rho))."""
+    rho = rate * service_s
+    return service_s + rho * service_s / (2.0 * (1.0 - rho))

@@ -1,0 +1,215 @@
+"""`penstock bench` as a user runs it: against a real stack, a plain endpoint, other servers' paths, and nothing at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from penstock.cli import exits
+from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, started, stopped
+
+QUICK = ("--rate", "60", "--duration", "1.5", "--warm-up", "0.3", "--json")
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    running = started(tmp_path_factory.mktemp("bench"), str(SQUARE))
+    yield running
+    assert stopped(running) == 0, (running.folder / "up.log").read_text()
+
+
+def report(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The JSON report. A machine busy with other work may make the generator the limit; then the exit code says so, too."""
+    assert done.returncode in (exits.OK, exits.FAILED), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["generator_limited"] is (done.returncode == exits.FAILED)
+    assert found["generator_limited"] is bool(found["generator"]["limits"])
+    return found
+
+
+def test_a_model_is_measured_from_outside_and_inside(up: Up, tmp_path: Path) -> None:
+    page, sheet = tmp_path / "report.html", tmp_path / "report.csv"
+    done = up.penstock("bench", "square", *QUICK, "--deadline", "5", "--html", str(page), "--csv", str(sheet))
+    found = report(done)
+    outcome, inside = found["outcome"], found["inside"]
+    assert outcome["errors"] == {}
+    assert 40 < outcome["answered"] < 140
+    assert outcome["answered"] == inside["answers"] == round(outcome["goodput_rps"] * 1.5)
+    assert 0.0 < outcome["latency"]["p50_ms"] <= outcome["latency"]["p99_ms"] <= outcome["latency"]["max_ms"]
+    assert set(inside["stages_ms"]) == {"queue", "preprocess", "inference", "postprocess", "rest"}
+    assert sum(inside["stages_ms"].values()) == pytest.approx(outcome["latency"]["mean_ms"])
+    assert sum(int(size) * count for size, count in inside["batch_sizes"].items()) == pytest.approx(inside["answers"], rel=0.01)
+    assert set(inside["reasons"]) <= {"idle", "full", "wait", "deadline", "drain"}
+    assert inside["counted"]["jobs_succeeded"] >= outcome["answered"]
+    assert {"gateway", "worker", "child", "redis", "generator"} <= {use["role"] for use in found["processes"]}
+    assert (found["subject"]["slots"], found["subject"]["max_batch_size"]) == (1, 8)
+    assert "of 1.8 s: " in done.stderr
+    with sheet.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["TS latency P50"]) == pytest.approx(outcome["latency"]["p50_ms"], abs=1e-3)
+    written = page.read_text()
+    assert len(written) < 1_000_000
+    # Nothing that a browser would fetch: its own empty icon is the only reference.
+    assert re.findall(r"""(?:src|href)=['"]([^'"]*)""", written) == ["data:,"]
+    assert "<script" not in written
+
+
+@pytest.mark.parametrize("client", ["async", "submit"])
+def test_jobs_are_measured_to_their_result_or_to_their_202(up: Up, client: str) -> None:
+    found = report(up.penstock("bench", "square", *QUICK, "--client", client))
+    assert found["outcome"]["errors"] == {}
+    assert found["outcome"]["answered"] > 40
+    assert found["inside"]["source"].startswith("the records of ")
+    assert ("rest" in found["inside"]["stages_ms"]) is (client == "async"), "a 202 has no part in what comes after it"
+
+
+def test_several_processes_share_a_closed_loop(up: Up) -> None:
+    arguments = ("--closed", "5", "--processes", "2", "--duration", "1", "--warm-up", "0", "--json", "--body", '{"x": 3}')
+    found = report(up.penstock("bench", "square", *arguments))
+    assert found["generator"]["processes"] == 2
+    assert len([use for use in found["processes"] if use["role"] == "generator"]) == 2
+    assert found["outcome"]["answered"] > 5
+
+
+def test_ctrl_c_gives_the_report_of_what_was_measured(up: Up) -> None:
+    arguments = ["bench", "square", "--rate", "50", "--duration", "60", "--warm-up", "0", "--json"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--url", up.ready["url"]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=up.folder,
+        env=clean_environment(),
+    )
+    assert process.stderr is not None
+    assert "of 60 s: " in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    found = json.loads(out)
+    assert "Traceback" not in errors
+    assert found["stopped"] is True
+    assert found["outcome"]["answered"] > 10
+    assert 0.5 < found["outcome"]["seconds"] < 30.0
+
+
+def test_a_wrong_body_is_told_before_anything_is_measured(up: Up) -> None:
+    done = up.penstock("bench", "square", "--body", '{"y": 4}')
+    assert done.returncode == exits.REFUSED
+    assert "422" in done.stderr
+    assert "next: " in done.stderr
+
+
+def test_an_unknown_model_is_told_with_those_there_are(up: Up) -> None:
+    done = up.penstock("bench", "sqaure")
+    assert done.returncode == exits.REFUSED
+    assert "it serves: square" in done.stderr
+
+
+def test_a_former_servers_path_is_measured_without_what_it_does_not_tell(up: Up) -> None:
+    url = up.ready["url"]
+    found = report(up.penstock("bench", "square", *QUICK, "--target", "torchserve", "--url", url, "--body", '{"x": 4}'))
+    assert found["outcome"]["errors"] == {}
+    assert found["subject"]["target"] == "torchserve"
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Any server: an OIP model with its metadata, a page, and a path that is overloaded from its second call on."""
+
+    protocol_version = "HTTP/1.1"
+    calls = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/v2/models/net":
+            return self._answer(200, {"name": "net", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]})
+        Endpoint.calls += self.path == "/busy"
+        return self._answer(429 if self.path == "/busy" and Endpoint.calls > 1 else 200, {"detail": "too much", "code": "busy"})
+
+    def do_POST(self) -> None:
+        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        right = sent == {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0.0, 0.0]}]}
+        self._answer(200 if right and self.path == "/v2/models/net/infer" else 400, {})
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    # The default of five would make the load's first connections try again a second later.
+    request_queue_size = 128
+    daemon_threads = True
+
+
+@contextmanager
+def endpoint() -> Iterator[str]:
+    with Server(("127.0.0.1", 0), Endpoint) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=clean_environment())
+
+
+def test_any_http_endpoint_is_measured_and_what_it_does_not_tell_is_said() -> None:
+    with endpoint() as url:
+        found = report(bench(f"{url}/page", *QUICK))
+    assert found["outcome"]["errors"] == {}
+    assert found["subject"]["target"] == "http"
+    assert found["inside"] is None
+    assert any("only penstock tells" in note for note in found["notes"])
+    assert [use["role"] for use in found["processes"] if use["role"] != "generator"] != [], (
+        "the process behind a local port is found"
+    )
+
+
+def test_an_oip_models_input_is_made_from_its_metadata() -> None:
+    with endpoint() as url:
+        found = report(bench("net", *QUICK, "--target", "oip", "--url", url))
+    assert found["outcome"]["errors"] == {}
+    assert found["outcome"]["answered"] > 40
+
+
+def test_errors_are_counted_by_code_and_a_run_without_success_fails() -> None:
+    with endpoint() as url:
+        done = bench(f"{url}/busy", *QUICK)
+    found = json.loads(done.stdout)
+    assert done.returncode == exits.FAILED
+    assert found["outcome"]["errors"] == {"429": found["outcome"]["offered"]}
+    assert found["outcome"]["said"] == {"429": "busy: too much"}
+
+
+@pytest.mark.parametrize("target", ["penstock", "torchserve", "oip"])
+def test_a_server_that_is_not_there_is_told_with_what_to_do(target: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done = bench("square", "--target", target, "--url", url, "--body", "{}")
+    assert done.returncode == exits.UNREACHABLE
+    assert "cannot be reached" in done.stderr or "cannot reach" in done.stderr
+    assert "next: " in done.stderr
+    assert "Traceback" not in done.stderr
