@@ -50,6 +50,7 @@ class Ledger:
     timed_s: dict[str, float] = field(default_factory=dict)
     flower: dict[str, int] = field(default_factory=dict)
     flower_page: str = ""
+    dashboard: str = ""
     queues: dict[str, Any] = field(default_factory=dict)
     looked_at: tuple[float, float] = (0.0, 0.0)
     prometheus: dict[str, Any] = field(default_factory=dict)
@@ -124,6 +125,7 @@ class Stack:
         ledger, began = self.ledger, time.time()
         ledger.queues = {queue["model"]: queue for queue in self.gateway.get("/v1/queues").json()["data"]}
         ledger.looked_at = (began, time.time())
+        ledger.dashboard = self.gateway.get("/").text
         ledger.flower, ledger.flower_page = depths(self.flower), self.flower.get("/broker").text
         ask = self.prometheus.query
         total = "sum(model:penstock_queue_depth:max)"

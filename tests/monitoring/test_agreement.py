@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from penstock.broker.celery_app import queue_name
@@ -33,6 +35,28 @@ def test_the_route_for_autoscalers_tells_the_same_depth(told: Stack, model: str)
     counts, queue = told.ledger.waiting[model], told.ledger.queues[model]
     assert {name: band["depth"] for name, band in queue["priorities"].items()} == counts
     assert (queue["depth"], queue["in_flight"]) == (counts.total(), HELD)
+
+
+@pytest.mark.parametrize("model", BOTH)
+def test_the_dashboard_shows_the_same_depth_per_model_and_priority(told: Stack, model: str) -> None:
+    counts, row = told.ledger.waiting[model], row_of(told.ledger.dashboard, model)
+    assert f"<strong>{counts.total():,}</strong>" in row
+    for priority, depth in counts.items():
+        assert f"{depth:,}&nbsp;{priority}" in row
+    assert cell(row, "Running") == str(HELD)
+    assert cell(row, "Oldest") != "\u2013"
+
+
+def row_of(page: str, model: str) -> str:
+    """The table row of one model, as HTML."""
+    return next(row for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL) if f"/ui/models/{model}" in row)
+
+
+def cell(row: str, label: str) -> str:
+    """What a person reads in one cell."""
+    found = re.search(rf'<td data-label="{label}"[^>]*>(.*?)</td>', row, re.DOTALL)
+    assert found is not None
+    return re.sub(r"<[^>]+>", "", found[1]).strip()
 
 
 @pytest.mark.parametrize("model", BOTH)
