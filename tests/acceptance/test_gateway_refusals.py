@@ -196,11 +196,16 @@ def test_a_foreign_host_name_is_refused(client: httpx2.Client, method: str, path
     assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-@pytest.mark.parametrize(
-    "path", ["/ui/nothing", "/nothing", "/predictions", "/predictions/", "/v1/models//jobs", "/docs", "/v1/jobs/"]
-)
+@pytest.mark.parametrize("path", ["/nothing", "/predictions", "/predictions/", "/v1/models//jobs", "/docs", "/v1/jobs/"])
 def test_an_unknown_path_is_a_problem_too(client: httpx2.Client, path: str) -> None:
     check_problem(client.get(path), 404)
+
+
+def test_an_unknown_path_of_the_dashboard_is_a_page_that_leads_back(client: httpx2.Client) -> None:
+    answer = client.get("/ui/nothing")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert 'href="/"' in answer.text
 
 
 def test_a_request_id_that_could_break_a_log_is_replaced(client: httpx2.Client) -> None:
