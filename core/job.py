@@ -161,6 +161,8 @@ class Call(StrEnum):
 
     PREDICT = ""
     EXPLAIN = "explain"
+    # The input holds many rows (see `penstock.shard`), and so does the output.
+    SHARD = "shard"
 
 
 @dataclass(frozen=True, slots=True)

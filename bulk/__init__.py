@@ -1,0 +1,1 @@
+"""Offline runs over files: read, cut into shards, resume, publish."""

@@ -1,0 +1,62 @@
+"""A shard: a part of a run's rows that travels as one job, and what came of each row. Both are msgpack, never read as code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import InvalidInput
+
+SHARD_MEDIA = "application/vnd.penstock.shard"
+
+
+class Shard(Struct, array_like=True, gc=False):
+    """Rows of one run, in order. `media` application/json: each row is a plain value (what the JSON text would give); any other:
+    each row is the bytes of one body of that type.
+    """
+
+    media: str
+    rows: list[Any]
+
+
+class RowFailure(Struct, array_like=True, gc=False):
+    """Why the row at `place` (from 0, within its shard) has no output."""
+
+    place: int
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class ShardOutcome(Struct, array_like=True, gc=False):
+    """`outputs`: one per row, in the shard's order, None at the places that `failures` names; plain values, or bytes."""
+
+    outputs: list[Any]
+    failures: list[RowFailure] = []
+
+
+_encoder = msgspec.msgpack.Encoder()
+_shard = msgspec.msgpack.Decoder(Shard)
+_outcome = msgspec.msgpack.Decoder(ShardOutcome)
+
+
+def encode_shard(shard: Shard) -> bytes:
+    return _encoder.encode(shard)
+
+
+def decode_shard(data: bytes) -> Shard:
+    """Raises `InvalidInput` for anything that `encode_shard` did not write."""
+    try:
+        return _shard.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"these {len(data)} bytes are no shard: {error}") from error
+
+
+def decode_outcome(data: bytes) -> ShardOutcome:
+    """Raises `InvalidInput` for anything that a worker did not write."""
+    try:
+        return _outcome.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"these {len(data)} bytes are no outcome of a shard: {error}") from error
