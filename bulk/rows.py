@@ -16,8 +16,9 @@ class RowError:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Consecutive rows. `inputs[i]` is what the model gets for row `first + i` (a plain value, or bytes where the source's `media`
-    is not JSON); `carried` holds one list per carried column. Rows that could not be read are in `bad` by place, their input None.
+    """Consecutive rows. `inputs[i]` is what the model gets for row `first + i` (a plain value, or bytes where the source's
+    `media` is not JSON); `carried` holds one list per carried column. Rows that could not be read are in `bad` by place, their
+    input None.
 
     `after` is where the source goes on behind this batch: plain values that survive JSON, understood by that source only.
     """
@@ -56,8 +57,8 @@ class Source(Protocol):
         ...
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
-        """The next rows behind `after` (None: from the first), at most `rows` of them and about `size_bytes` of input, at least one;
-        None at the end.
+        """The next rows behind `after` (None: from the first), at most `rows` of them and about `size_bytes` of input, at
+        least one; None at the end.
         """
         ...
 

@@ -26,10 +26,11 @@ class RunState(StrEnum):
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
-    """What was asked. `input` and `output` are paths, globs or fsspec URLs. `columns` maps the model's input fields to columns of
-    the input (empty: the whole row; one entry with an empty field name: that column's value alone). `carry`: input columns that
-    the output repeats. `errors` empty: beside the output. `max_failed`: more failed rows than this stop the run (None: never).
-    `window_rows`: most rows submitted and not yet written. `kind`: "files", or "openai" for the lines of an OpenAI batch.
+    """What was asked. `input` and `output` are paths, globs or fsspec URLs. `columns` maps the model's input fields to columns
+    of the input (empty: the whole row; one entry with an empty field name: that column's value alone). `carry`: input columns
+    that the output repeats. `errors` empty: beside the output. `max_failed`: more failed rows than this stop the run (None:
+    never). `window_rows`: most rows submitted and not yet written. `kind`: "files", or "openai" for the lines of an OpenAI
+    batch.
     """
 
     model: str
@@ -60,9 +61,9 @@ class RunCounts(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """What the store knows of one run. Moments are Unix seconds by Redis' clock. `driver` names the process that works on it and
-    holds it until `driver_until`; `stage` is what it does in words for a progress line. `busy`: share of the elapsed time of the
-    slots that served it in which their device ran its rows, 0 to 1. `request`: "", "cancel".
+    """What the store knows of one run. Moments are Unix seconds by Redis' clock. `driver` names the process that works on it
+    and holds it until `driver_until`; `stage` is what it does in words for a progress line. `busy`: share of the elapsed time
+    of the slots that served it in which their device ran its rows, 0 to 1. `request`: "", "cancel".
     """
 
     id: str

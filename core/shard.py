@@ -13,8 +13,8 @@ SHARD_MEDIA = "application/vnd.penstock.shard"
 
 
 class Shard(Struct, array_like=True, gc=False):
-    """Rows of one run, in order. `media` application/json: each row is a plain value (what the JSON text would give); any other:
-    each row is the bytes of one body of that type.
+    """Rows of one run, in order. `media` application/json: each row is a plain value (what the JSON text would give); any
+    other: each row is the bytes of one body of that type.
     """
 
     media: str
