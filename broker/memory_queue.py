@@ -221,6 +221,16 @@ class MemoryQueue:
             return None
         return [r for r in self.in_order(record.new.version) if r.new.owner == record.new.owner].index(record)
 
+    def ahead_of(self, record: Record) -> int:
+        """How many of its line it would stand behind. Not by the sorted line: the simulator asks at every arrival."""
+        band, deadline_at, version, owner = record.band, record.deadline_at, record.new.version, record.new.owner
+        count = 0
+        for serial in self.ready:
+            other = self.records[serial]
+            if other.band < band or (other.band == band and other.deadline_at <= deadline_at):
+                count += other.new.version == version and other.new.owner == owner
+        return count
+
     def enqueue(self, record: Record) -> None:
         """Put a job into its place in the queue, or among the suspects."""
         self._lift(record)

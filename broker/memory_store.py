@@ -229,8 +229,7 @@ class MemoryStore:
 
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
         record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.priority.band)
-        line = (other for other in queue.in_order(job.version) if other.new.owner == job.owner)
-        record.ahead = sum(other.place[:2] <= record.place[:2] for other in line)
+        record.ahead = queue.ahead_of(record)
         queue.records[record.serial] = record
         queue.enqueue(record)
         if job.replay_of is not None:

@@ -40,10 +40,14 @@ def break_links(links: list[Proxy], act: Break, times: int, lasting_s: float) ->
         link.heal()
 
 
-def progress_s(executions: Executions, hit: Hit) -> float:
-    """Seconds from the healing to the first execution that began after it."""
-    later = [line.at - hit.at for line in executions.of("begin") if line.at > hit.at]
-    return min(later, default=float("inf"))
+def progress_s(executions: Executions, hit: Hit, *, within_s: float) -> float:
+    """Seconds from the healing to the first execution that began after it; infinity when none did in time."""
+    until = time.monotonic() + within_s
+    while True:
+        later = [line.at - hit.at for line in executions.of("begin") if line.at > hit.at]
+        if later or time.monotonic() > until:
+            return min(later, default=float("inf"))
+        time.sleep(0.1)
 
 
 @fault("F25", "the links of gateway and worker to the store: reset, 5 resets, refused, silent, half open")
@@ -56,8 +60,7 @@ def links_broken(setting: Setting) -> Verdict:
                 time.sleep(1.0)
                 break_links(stack.links, act, times, lasting_s)
                 hit = healed_now(stack)
-                time.sleep(4.0)
-                recovered[name] = progress_s(stack.executions, hit)
+                recovered[name] = progress_s(stack.executions, hit, within_s=4.0)
         notes = ", ".join(f"{name} {took:.2f} s" for name, took in recovered.items())
         verdict = conclude(stack, "F25", notes=f"progress after {notes}", complaints=still_there(stack))
         return with_recovery(verdict, max(recovered.values()), most_s=3.0)
