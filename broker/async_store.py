@@ -64,9 +64,10 @@ class AsyncStore:
         await self._redis.aclose()
 
     async def _run(self, name: str, model: str, args: Sequence[enc.Arg]) -> Any:
-        return await self._call(name, enc.prefix(model), args)
+        return await self.call(name, enc.prefix(model), args)
 
-    async def _call(self, name: str, key: str, args: Sequence[enc.Arg]) -> Any:
+    async def call(self, name: str, key: str, args: Sequence[enc.Arg]) -> Any:
+        """The reply of one function on a key of its own, for what is stored beside jobs."""
         command = self._command(name, key, args)
         return await self._loaded(lambda: self._redis.execute_command(*command))
 
@@ -191,7 +192,7 @@ class AsyncStore:
 
     async def roll_out(self, model: str, found: StoredRollout, wanted: Rollout | None) -> bool:
         """Replace `found` by `wanted` (None: take it back); False when somebody else was quicker."""
-        return bool(await self._call("roll_out", ROLLOUTS_KEY, roll_out_args(model, found, wanted)))
+        return bool(await self.call("roll_out", ROLLOUTS_KEY, roll_out_args(model, found, wanted)))
 
     async def profile_wish(self, model: str) -> ProfileWish | None:
         found = await self._plain(self._redis.hget(PROFILES_KEY, model))

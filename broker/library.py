@@ -24,6 +24,7 @@ ORDER = (
     "read",
     "foreign",
     "roll_out",
+    "runs",
 )
 
 

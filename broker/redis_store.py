@@ -86,8 +86,16 @@ class RedisStore:
     def close(self) -> None:
         self._redis.close()
 
+    def call(self, name: str, key: str, args: Sequence[enc.Arg]) -> Any:
+        """The reply of one function on a key of its own, for what is stored beside jobs."""
+        return self._answers([(name, key, args)])[0]
+
     def _run(self, *calls: Call) -> list[Any]:
-        """Replies of the calls, sent in one round trip; loads the library first where Redis does not have it."""
+        """Replies of functions on models, sent in one round trip."""
+        return self._answers([(name, enc.prefix(model), args) for name, model, args in calls])
+
+    def _answers(self, calls: Sequence[Call]) -> list[Any]:
+        """Loads the library first where Redis does not have it."""
         try:
             return self._send_loaded(calls)
         except (redis.ResponseError, *_AWAY) as error:
@@ -110,8 +118,8 @@ class RedisStore:
             pipe.execute_command(*self._command(*call))
         return list(pipe.execute())
 
-    def _command(self, name: str, model: str, args: Sequence[enc.Arg]) -> tuple[Any, ...]:
-        return ("FCALL", f"penstock_{name}_{self._suffix}", 1, enc.prefix(model), *args)
+    def _command(self, name: str, key: str, args: Sequence[enc.Arg]) -> tuple[Any, ...]:
+        return ("FCALL", f"penstock_{name}_{self._suffix}", 1, key, *args)
 
     def load_functions(self) -> None:
         """Nothing, where they are loaded already. Raises `StoreUnavailable` for a user who may not load them."""

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.broker.library import body
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.runs import Runs, RunStore
+from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming
 from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
@@ -35,6 +38,14 @@ class Mutant:
 
 def by_finish(test: Callable[[Desk, settling.Settling], None]) -> Callable[[Desk], None]:
     return lambda desk: test(desk, Desk.finish)
+
+
+def by_run(test: Callable[[Runs], None]) -> Callable[[Desk], None]:
+    def check(desk: Desk) -> None:
+        assert isinstance(desk.store, RedisStore)
+        test(RunStore(desk.store))
+
+    return check
 
 
 TOKENS = [
@@ -265,4 +276,10 @@ INDEXES = [
     ),
 ]
 
-MUTANTS = [*TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]
+RUNS = [
+    Mutant("two drivers of one run", "guard:run_held", "", by_run(running.test_a_driver_holds_its_run_while_its_lease_lasts)),
+    Mutant("a lost driver writes", "guard:run_fence", "", by_run(running.test_a_run_whose_drivers_lease_passed_is_anybodys)),
+    Mutant("an ended run goes on", "guard:run_final", "", by_run(running.test_a_driver_that_ended_its_run_says_no_more)),
+]
+
+MUTANTS = [*RUNS, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]

@@ -1,0 +1,230 @@
+"""Runs: one driver at a time, a final state for good, a list that pages. Both stores behind one fixture."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from penstock.broker.async_store import AsyncStore
+from penstock.broker.memory_runs import MemoryRunStore
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.runs import AsyncRunStore, DropStatus, RunChange, Runs, RunStore, RunWord, TakeStatus
+from penstock.broker.store import CancelStatus
+from penstock.run import Run, RunCounts, RunSpec, RunState
+
+SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl", columns={"x": "number"}, carry=("id",), max_failed=3)
+DONE = RunChange(state=RunState.COMPLETED)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
+    if request.param == "memory":
+        yield MemoryRunStore()
+        return
+    with closing(RedisStore(request.getfixturevalue("fresh_redis"))) as store:
+        yield RunStore(store)
+
+
+def create(runs: Runs, *, owner: str = "") -> str:
+    return runs.create(uuid.uuid4().hex, SPEC, owner=owner).run.id
+
+
+def taken(runs: Runs, driver: str = "d1", *, lease_s: float = 60.0) -> str:
+    run = create(runs)
+    assert runs.take(run, driver, lease_s=lease_s).status is TakeStatus.TAKEN
+    return run
+
+
+def ended(runs: Runs, state: RunState = RunState.COMPLETED) -> str:
+    run = taken(runs)
+    assert runs.update(run, "d1", RunChange(state=state), lease_s=0) is RunWord.OK
+    return run
+
+
+def read(runs: Runs, run: str) -> Run:
+    found = runs.read(run)
+    assert found is not None
+    return found
+
+
+def test_a_new_run_is_queued_and_keeps_what_was_asked(runs: Runs) -> None:
+    made = runs.create("r1", SPEC, owner="ann")
+    assert made.new
+    assert (made.run.spec, made.run.owner, made.run.state, made.run.counts) == (SPEC, "ann", RunState.QUEUED, RunCounts())
+    assert runs.read("r1") == made.run
+    assert runs.read("r2") is None
+
+
+def test_the_same_id_again_is_the_first_run(runs: Runs) -> None:
+    first = runs.create("r1", SPEC, owner="ann")
+    again = runs.create("r1", RunSpec(model="other", input="a", output="b"), owner="bob")
+    assert (again.new, again.run) == (False, first.run)
+
+
+def test_a_driver_holds_its_run_while_its_lease_lasts(runs: Runs) -> None:
+    run = taken(runs, "d1")
+    refused = runs.take(run, "d2", lease_s=60)
+    assert refused.status is TakeStatus.HELD
+    assert refused.run is not None
+    assert (refused.run.driver, refused.run.driver_until > refused.run.created_at) == ("d1", True)
+    assert runs.take(run, "d1", lease_s=60).status is TakeStatus.TAKEN
+
+
+def test_a_run_whose_drivers_lease_passed_is_anybodys(runs: Runs) -> None:
+    run = taken(runs, "d1", lease_s=0)
+    assert runs.take(run, "d2", lease_s=60).status is TakeStatus.TAKEN
+    assert runs.update(run, "d1", RunChange(counts=RunCounts(done=7)), lease_s=60) is RunWord.LOST
+    assert read(runs, run).counts == RunCounts()
+
+
+def test_an_ended_or_unknown_run_cannot_be_taken(runs: Runs) -> None:
+    assert runs.take(ended(runs), "d2", lease_s=60).status is TakeStatus.FINAL
+    nothing = runs.take("nowhere", "d1", lease_s=60)
+    assert (nothing.status, nothing.run) == (TakeStatus.MISSING, None)
+
+
+def test_an_update_writes_what_it_names_and_nothing_else(runs: Runs) -> None:
+    run = taken(runs)
+    first = RunChange(RunState.RUNNING, RunCounts(total=10, done=2, failed=1), "3", 12.5, 0.75, details={"parts": [1, 2]})
+    assert runs.update(run, "d1", first, lease_s=60) is RunWord.OK
+    assert runs.update(run, "d1", RunChange(error_code="x", error_message="y"), lease_s=60) is RunWord.OK
+    found = read(runs, run)
+    assert (found.state, found.counts, found.version) == (RunState.RUNNING, RunCounts(total=10, done=2, failed=1), "3")
+    assert (found.rows_per_s, found.busy, found.details) == (12.5, 0.75, {"parts": [1, 2]})
+    assert (found.error_code, found.error_message, found.finished_at) == ("x", "y", None)
+    assert found.started_at is not None
+
+
+def test_a_run_starts_when_it_leaves_the_queue(runs: Runs) -> None:
+    run = taken(runs)
+    runs.update(run, "d1", RunChange(), lease_s=60)
+    assert read(runs, run).started_at is None
+    runs.update(run, "d1", RunChange(state=RunState.VALIDATING), lease_s=60)
+    started = read(runs, run).started_at
+    runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=60)
+    assert started == read(runs, run).started_at
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state.final])
+def test_the_first_final_state_stands(runs: Runs, state: RunState) -> None:
+    run = ended(runs, state)
+    was = read(runs, run)
+    assert (was.state, was.finished_at is not None) == (state, True)
+    for change in (RunChange(state=RunState.RUNNING), RunChange(state=RunState.FAILED), RunChange(counts=RunCounts(done=1))):
+        assert runs.update(run, "d1", change, lease_s=60) is RunWord.FINAL
+    assert read(runs, run) == was
+
+
+def test_a_driver_that_ended_its_run_says_no_more(runs: Runs) -> None:
+    assert runs.update(ended(runs), "d1", RunChange(state=RunState.FAILED), lease_s=0) is RunWord.FINAL
+
+
+def test_an_update_of_an_unknown_run_is_answered_missing(runs: Runs) -> None:
+    assert runs.update("nowhere", "d1", DONE, lease_s=60) is RunWord.MISSING
+
+
+def test_a_driver_that_lets_go_leaves_the_run_to_others_at_once(runs: Runs) -> None:
+    run = taken(runs)
+    runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=0)
+    assert runs.take(run, "d2", lease_s=60).status is TakeStatus.TAKEN
+
+
+def test_a_queued_run_without_a_driver_is_cancelled_at_once(runs: Runs) -> None:
+    run = create(runs)
+    assert runs.ask_cancel(run) is CancelStatus.CANCELLED
+    assert (read(runs, run).state, read(runs, run).finished_at is not None) == (RunState.CANCELLED, True)
+    assert runs.ask_cancel(run) is CancelStatus.FINAL
+
+
+def test_the_driver_is_told_that_somebody_asks_for_the_end(runs: Runs) -> None:
+    run = taken(runs)
+    assert runs.ask_cancel(run) is CancelStatus.REQUESTED
+    assert read(runs, run).request == "cancel"
+    assert runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=60) is RunWord.CANCEL
+    assert runs.update(run, "d1", RunChange(state=RunState.CANCELLED), lease_s=0) is RunWord.CANCEL
+    assert read(runs, run).state is RunState.CANCELLED
+
+
+def test_a_run_that_was_interrupted_is_only_asked_to_end(runs: Runs) -> None:
+    run = taken(runs)
+    runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=0)
+    assert runs.ask_cancel(run) is CancelStatus.REQUESTED
+    again = runs.take(run, "d2", lease_s=60)
+    assert again.run is not None
+    assert again.run.request == "cancel"
+
+
+def test_the_run_of_another_owner_does_not_exist(runs: Runs) -> None:
+    run = create(runs, owner="ann")
+    assert runs.ask_cancel(run, owner="bob") is CancelStatus.MISSING
+    assert runs.ask_cancel(run, owner="") is CancelStatus.MISSING
+    assert runs.ask_cancel(run, owner="ann") is CancelStatus.CANCELLED
+    assert runs.drop(run, owner="bob") is DropStatus.MISSING
+    assert runs.drop(run, owner="ann") is DropStatus.DROPPED
+
+
+def test_only_an_ended_run_is_dropped(runs: Runs) -> None:
+    run = create(runs)
+    assert runs.drop(run) is DropStatus.LIVE
+    runs.ask_cancel(run)
+    assert runs.drop(run) is DropStatus.DROPPED
+    assert runs.drop(run) is DropStatus.MISSING
+    assert (runs.read(run), runs.runs()) == (None, [])
+
+
+def test_the_list_pages_through_all_newest_first(runs: Runs) -> None:
+    made = [create(runs) for _ in range(7)]
+    assert set(made) == {run.id for run in runs.runs()}
+    moments = [run.created_at for run in runs.runs()]
+    assert moments == sorted(moments, reverse=True)
+    seen: list[str] = []
+    while page := runs.runs(after=seen[-1] if seen else "", limit=3):
+        seen += [run.id for run in page]
+    assert seen == [run.id for run in runs.runs()]
+    assert runs.runs(after="nowhere") == []
+
+
+def test_the_list_tells_owners_and_states_apart(runs: Runs) -> None:
+    mine, theirs, over = create(runs, owner="ann"), create(runs, owner="bob"), ended(runs)
+    assert [run.id for run in runs.runs(owner="ann")] == [mine]
+    assert [run.id for run in runs.runs(owner="")] == [over]
+    assert {run.id for run in runs.runs(states=[RunState.QUEUED])} == {mine, theirs}
+    assert [run.id for run in runs.runs(states=[RunState.QUEUED], owner="bob")] == [theirs]
+    assert {run.id for run in runs.runs(states=[RunState.QUEUED, RunState.COMPLETED])} == {mine, theirs, over}
+    assert [run.id for run in runs.runs(states=[RunState.COMPLETED])] == [over]
+    assert runs.runs(states=[RunState.FAILED]) == []
+
+
+def test_ended_runs_are_forgotten_in_time_and_others_never(runs: Runs) -> None:
+    live, over = create(runs), ended(runs)
+    assert {run.id for run in runs.runs()} == {live, over}
+    assert [run.id for run in runs.runs(keep_s=0)] == [live]
+    assert runs.read(over) is None
+    another = ended(runs)
+    runs.create("new", SPEC, keep_s=0)
+    assert runs.read(another) is None
+
+
+def test_more_runs_than_one_look_at_the_index_are_all_found(runs: Runs) -> None:
+    made = {create(runs, owner="ann" if number % 40 == 0 else "") for number in range(230)}
+    assert {run.id for run in runs.runs(limit=500)} == made
+    assert len(runs.runs(owner="ann", states=[RunState.QUEUED], limit=500)) == 6
+
+
+def test_a_gateway_sees_the_same_runs(fresh_redis: str) -> None:
+    async def ask() -> None:
+        store = AsyncStore(fresh_redis)
+        runs = AsyncRunStore(store)
+        made = await runs.create("r1", SPEC, owner="ann")
+        assert made.new
+        assert await runs.read("r1") == made.run
+        assert await runs.runs(owner="ann", states=[RunState.QUEUED]) == [made.run]
+        assert await runs.ask_cancel("r1", owner="ann") is CancelStatus.CANCELLED
+        assert await runs.drop("r1") is DropStatus.DROPPED
+        await store.close()
+
+    asyncio.run(ask())
