@@ -62,6 +62,8 @@ class Source(Protocol):
         """
         ...
 
+    def close(self) -> None: ...
+
 
 class Sink(Protocol):
     """An output and its errors file, invisible under their names until `publish`."""
@@ -79,3 +81,9 @@ class Sink(Protocol):
     def publish(self) -> dict[str, Any]:
         """Put output and errors file in place by rename; what the manifest says of them (path, rows, bytes, sha256)."""
         ...
+
+    def discard(self) -> None:
+        """Remove what was kept for going on: after the manifest is written, or for a run that was given up."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,200 @@
+"""Files by path or fsspec URL: find, describe, open, upload. fsspec is imported for URLs only."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from penstock.errors import ConfigError, NotFound
+
+_WILD = frozenset("*?[")
+_LOCAL = "file://"
+_ENDS_BYTES = 64 * 1024
+_COPY_BYTES = 1 << 20
+# What file systems of fsspec call an etag or a moment of change, the surest first.
+_CHANGED = ("ETag", "etag", "e_tag", "LastModified", "last_modified", "mtime", "created")
+# obstore speaks to these without a further library, and has an fsspec face.
+_OBSTORE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "adl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """`changed` is the moment of the last change in ns for a local file, the etag or moment of an object elsewhere."""
+
+    size_bytes: int
+    changed: str
+
+
+def is_url(name: str) -> bool:
+    return "://" in name and not name.startswith(_LOCAL)
+
+
+def local_path(name: str) -> str:
+    return name.removeprefix(_LOCAL)
+
+
+def is_pattern(name: str) -> bool:
+    return not _WILD.isdisjoint(name)
+
+
+def expand(name: str) -> tuple[list[str], bool]:
+    """Every file that a path, folder, glob or URL of one names, sorted, and whether it may name more than one.
+
+    A folder gives all files below it but hidden ones. Raises `NotFound` where there is none.
+    """
+    found, many = _expand_url(name) if is_url(name) else _expand_local(local_path(name))
+    if not found:
+        raise NotFound(f"no input: {name} names no file", hint="check the path; a glob with ** looks into folders")
+    return sorted(found), many
+
+
+def stat(name: str) -> Stat:
+    """Raises `NotFound` where nothing is."""
+    if is_url(name):
+        return _stat_url(name)
+    try:
+        told = os.stat(local_path(name))
+    except FileNotFoundError as error:
+        raise NotFound(f"no such file: {name}") from error
+    return Stat(told.st_size, str(told.st_mtime_ns))
+
+
+def exists(name: str) -> bool:
+    if is_url(name):
+        system, path = filesystem(name)
+        return bool(system.exists(path))
+    return os.path.exists(local_path(name))
+
+
+def open_read(name: str) -> BinaryIO:
+    """A file that can seek; raises `NotFound` where nothing is."""
+    try:
+        if is_url(name):
+            system, path = filesystem(name)
+            return cast("BinaryIO", system.open(path, "rb"))
+        return open(local_path(name), "rb")
+    except FileNotFoundError as error:
+        raise NotFound(f"no such file: {name}") from error
+
+
+def identity(name: str) -> dict[str, Any]:
+    """Name, size, moment of change, and a digest of the first and last 64 KiB: equal for an unchanged file."""
+    told = stat(name)
+    digest = hashlib.sha256()
+    with open_read(name) as file:
+        digest.update(file.read(_ENDS_BYTES))
+        if told.size_bytes > _ENDS_BYTES:
+            file.seek(max(_ENDS_BYTES, told.size_bytes - _ENDS_BYTES))
+            digest.update(file.read(_ENDS_BYTES))
+    return {"name": name, "bytes": told.size_bytes, "changed": told.changed, "ends": digest.hexdigest()}
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def upload(path: Path, url: str) -> None:
+    """Put a local file under a URL. The object is there once it is whole: stores show no half of an upload."""
+    system, target = filesystem(url)
+    with path.open("rb") as source, system.open(target, "wb") as sink:
+        shutil.copyfileobj(source, sink, _COPY_BYTES)
+
+
+def remove(name: str) -> None:
+    """Nothing happens where nothing is."""
+    if not is_url(name):
+        Path(local_path(name)).unlink(missing_ok=True)
+        return
+    system, path = filesystem(name)
+    if system.exists(path):
+        system.rm_file(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in it survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to fill that takes the place of `path` when all went well, whole and synced."""
+    aside = path.with_name(path.name + ".new")
+    with aside.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL and the path in it; raises `ConfigError` where a library for it is missing."""
+    scheme = url.partition("://")[0]
+    try:
+        import fsspec
+
+        return cast("tuple[Any, str]", _with_obstore(fsspec, scheme).core.url_to_fs(url))
+    except (ImportError, ValueError) as error:
+        hint = "pip install 'penstock[bulk]' and the fsspec library of that store (obstore or s3fs for s3://)"
+        raise ConfigError(f"cannot reach {scheme}:// addresses: {error}", hint=hint) from error
+
+
+def _with_obstore(fsspec: Any, scheme: str) -> Any:
+    """fsspec, with obstore answering for object stores that no library of their own answers for."""
+    if scheme in _OBSTORE and scheme not in fsspec.registry:
+        try:
+            fsspec.get_filesystem_class(scheme)
+        except ImportError:
+            from obstore.fsspec import register
+
+            register(scheme)
+    return fsspec
+
+
+def _expand_local(name: str) -> tuple[list[str], bool]:
+    if os.path.isdir(name):
+        return list(_below(name)), True
+    if os.path.isfile(name):
+        return [name], False
+    found = [path for path in glob.iglob(name, recursive=True) if os.path.isfile(path)] if is_pattern(name) else []
+    return found, True
+
+
+def _below(folder: str) -> Iterator[str]:
+    for at, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        yield from (os.path.join(at, each) for each in names if not each.startswith("."))
+
+
+def _expand_url(url: str) -> tuple[list[str], bool]:
+    system, path = filesystem(url)
+    many = is_pattern(path) or system.isdir(path)
+    if is_pattern(path):
+        found = [each for each in system.glob(path) if system.isfile(each)]
+    elif many:
+        found = system.find(path)
+    else:
+        found = [path] if system.exists(path) else []
+    return [system.unstrip_protocol(each) for each in found], many
+
+
+def _stat_url(url: str) -> Stat:
+    system, path = filesystem(url)
+    try:
+        told = system.info(path)
+    except FileNotFoundError as error:
+        raise NotFound(f"no such object: {url}") from error
+    changed = next((told[key] for key in _CHANGED if key in told), "")
+    return Stat(int(told["size"]), str(changed))
