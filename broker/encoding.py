@@ -31,8 +31,8 @@ from penstock.job_id import JobId
 
 Arg = bytes | str | int
 IDEMPOTENCY_TTL_S = 48 * 3600.0
-_FIELDS = 33  # RECORD of lib.lua, then position and output
-_CLAIM_HEAD, _CLAIM_STRIDE = 7, 12
+_FIELDS = 34  # RECORD of lib.lua, then position and output
+_CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 8
 _STATES = {state.value.encode(): state for state in JobState}
@@ -64,7 +64,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
         args += (
             job.id.serial,
             job.version,
-            job.priority.band,
+            job.served_as.band,
             ms(job.deadline_s),
             ms(job.result_ttl_s),
             job.owner,
@@ -105,11 +105,12 @@ def claim_args(ask: ClaimRequest) -> list[Arg]:
         ms(ask.hurry_s),
         ms(ask.lease_s),
         ask.limit_bytes,
+        "1" if ask.shard else "",
     ]
 
 
 def claim_reply(reply: Sequence[Any], model: str) -> Claim:
-    reason, depth, retry, now, stepped, expired, messages = reply[:_CLAIM_HEAD]
+    reason, depth, retry, now, stepped, expired, messages, shards = reply[:_CLAIM_HEAD]
     told = _CLAIM_HEAD + messages
     start = told + expired * _CHANGE_STRIDE
     return Claim(
@@ -122,6 +123,7 @@ def claim_reply(reply: Sequence[Any], model: str) -> Claim:
         stepped_over=stepped,
         expired=expired,
         changes=_changes(reply[told:start], model),
+        shards=shards,
     )
 
 
@@ -188,7 +190,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     position, data = record[-2], record[-1]
     (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, _epoch, token,
      final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace, replay_of, replayed_as) = (
+     more, trace, replay_of, replayed_as, call) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
     started_at = int(started) / 1000 if started else None
@@ -216,6 +218,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         trace=trace,
         replay_of=JobId(replay_of, job.model) if replay_of else None,
         replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
+        call=Call(call),
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None

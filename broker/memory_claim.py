@@ -26,10 +26,12 @@ class Gathering:
 
     def claim(self) -> Claim:
         self._queue.told.clear()
-        if not self._queue.depth:
+        if self._request.shard:
+            return self._claim_shard()
+        if not self._queue.ordinary:
             return self._answer([])
         plain = [r for r in self._queue.in_order(self._request.version) if not r.new.owner]
-        self._shared = len(plain) < self._queue.depth and self._queue.turns.any(self._request.version)
+        self._shared = len(plain) < self._queue.ordinary and self._queue.turns.any(self._request.version)
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
         if suspect is None:
             return self._claim_ready()
@@ -40,6 +42,11 @@ class Gathering:
             self._tick(others=claim.reason != "solo")
         return claim
 
+    def _claim_shard(self) -> Claim:
+        shards = self._queue.shards_in_order(self._request.version)
+        shard = next((r for r in shards if self._alive(r)), None)
+        return self._release([shard], "bulk") if shard else self._answer([])
+
     def _claim_ready(self) -> Claim:
         chosen = self._choose()
         reason = self._reason(chosen) if chosen else ""
@@ -47,7 +54,7 @@ class Gathering:
 
     def _claim_beside(self, suspect: Record) -> Claim:
         """A suspect that lost workers goes once others were served since it came, and only to a slot that can start with it."""
-        free = not self._queue.held.get(self._request.worker)
+        free = not self._queue.busy(self._request.worker)
         served_at = self._queue.counters[f"solo_others:{self._request.version}"]
         due = not self._queue.in_order(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
         if due and not free:
@@ -105,7 +112,7 @@ class Gathering:
 
     def _bulk_is_due(self) -> bool:
         """Whether bulk jobs go before a full band of interactive ones, once in a while."""
-        if not self._queue.depth_by_band()[Priority.BULK.band]:
+        if self._queue.depth_by_band()[Priority.BULK.band] == len(self._queue.shards):
             return False
         self._queue.counters["bulk_turn"] += 1
         return self._queue.counters["bulk_turn"] % BULK_TURN == 0
@@ -132,7 +139,7 @@ class Gathering:
             return "full"
         if len(chosen) >= enough:
             return "full" if enough > 1 else "idle"
-        if not self._queue.leased:
+        if not any(self._queue.busy(worker) for worker in self._queue.held):
             return "idle"
         if self._wait_left(chosen[0]) <= 0:
             return "wait"
@@ -148,7 +155,7 @@ class Gathering:
         batch = self._within_bytes(chosen)
         self._queue.leases[self._request.worker] = self._now + self._request.lease_s
         for record in batch:
-            if self._shared and reason != "solo":
+            if self._shared and reason not in ("solo", "bulk"):
                 self._queue.turns.served(self._request.version, record.band, record.new.owner)
             self._queue.lease(record, worker=self._request.worker, nonce=self._request.nonce, now=self._now)
         return self._answer(batch, reason=reason)
@@ -172,11 +179,12 @@ class Gathering:
         return Claim(
             jobs=tuple(record.claimed() for record in batch),
             reason=reason,
-            depth=self._queue.depth,
+            depth=self._queue.ordinary,
             retry_in_s=retry_in_s,
             now=self._now,
-            foreign=self._queue.hand_out_foreign(self._now),
+            foreign=() if self._request.shard else self._queue.hand_out_foreign(self._now),
             stepped_over=self._stepped_over,
             expired=self._expired,
             changes=tuple(self._queue.told),
+            shards=len(self._queue.shards_in_order(self._request.version)),
         )

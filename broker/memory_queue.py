@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.broker.memory_turns import Turns
 from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, NewJob
-from penstock.job import BANDS, Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Payload
+from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
 
 # As long again as the result was kept, within these: a day for each answer-now request would be gigabytes.
@@ -21,6 +21,7 @@ MAX_LOST_IN_A_ROW = 10
 MAX_LOSSES = 25
 LOST_PLACE = 2.0**42
 PAST_FIRST, PAST_LAST = 3, 5
+FEW = 16
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
 INBOX = (JobState.FAILED, JobState.DEAD, JobState.EXPIRED)
 CANCELLED = JobError("cancelled", "cancelled by request")
@@ -78,6 +79,10 @@ class Record:
         return (self.band, self.deadline_at, self.serial)
 
     @property
+    def shard(self) -> bool:
+        return self.new.call is Call.SHARD
+
+    @property
     def collect_at(self) -> float:
         return (self.finished_at or 0.0) + self.new.result_ttl_s
 
@@ -103,7 +108,7 @@ class Record:
             id=self.new.id,
             token=self.token,
             input=self.new.input,
-            priority=self.new.priority,
+            priority=self.new.served_as,
             created_at=self.created_at,
             deadline_at=self.deadline_at,
             attempts=self.attempts,
@@ -133,7 +138,7 @@ class Record:
             id=self.new.id,
             state=self.state,
             version=self.new.version,
-            priority=self.new.priority,
+            priority=self.new.served_as,
             created_at=self.created_at,
             deadline_at=self.deadline_at,
             attempts=self.attempts,
@@ -152,6 +157,7 @@ class Record:
             trace=self.new.trace,
             replay_of=self.new.replay_of,
             replayed_as=self.replayed_as,
+            call=self.new.call,
         )
 
 
@@ -171,6 +177,7 @@ class MemoryQueue:
     model: str
     records: dict[str, Record] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)
+    shards: set[str] = field(default_factory=set)
     solo: set[str] = field(default_factory=set)
     delayed: set[str] = field(default_factory=set)
     held: dict[str, set[str]] = field(default_factory=dict)
@@ -188,11 +195,21 @@ class MemoryQueue:
 
     @property
     def depth(self) -> int:
+        return self.ordinary + len(self.shards)
+
+    @property
+    def ordinary(self) -> int:
+        """What waits and can be had by an ordinary claim."""
         return len(self.ready) + len(self.solo)
 
     @property
     def leased(self) -> int:
         return sum(len(serials) for serials in self.held.values())
+
+    def busy(self, worker: str) -> bool:
+        """Whether it runs something that others wait for; a slot with some shards alone lets ordinary jobs in between."""
+        held = self.held.get(worker, set())
+        return len(held) > FEW or any(not self.records[serial].shard for serial in held)
 
     def open_jobs(self) -> Counter[str]:
         """Jobs that have not ended, by owner."""
@@ -206,17 +223,23 @@ class MemoryQueue:
         """The jobs of one owner in one band, in order."""
         return [r for r in self.in_order(version) if r.new.owner == owner and r.band == band]
 
+    def shards_in_order(self, version: str) -> list[Record]:
+        found = [self.records[serial] for serial in self.shards]
+        return sorted((r for r in found if r.new.version == version), key=lambda r: r.place)
+
     def suspects(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.solo]
         return sorted((r for r in found if r.new.version == version), key=lambda r: (r.solo_place, r.serial))
 
     def waiting(self) -> Iterator[Record]:
         """Every job that is queued or delayed, in no order."""
-        for serial in [*self.ready, *self.solo, *self.delayed]:
+        for serial in [*self.ready, *self.shards, *self.solo, *self.delayed]:
             yield self.records[serial]
 
     def position(self, record: Record) -> int | None:
-        """How many jobs of its version and owner stand before this one, or None when it does not wait in the queue."""
+        """How many jobs of its line stand before this one, or None when it does not wait in the queue."""
+        if record.serial in self.shards:
+            return self.shards_in_order(record.new.version).index(record)
         if record.serial not in self.ready:
             return None
         return [r for r in self.in_order(record.new.version) if r.new.owner == record.new.owner].index(record)
@@ -224,6 +247,8 @@ class MemoryQueue:
     def ahead_of(self, record: Record) -> int:
         """How many of its line it would stand behind. Not by the sorted line: the simulator asks at every arrival."""
         band, deadline_at, version, owner = record.band, record.deadline_at, record.new.version, record.new.owner
+        if record.shard:
+            return sum(other.deadline_at <= deadline_at for other in self.shards_in_order(version))
         count = 0
         for serial in self.ready:
             other = self.records[serial]
@@ -234,10 +259,12 @@ class MemoryQueue:
     def enqueue(self, record: Record) -> None:
         """Put a job into its place in the queue, or among the suspects."""
         self._lift(record)
-        record.state, record.band = JobState.QUEUED, record.new.priority.band
+        record.state, record.band = JobState.QUEUED, record.new.served_as.band
         if record.suspect:
             record.solo_place = self._solo_place(record)
             self.solo.add(record.serial)
+        elif record.shard:
+            self.shards.add(record.serial)
         else:
             self.ready.add(record.serial)
             self.take_turn(record)
@@ -319,7 +346,7 @@ class MemoryQueue:
     def homeless(self) -> list[Record]:
         """Live jobs that stand in none of the places, or in a line without a turn; there must never be one."""
         held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
-        placed = (self.ready - self.without_turn()) | self.solo | self.delayed | held
+        placed = (self.ready - self.without_turn()) | self.shards | self.solo | self.delayed | held
         return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
 
     def without_turn(self) -> set[str]:
@@ -333,13 +360,16 @@ class MemoryQueue:
         return tuple(due)
 
     def depth_by_band(self) -> dict[int, int]:
-        counts = Counter(self.records[serial].band for serial in self.ready)
+        counts = Counter(self.records[serial].band for serial in (*self.ready, *self.shards))
         return {band: counts[band] for band in BANDS}
 
     def oldest_age_by_band(self, now: float) -> dict[int, float]:
         """How long the job that has waited longest in each band has waited; suspects count among the first."""
         ages = dict.fromkeys(BANDS, 0.0)
-        for band, record in [*((self.records[s].band, self.records[s]) for s in self.ready), *self._suspects()]:
+        for band, record in [
+            *((self.records[s].band, self.records[s]) for s in (*self.ready, *self.shards)),
+            *self._suspects(),
+        ]:
             ages[band] = max(ages[band], now - record.created_at)
         return ages
 
@@ -347,7 +377,7 @@ class MemoryQueue:
         return ((BANDS[0], self.records[serial]) for serial in self.solo)
 
     def _lift(self, record: Record) -> None:
-        for place in (self.ready, self.solo, self.delayed, self.held.get(record.worker, set())):
+        for place in (self.ready, self.shards, self.solo, self.delayed, self.held.get(record.worker, set())):
             place.discard(record.serial)
         record.token = ""
 

@@ -56,11 +56,14 @@ class MemoryStore:
     def claim(self, request: ClaimRequest) -> Claim:
         return Gathering(self.queue(request.model), request, self._clock()).claim()
 
-    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float) -> Beat:
+    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
         queue, now = self.queue(model), self._clock()
         if worker not in queue.leases:
             return Beat(lost=True)
         queue.leases[worker] = now + lease_s
+        for record in self._held(queue, worker):
+            if record.shard and record.new.id in progressed:
+                record.held_at = now
         overrun = [r for r in self._held(queue, worker) if now - r.held_at >= max_run_s]
         for record in overrun:
             self._crashed(queue, record, now)
@@ -228,7 +231,7 @@ class MemoryStore:
         return None
 
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
-        record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.priority.band)
+        record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.served_as.band)
         record.ahead = queue.ahead_of(record)
         queue.records[record.serial] = record
         queue.enqueue(record)

@@ -16,7 +16,8 @@ class NewJob:
     `reply_to` names the gateway channel that gets the end pushed; `celery_id` the stock Celery task that waits for it;
     `foreign` the exact Celery message that this job replaces, so that storing one removes the other. `max_open_jobs`: of its
     owner, in the model, this one included, that have not ended (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job
-    of the same model whose input this one repeats; storing this one takes that one out of the inbox.
+    of the same model whose input this one repeats; storing this one takes that one out of the inbox. With `call` SHARD it holds
+    many rows, is bulk whatever its `priority`, and stands in a line of its own.
     """
 
     id: JobId
@@ -37,6 +38,10 @@ class NewJob:
     call: Call = Call.PREDICT
     trace: str = ""
     replay_of: JobId | None = None
+
+    @property
+    def served_as(self) -> Priority:
+        return Priority.BULK if self.call is Call.SHARD else self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class ClaimRequest:
     (`idle`), the first one kept has waited `max_wait_s` (`wait`), or its slack is below `hurry_s` (`deadline`); else it takes
     none and says when to ask again. `min_slack_s` is the slack a full batch of `limit` needs, `slack_per_item_s` how much less
     each missing item makes it; jobs with less slack than the batch at hand needs step over to the late band. `limit_bytes`
-    bounds the inline input of one batch.
+    bounds the inline input of one batch. `shard`: take the first shard of `version` in line, or nothing; without it a shard
+    comes only as a suspect, alone.
     """
 
     model: str
@@ -87,6 +93,7 @@ class ClaimRequest:
     hurry_s: float = 0.0
     lease_s: float = 15.0
     limit_bytes: int = 4 * 1024 * 1024
+    shard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +132,11 @@ class Change:
 class Claim:
     """The answer to a `ClaimRequest`.
 
-    `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone); empty when `jobs` is.
-    `depth`: jobs still waiting. `retry_in_s`: none taken but some waiting, when to ask again (None: wait for a wake-up).
-    `now`: Redis' clock. `foreign`: stock Celery messages found in the queue, to be submitted as jobs by the caller.
-    `stepped_over`: jobs this call moved to the late band. `expired`: jobs this call ended unrun, past their deadline;
-    `changes` names them.
+    `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone), `bulk` (a shard);
+    empty when `jobs` is. `depth`: jobs still waiting that ordinary claims can take. `shards`: those of this version in line.
+    `retry_in_s`: none taken but some waiting, when to ask again (None: wait for a wake-up). `now`: Redis' clock. `foreign`:
+    stock Celery messages found in the queue, to be submitted as jobs by the caller. `stepped_over`: jobs this call moved to the
+    late band. `expired`: jobs this call ended unrun, past their deadline; `changes` names them.
     """
 
     jobs: tuple[ClaimedJob, ...] = ()
@@ -141,6 +148,7 @@ class Claim:
     stepped_over: int = 0
     expired: int = 0
     changes: tuple[Change, ...] = ()
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,9 @@ class RedisStore:
         [reply] = self._run(("claim", request.model, enc.claim_args(request)))
         return enc.claim_reply(reply, request.model)
 
-    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float) -> Beat:
-        [reply] = self._run(("extend", model, [worker, enc.ms(lease_s), enc.ms(max_run_s)]))
+    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
+        serials = [job.serial for job in progressed]
+        [reply] = self._run(("extend", model, [worker, enc.ms(lease_s), enc.ms(max_run_s), *serials]))
         return enc.beat_reply(reply, model)
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
@@ -255,7 +256,7 @@ class RedisStore:
 
         def counted(r: redis.Redis) -> int:
             pipe = r.pipeline(transaction=False)
-            for key in (f"ready:{version}", f"solo:{version}", "delayed"):
+            for key in (f"ready:{version}", f"shards:{version}", f"solo:{version}", "delayed"):
                 pipe.zcard(prefix + key)
             return sum(pipe.execute())
 

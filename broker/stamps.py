@@ -6,7 +6,7 @@ from penstock.broker.records import BatchStamp
 from penstock.job import Attempt, BatchRecord, JobState, LeftOut
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_SHORT = {"idle": "i", "full": "f", "wait": "w", "deadline": "d", "bucket": "b", "drain": "r", "solo": "s"}
+_SHORT = {"idle": "i", "full": "f", "wait": "w", "deadline": "d", "bucket": "b", "drain": "r", "solo": "s", "bulk": "k"}
 _LONG = {short: reason for reason, short in _SHORT.items()}
 
 

@@ -54,8 +54,11 @@ class JobStore(Protocol):
 
     def claim(self, request: ClaimRequest) -> Claim: ...
 
-    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float) -> Beat:
-        """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named."""
+    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
+        """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
+
+        For `progressed`, shards whose rows get on, that time begins anew; it does not for other jobs.
+        """
         ...
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:

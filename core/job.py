@@ -59,6 +59,15 @@ LATE_BAND = 6
 BANDS = (0, LATE_BAND, 9)
 
 
+class Call(StrEnum):
+    """What is asked of the model; the value stored with a job, where most say nothing."""
+
+    PREDICT = ""
+    EXPLAIN = "explain"
+    # The input holds many rows (see `penstock.shard`), and so does the output.
+    SHARD = "shard"
+
+
 @dataclass(frozen=True, slots=True)
 class JobError:
     """Why a job did not succeed: a stable code, a sentence for the caller, and whether the same input may work later."""
@@ -72,7 +81,7 @@ class JobError:
 class BatchRecord:
     """The batch a job ran in, and its `place` there, from 1. Seconds, in the order of a batch's way: claimed until its inputs
     were touched, decode, preprocess, waiting for the device, inference, postprocess. `reason` is why it was released (idle,
-    full, wait, deadline, bucket, drain, solo).
+    full, wait, deadline, bucket, drain, solo, bulk).
     """
 
     id: str
@@ -145,6 +154,7 @@ class Job:
     trace: str = ""
     replay_of: JobId | None = None
     replayed_as: JobId | None = None
+    call: Call = Call.PREDICT
 
     @property
     def model(self) -> str:
@@ -154,15 +164,6 @@ class Job:
         if to not in MOVES.get(self.state, frozenset()):
             raise IllegalMove(f"job {self.id}: {self.state} -> {to}")
         return replace(self, state=to)
-
-
-class Call(StrEnum):
-    """What is asked of the model; the value stored with a job, where most say nothing."""
-
-    PREDICT = ""
-    EXPLAIN = "explain"
-    # The input holds many rows (see `penstock.shard`), and so does the output.
-    SHARD = "shard"
 
 
 @dataclass(frozen=True, slots=True)

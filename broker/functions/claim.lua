@@ -1,11 +1,12 @@
 -- claim: take the next batch of one model version for one worker, or say when to ask again.
 -- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms at `limit`, slack per item ms, hurry ms, lease ms,
---       limit of inline input bytes
--- REPLY: reason ('' = none taken), depth, retry in ms (-1 = wait for a wake-up), now ms, stepped over, expired, number of foreign
---        messages, the messages, the changes (of those expired, see `tell`), then per job: serial, token, media, input, blob, band,
+--       limit of inline input bytes, '1' to take a shard and nothing else
+-- REPLY: reason ('' = none taken), depth without shards in line, retry in ms (-1 = wait for a wake-up), now ms, stepped over, expired,
+--        number of foreign messages, shards of the version in line, the messages, the changes (of those expired, see `tell`), then per job: serial, token, media, input, blob, band,
 --        created, deadline, attempts, crashes, call, trace
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that it never starves
 local SOLO_AGAIN_MS = 1000 -- a slot asks by itself as soon as its batch has ended
+local FEW = 16 -- a slot holds some shards at most
 local FOREIGN_MAX = 16
 local FOREIGN_AGAIN_MS = 15000
 
@@ -17,6 +18,7 @@ local function take_foreign(p, now, nothing_ready)
       local jobs = 0
       for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
         jobs = jobs + standing(p, version, 1, true) + redis.call('ZCARD', p .. 'solo:' .. version)
+        if band == SHARD_BAND then jobs = jobs + redis.call('ZCARD', shards_of(p, version)) end
       end
       if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then pop_tickets(p, band, FOREIGN_MAX, now) end
     end
@@ -33,16 +35,29 @@ local function take_foreign(p, now, nothing_ready)
   return out
 end
 
+-- Whether it runs something that others wait for. A slot with shards alone lets ordinary jobs in between their rows.
+local function is_busy(p, worker)
+  local held = p .. 'held:' .. worker
+  local n = redis.call('HLEN', held)
+  if n == 0 or n > FEW then return n > 0 end
+  local all = redis.call('HGETALL', held)
+  for i = 2, #all, 2 do
+    if tonumber(all[i]) > 0 then return true end -- guard:shards_are_idle
+  end
+  return false
+end
+
 local function pool_is_idle(p)
   for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do
-    if redis.call('HLEN', p .. 'held:' .. worker) > 0 then return false end
+    if is_busy(p, worker) then return false end
   end
   return true
 end
 
 -- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
 local function bulk_is_due(p)
-  if redis.call('LLEN', tickets(p, 9)) == 0 then return false end
+  local bulk = redis.call('LLEN', tickets(p, 9))
+  if bulk == shards_among(p, bulk) then return false end
   return redis.call('HINCRBY', p .. 'counters', 'bulk_turn', 1) % BULK_TURN == 0
 end
 
@@ -112,7 +127,7 @@ local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply
     leased[#leased + 1] = entry
     later(todo, 'ZREM', line, serial) -- guard:pop
     held[#held + 1] = serial
-    held[#held + 1] = now
+    held[#held + 1] = job[10] == 'shard' and -now or now
     popped[band] = (popped[band] or 0) + 1
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], input, job[2] or ''
@@ -124,17 +139,17 @@ local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply
   return leased
 end
 
--- The suspect that goes next and its place, or nil, and how many ended before it because they were late.
-local function first_suspect(p, version, now, todo)
-  local solo, expired = p .. 'solo:' .. version, 0
+-- The first of a line that is in time and its place, or nil, and how many ended before it because they were late.
+local function first_alive(p, line, band, now, todo)
+  local expired = 0
   while true do
-    local first = redis.call('ZRANGE', solo, 0, 0, 'WITHSCORES')
+    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
     local serial = first[1]
     if not serial then return nil, nil, expired end
     local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
-    if deadline > now then return {serial, deadline, 0, solo}, tonumber(first[2]), expired end
-    redis.call('ZREM', solo, serial)
-    pop_tickets(p, 0, 1, now)
+    if deadline > now then return {serial, deadline, band, line}, tonumber(first[2]), expired end
+    redis.call('ZREM', line, serial)
+    pop_tickets(p, band, 1, now)
     expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
     expired = expired + 1
   end
@@ -159,25 +174,42 @@ local function ask_to_be_woken(p, length)
   if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
 end
 
+-- One shard or none; who asks for it is woken by each that comes.
+local function claim_shard(p, args, waiting, now, todo)
+  local line = shards_of(p, args[1])
+  local shard, _, expired = first_alive(p, line, SHARD_BAND, now, todo)
+  local reply = {shard and 'bulk' or '', waiting, -1, now, 0, expired, 0, 0}
+  append(reply, todo.changes)
+  if shard then
+    lease_jobs(p, {shard}, args[2], args[3], tonumber(args[11]), now, todo, reply)
+    redis.call('ZADD', p .. 'leases', now + args[10], args[2])
+  end
+  flush(p, todo)
+  reply[8] = redis.call('ZCARD', line)
+  return reply
+end
+
 local function claim(keys, args)
   local p, now, todo = keys[1], now_ms(), {}
   -- The usual answer to a slot that has just settled a lone job, in the same round trip: keep its push waiting no longer than needed.
-  local waiting = depth(p)
+  local waiting, parked = ordinary_depth(p)
+  if args[12] == '1' then return claim_shard(p, args, waiting, now, todo) end
+  local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[1])) or 0
   if waiting == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
     ask_to_be_woken(p, 1)
-    return {'', 0, -1, now, 0, 0, 0}
+    return {'', 0, -1, now, 0, 0, 0, shards}
   end
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local order, reason, retry, stepped, expired = {}, '', -1, 0, 0
   local suspect, place, dropped, shared = nil, nil, 0, false
   -- Mostly all that waits stands in one line: then there are neither suspects nor owners to look for.
   if redis.call('ZCARD', line_of(p, version)) < waiting then
-    suspect, place, dropped = first_suspect(p, version, now, todo)
+    suspect, place, dropped = first_alive(p, p .. 'solo:' .. version, 0, now, todo)
     shared = owners_wait(p, version)
   end
   local due = suspect and solo_due(p, version, place, shared)
   -- Behind a running batch it would wait, and be charged with a loss in which it had no part.
-  local free = suspect and (place < WEIGHT or redis.call('EXISTS', p .. 'held:' .. worker) == 0) -- guard:solo_free
+  local free = suspect and (place < WEIGHT or not is_busy(p, worker)) -- guard:solo_free
   if due and not free then
     retry = SOLO_AGAIN_MS
   elseif not due then
@@ -197,7 +229,7 @@ local function claim(keys, args)
   end
   if suspect and place >= WEIGHT and #order > 0 then tick(p, version, reason ~= 'solo') end
   local foreign = take_foreign(p, now, #order == 0 and retry < 0)
-  local reply = {reason, 0, retry, now, stepped, expired + dropped, #foreign}
+  local reply = {reason, 0, retry, now, stepped, expired + dropped, #foreign, shards}
   append(reply, foreign)
   append(reply, todo.changes)
   if #order > 0 then
@@ -208,7 +240,7 @@ local function claim(keys, args)
     ask_to_be_woken(p, retry >= 0 and enough or 1)
   end
   flush(p, todo)
-  reply[2] = depth(p)
+  reply[2] = depth(p) - parked
   return reply
 end
 

@@ -1,5 +1,5 @@
 -- extend: push a worker's lease forward; all it holds is renewed at once.
--- ARGS: worker, lease ms, max run ms
+-- ARGS: worker, lease ms, max run ms, then serials of held shards that got on: their run begins anew
 -- REPLY: 'ok' | 'lost', number of cancelled, serials asked to be cancelled, then serials taken back because they ran too long
 
 local function extend(keys, args)
@@ -7,10 +7,16 @@ local function extend(keys, args)
   local worker, held = args[1], p .. 'held:' .. args[1]
   if not redis.call('ZSCORE', p .. 'leases', worker) then return {'lost', 0} end
   redis.call('ZADD', p .. 'leases', now + args[2], worker)
-  local cancelled, overrun = {}, {}
+  local cancelled, overrun, got_on = {}, {}, {}
+  for i = 4, #args do got_on[args[i]] = true end
   local all = redis.call('HGETALL', held)
   for i = 1, #all, 2 do
-    if now - all[i + 1] >= tonumber(args[3]) then
+    local since, shard = math.abs(all[i + 1]), tonumber(all[i + 1]) < 0
+    if shard and got_on[all[i]] then -- guard:got_on
+      redis.call('HSET', held, all[i], -now)
+      since = now
+    end
+    if now - since >= tonumber(args[3]) then
       overrun[#overrun + 1] = all[i]
     elseif redis.call('HGET', p .. 'job:' .. all[i], 'cancel') == '1' then
       cancelled[#cancelled + 1] = all[i]

@@ -9,11 +9,12 @@
 --                             `in` and `out` of the record: a key of their own would cost more than they do
 --   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue; jobs with an owner stand in a
 --                             line of their own, ready:<version>:<owner>
+--   shards:<version>  zset    as ready, for jobs that each hold many rows (call 'shard'): claimed one by one, never with others
 --   turns:<version>:<band>    zset  owner -> number: who goes next in this band. Only where jobs with an owner wait
 --   solo:<version>    zset    suspects, each to be run alone: serial -> created for those that crashed a child; behind them, for
 --                             those that lost workers, 2^42 + `solo_clock` (counters: claims served while such suspects waited)
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
---   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at
+--   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at, below 0 for a shard
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
 --   inbox             zset    serials that ended failed, dead or expired and were not replayed, score 0
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
@@ -31,6 +32,7 @@ local LATE = 6
 local SUSPECT_LOSSES = 2
 local MAX_LOST_IN_A_ROW = 10
 local MAX_LOSSES = 25 -- whatever happens to others: two such jobs would excuse each other for ever
+local SHARD_BAND = 9
 local TICKET = 't'
 -- Attempts that a record keeps of a job that is given out again and again; of the others it keeps the sums.
 local PAST_FIRST, PAST_LAST = 3, 5
@@ -39,7 +41,7 @@ local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
-  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as'}
+  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'call'}
 
 local function register(name, callback, flags)
   redis.register_function{function_name = 'penstock_' .. name .. '_' .. SUFFIX, callback = callback, flags = flags}
@@ -58,8 +60,29 @@ local function tickets(p, band)
   return name .. '\6\22' .. band
 end
 
+local function shards_of(p, version) return p .. 'shards:' .. version end
+
+-- All that waits, and how much of it is bulk.
 local function depth(p)
-  return redis.call('LLEN', tickets(p, 0)) + redis.call('LLEN', tickets(p, 6)) + redis.call('LLEN', tickets(p, 9))
+  local bulk = redis.call('LLEN', tickets(p, SHARD_BAND))
+  return redis.call('LLEN', tickets(p, 0)) + redis.call('LLEN', tickets(p, 6)) + bulk, bulk
+end
+
+-- How many of `bulk` waiting jobs are shards in line: none is, mostly, and then nobody looks.
+local function shards_among(p, bulk)
+  local shards = 0
+  if bulk == 0 then return shards end
+  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+    shards = shards + redis.call('ZCARD', shards_of(p, version))
+  end
+  return shards
+end
+
+-- What ordinary claims can take, and the shards in line beside it.
+local function ordinary_depth(p)
+  local all, bulk = depth(p)
+  local shards = shards_among(p, bulk)
+  return all - shards, shards
 end
 
 -- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
@@ -135,12 +158,21 @@ end
 
 local function band_of(score) return math.floor(score / WEIGHT) end
 
-local function line_of(p, version, owner)
+local function line_of(p, version, owner, call)
+  if call == 'shard' then return shards_of(p, version) end -- guard:shard_line
   if not owner or owner == '' then return p .. 'ready:' .. version end
   return p .. 'ready:' .. version .. ':' .. owner
 end
 
 local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':' .. band end
+
+-- A slot asks to be woken for ordinary jobs. Shards that came wake every slot at once: none is told of them in another way.
+local function wake(p, shards_came)
+  local want = redis.call('GET', p .. 'want')
+  local due = want and ordinary_depth(p) >= tonumber(want) -- guard:want
+  if due then redis.call('DEL', p .. 'want') end
+  if due or shards_came then redis.call('PUBLISH', p .. 'wake', 'w') end
+end
 
 -- At the end of the turns, unless they have one. Whether they had none.
 local function take_turn(p, version, band, owner)
@@ -151,10 +183,11 @@ end
 
 local function enqueue(p, serial, job)
   local band = tonumber(job.band)
-  redis.call('ZADD', line_of(p, job.version, job.owner), band * WEIGHT + job.deadline, serial)
-  if job.owner and job.owner ~= '' then take_turn(p, job.version, band, job.owner) end
+  redis.call('ZADD', line_of(p, job.version, job.owner, job.call), band * WEIGHT + job.deadline, serial)
+  if job.call ~= 'shard' and job.owner and job.owner ~= '' then take_turn(p, job.version, band, job.owner) end
   redis.call('SADD', p .. 'versions', job.version)
   push_tickets(p, band, 1)
+  if job.call == 'shard' then wake(p, true) end
 end
 
 -- Whoever lost a worker goes behind all other suspects: at the head of the line it would be the first to meet the next loss too.
@@ -175,9 +208,9 @@ local function requeue(p, serial, job)
   end
 end
 
--- Take a waiting job out of ready, solo or delayed; the place it was found in, or nil.
+-- Take a waiting job out of its line, solo or delayed; the place it was found in, or nil.
 local function dequeue(p, serial, job, now)
-  local line = line_of(p, job.version, job.owner)
+  local line = line_of(p, job.version, job.owner, job.call)
   local score = redis.call('ZSCORE', line, serial)
   if score then
     redis.call('ZREM', line, serial)
@@ -189,14 +222,6 @@ local function dequeue(p, serial, job, now)
     return 'solo'
   end
   if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
-end
-
-local function wake(p)
-  local want = redis.call('GET', p .. 'want')
-  if want and depth(p) >= tonumber(want) then
-    redis.call('DEL', p .. 'want')
-    redis.call('PUBLISH', p .. 'wake', 'w')
-  end
 end
 
 local function frame(fields)
@@ -303,7 +328,7 @@ local function note_past(p, serial, now, how, delay)
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'owner', 'trace'}
+  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'owner', 'trace', 'call'}
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})

@@ -8,7 +8,7 @@ local function describe(p, serial, with_output)
   local record = redis.call('HMGET', p .. 'job:' .. serial, unpack(RECORD))
   if not record[1] then return false end
   local position = -1
-  if record[1] == 'queued' then position = redis.call('ZRANK', line_of(p, record[2], record[7]), serial) or -1 end
+  if record[1] == 'queued' then position = redis.call('ZRANK', line_of(p, record[2], record[7], record[#RECORD]), serial) or -1 end
   for i = 1, #RECORD do record[i] = record[i] or '' end
   record[#RECORD + 1] = position
   record[#RECORD + 2] = with_output and output_of(p, serial) or ''
@@ -80,7 +80,7 @@ local function stats(keys)
   for _, band in ipairs(BANDS) do waiting[band], age[band] = 0, 0 end
   local versions = redis.call('SMEMBERS', p .. 'versions')
   for _, version in ipairs(versions) do
-    for _, line in ipairs(lines_of(p, version)) do
+    for _, line in ipairs(all_lines_of(p, version)) do
       local from = 0
       for _, band in ipairs(BANDS) do
         local n = redis.call('ZCOUNT', line, band * WEIGHT, '(' .. (band + 1) * WEIGHT)

@@ -4,7 +4,8 @@
 
 local function has_place(p, serial, job)
   if job.state == 'queued' then
-    return redis.call('ZSCORE', line_of(p, job.version, job.owner), serial) or redis.call('ZSCORE', p .. 'solo:' .. job.version, serial)
+    return redis.call('ZSCORE', line_of(p, job.version, job.owner, job.call), serial)
+      or redis.call('ZSCORE', p .. 'solo:' .. job.version, serial)
   end
   if job.state == 'delayed' then return redis.call('ZSCORE', p .. 'delayed', serial) end
   if job.state == 'leased' then
@@ -15,7 +16,7 @@ end
 
 -- Whether a job stood in a line whose turn never comes. It has one now.
 local function mend_turn(p, serial, job)
-  if job.state ~= 'queued' or not job.owner or job.owner == '' then return false end
+  if job.state ~= 'queued' or not job.owner or job.owner == '' or job.call == 'shard' then return false end
   local score = redis.call('ZSCORE', line_of(p, job.version, job.owner), serial)
   return score and take_turn(p, job.version, band_of(tonumber(score)), job.owner)
 end
@@ -23,7 +24,7 @@ end
 local function mend_tickets(p)
   local mended, ready = 0, {[0] = 0, [6] = 0, [9] = 0}
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-    for _, line in ipairs(lines_of(p, version)) do
+    for _, line in ipairs(all_lines_of(p, version)) do
       for _, band in ipairs(BANDS) do
         ready[band] = ready[band] + redis.call('ZCOUNT', line, band * WEIGHT, '(' .. (band + 1) * WEIGHT)
       end
@@ -47,7 +48,7 @@ local function reconcile(keys, args)
   local orphans = 0
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner'})
+      'owner', 'call'})
     if job.state and not has_place(p, serial, job) then
       if job.state == 'leased' then note_past(p, serial, now_ms(), 'worker_lost') end
       redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')

@@ -1,7 +1,7 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, idempotency ttl ms, then per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, terms (most attempts, most crashes), watch, celery id, foreign message,
---       most open jobs of the owner (0 = no limit), call ('' or explain), trace context,
+--       most open jobs of the owner (0 = no limit), call ('', explain or shard), trace context,
 --       serial of the job that it replays
 -- REPLY: depth, then per job: created | existing | key_reused | full | quota, serial
 -- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
@@ -57,9 +57,10 @@ local function join(p, call, version, band, owner)
 end
 
 local function create(p, todo, now, at, args, call)
+  local shard = args[at + 16] == 'shard'
   local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
   local score = band * WEIGHT + deadline
-  local line = line_of(p, version, args[at + 5])
+  local line = line_of(p, version, args[at + 5], args[at + 16])
   local ahead = ahead_of(call, line, score)
   local record = {'HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
     'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
@@ -82,7 +83,7 @@ local function create(p, todo, now, at, args, call)
   link(p, todo, args[at + 18], serial)
   later(todo, 'ZADD', p .. 'index', 0, serial)
   later(todo, 'ZADD', line, score, serial)
-  join(p, call, version, band, args[at + 5])
+  if shard then call.shards = true else join(p, call, version, band, args[at + 5]) end
   later(todo, 'SADD', p .. 'versions', version)
   later(todo, 'LPUSH', tickets(p, tonumber(band)), TICKET)
   count(todo, 'accepted', 1)
@@ -120,7 +121,7 @@ local function submit(keys, args)
   end
   if todo.tally then
     flush(p, todo)
-    wake(p)
+    wake(p, call.shards) -- guard:shard_wake
   end
   return {waiting, unpack(reply)}
 end

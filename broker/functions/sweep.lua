@@ -71,7 +71,7 @@ end
 local function expire_waiting(p, limit, now, todo, tally)
   local late = {}
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-    for _, line in ipairs(lines_of(p, version)) do
+    for _, line in ipairs(all_lines_of(p, version)) do
       for _, band in ipairs(BANDS) do
         local from = band * WEIGHT
         for _, serial in ipairs(redis.call('ZRANGEBYSCORE', line, from, from + now, 'LIMIT', 0, limit)) do late[#late + 1] = serial end

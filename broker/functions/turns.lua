@@ -9,7 +9,7 @@ local function owners_wait(p, version)
   return redis.call('EXISTS', turns_of(p, version, 0), turns_of(p, version, LATE), turns_of(p, version, 9)) > 0
 end
 
--- All lines of a version, the one without an owner first.
+-- All lines of a version from which ordinary claims take, the one without an owner first.
 local function lines_of(p, version)
   local plain = line_of(p, version)
   local lines, seen = {plain}, {[plain] = true}
@@ -19,6 +19,13 @@ local function lines_of(p, version)
       if not seen[line] then lines[#lines + 1], seen[line] = line, true end
     end
   end
+  return lines
+end
+
+-- The same, and the line of its shards.
+local function all_lines_of(p, version)
+  local lines = lines_of(p, version)
+  lines[#lines + 1] = shards_of(p, version)
   return lines
 end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
 from penstock.broker.store import JobStore, ReleaseReason
-from penstock.job import Job, JobState, Payload, Priority
+from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 from tests.contract.dumps import Dump
 
@@ -43,6 +43,13 @@ class Desk:
     def claim(self, worker: str = "w1", *, limit: int = 8, **changes: Any) -> Claim:
         ask = ClaimRequest(model=self.model, version="1", worker=worker, nonce=next(self._nonces), limit=limit)
         return self.store.claim(replace(ask, **changes))
+
+    def shard(self, **changes: Any) -> JobId:
+        return self.bulk(call=Call.SHARD, **changes)
+
+    def take_shard(self, worker: str = "w1", **changes: Any) -> ClaimedJob:
+        [job] = self.claim(worker, shard=True, **changes).jobs
+        return job
 
     def take(self, worker: str = "w1", **changes: Any) -> ClaimedJob:
         """Claim exactly one job."""

@@ -32,6 +32,7 @@ class Stored:
     losses: int
     in_a_row: int
     max_crashes: int
+    shard: bool
     result_ttl_kept: bool
     replayed: bool
     places: tuple[str, ...]
@@ -62,7 +63,7 @@ class Dump:
 def dump_memory(store: MemoryStore, model: str) -> Dump:
     queue = store.queue(model)
     places: dict[str, list[str]] = {}
-    shelves = {"ready": queue.ready, "solo": queue.solo, "delayed": queue.delayed}
+    shelves = {"ready": queue.ready, "shards": queue.shards, "solo": queue.solo, "delayed": queue.delayed}
     for name, serials in [*shelves.items(), *((f"held:{worker}", held) for worker, held in queue.held.items())]:
         for serial in serials:
             places.setdefault(serial, []).append(name)
@@ -82,6 +83,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
                 losses=record.losses,
                 in_a_row=record.in_a_row,
                 max_crashes=record.new.max_crashes,
+                shard=record.shard,
                 result_ttl_kept=True,
                 replayed=record.replayed_as is not None,
                 places=tuple(places.get(serial, ())),
@@ -147,6 +149,11 @@ class RedisDump:
     def _members(self, name: str) -> set[str]:
         return {member.decode() for member in self._redis.zrange(f"{self._p}{name}", 0, -1)}
 
+    def _members_of_all(self, name: str) -> list[str]:
+        """Of the indexes that there is one of per version."""
+        keys = self._redis.scan_iter(f"{self._p}{name}:*", count=1000)
+        return [serial.decode() for key in keys for serial in self._redis.zrange(key, 0, -1)]
+
     def _lines(self) -> list[tuple[str, str, int, str]]:
         """Version, owner, band and serial of every job in line."""
         found = []
@@ -169,10 +176,10 @@ class RedisDump:
         for _, _, band, serial in lines:
             places.setdefault(serial, []).append("ready")
             waiting[band] += 1
-        for version in map(bytes.decode, self._redis.smembers(f"{self._p}versions")):
-            for serial in self._members(f"solo:{version}"):
-                places.setdefault(serial, []).append("solo")
-                waiting[0] += 1
+        for name, band in (("solo", 0), ("shards", 9)):
+            for serial in self._members_of_all(name):
+                places.setdefault(serial, []).append(name)
+                waiting[band] += 1
         for serial in self._members("delayed"):
             places.setdefault(serial, []).append("delayed")
         for key in self._redis.scan_iter(f"{self._p}held:*", count=1000):
@@ -194,6 +201,7 @@ class RedisDump:
             losses=int(raw.get("losses", "0")),
             in_a_row=int(raw.get("in_a_row", "0")),
             max_crashes=int(raw["terms"].split(",")[1]),
+            shard=raw.get("call") == "shard",
             result_ttl_kept=(serial in final) == State(raw["state"]).final,
             replayed="replayed_as" in raw,
             places=tuple(places.get(serial, ())),

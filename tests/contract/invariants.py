@@ -8,7 +8,7 @@ from penstock.broker.memory_queue import MAX_LOSSES, MAX_LOST_IN_A_ROW
 from penstock.job import JobState
 from tests.contract.dumps import Dump, Stored
 
-PLACES = {JobState.QUEUED: ({"ready"}, {"solo"}), JobState.DELAYED: ({"delayed"},)}
+PLACES = {JobState.QUEUED: ({"ready"}, {"solo"}, {"shards"}), JobState.DELAYED: ({"delayed"},)}
 
 
 def check_invariants(dump: Dump) -> None:
@@ -42,6 +42,8 @@ def _losses_fit(job: Stored) -> bool:
 def _well_placed(job: Stored) -> bool:
     if job.state is JobState.LEASED:
         return job.places == (f"held:{job.worker}",)
+    if ("ready" in job.places and job.shard) or ("shards" in job.places and not job.shard):
+        return False
     return len(job.places) == len(set(job.places)) and set(job.places) in PLACES.get(job.state, (set(),))
 
 

@@ -26,7 +26,7 @@ from penstock.broker.memory_store import MemoryStore
 from penstock.broker.records import Beat, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.store import JobStore, ReleaseReason
-from penstock.job import Job, JobState, Payload, Priority
+from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 from tests.contract.desk import OUTPUT, STAMP
 from tests.contract.dumps import Dump, RedisDump, dump_memory
@@ -81,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=jobs)
     def first(self) -> Any:
-        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "")
+        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT)
 
     @rule(
         target=jobs,
@@ -92,9 +92,10 @@ class StoreMachine(RuleBasedStateMachine):
         ttl_s=now_or_never,
         max_depth=st.sampled_from([10, 10, 3]),
         owner=st.sampled_from(OWNERS),
+        call=st.sampled_from([Call.PREDICT, Call.PREDICT, Call.SHARD]),
     )
     def submit(
-        self, key: str, body: str, priority: Priority, deadline_s: float, ttl_s: float, max_depth: int, owner: str
+        self, key: str, body: str, priority: Priority, deadline_s: float, ttl_s: float, max_depth: int, owner: str, call: Call
     ) -> JobId:
         new = NewJob(
             id=new_job_id(self.model),
@@ -106,6 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
             idempotency_key=key,
             fingerprint=body,
             owner=owner,
+            call=call,
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
         return JobId(*answer.id)
@@ -132,11 +134,27 @@ class StoreMachine(RuleBasedStateMachine):
             lease_s=lease_s,
         )
         claim = self.both(lambda store: store.claim(ask))
+        assert claim.reason == "solo" or all(job.call is not Call.SHARD for job in claim.jobs)
+        return multiple(*((worker, job) for job in claim.jobs))
+
+    @rule(target=leases, worker=workers, lease_s=now_or_never)
+    def claim_shard(self, worker: str, lease_s: float) -> Any:
+        nonce = next(self.nonces)
+        ask = ClaimRequest(model=self.model, version="1", worker=worker, nonce=nonce, limit=4, lease_s=lease_s, shard=True)
+        claim = self.both(lambda store: store.claim(ask))
+        assert len(claim.jobs) <= 1
+        assert all(job.call is Call.SHARD for job in claim.jobs)
         return multiple(*((worker, job) for job in claim.jobs))
 
     @rule(worker=workers, lease_s=now_or_never, max_run_s=now_or_never)
     def extend(self, worker: str, lease_s: float, max_run_s: float) -> None:
         self.both(lambda store: store.extend(self.model, worker, lease_s=lease_s, max_run_s=max_run_s))
+
+    @rule(lease=leases, lease_s=now_or_never, max_run_s=st.sampled_from([0.0, 1_000.0]))
+    def get_on(self, lease: tuple[str, ClaimedJob], lease_s: float, max_run_s: float) -> None:
+        worker, job = lease
+        progressed = [job.id]
+        self.both(lambda store: store.extend(self.model, worker, lease_s=lease_s, max_run_s=max_run_s, progressed=progressed))
 
     @rule(lease=leases, state=st.sampled_from([JobState.SUCCEEDED, JobState.FAILED]))
     def finish(self, lease: tuple[str, ClaimedJob], state: JobState) -> None:

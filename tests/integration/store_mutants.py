@@ -13,6 +13,7 @@ from tests.contract import test_store_claim as claiming
 from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
 from tests.contract import test_store_settle as settling
+from tests.contract import test_store_shards as sharding
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
 from tests.contract import test_store_turns as turning
@@ -156,7 +157,7 @@ LIMITS = [
     ),
     Mutant(
         "an overrun is not noticed",
-        "    if now - all[i + 1] >= tonumber(args[3]) then",
+        "    if now - since >= tonumber(args[3]) then",
         "    if false then",
         sweeping.test_a_job_that_runs_too_long_is_taken_back_as_crashed,
     ),
@@ -282,4 +283,26 @@ RUNS = [
     Mutant("an ended run goes on", "guard:run_final", "", by_run(running.test_a_driver_that_ended_its_run_says_no_more)),
 ]
 
-MUTANTS = [*RUNS, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]
+SHARDS = [
+    Mutant("shards stand with the others", "guard:shard_line", "", sharding.test_shards_are_never_mixed_into_ordinary_batches),
+    Mutant(
+        "shards hold up others",
+        "guard:shards_are_idle",
+        "    do return true end",
+        sharding.test_a_slot_with_shards_alone_is_idle,
+    ),
+    Mutant(
+        "a shard may not take long", "guard:got_on", "    if false then", sharding.test_a_shard_whose_rows_get_on_may_take_long
+    ),
+    Mutant(
+        "a shard comes unheard", "guard:shard_wake", "    wake(p)", sharding.test_a_new_shard_wakes_slots_that_wait_for_more
+    ),
+    Mutant(
+        "shards count as work that was asked for",
+        "guard:want",
+        "  local due = want and depth(p) >= tonumber(want)",
+        sharding.test_a_slot_that_waits_for_more_jobs_is_not_woken_because_shards_stand_in_line,
+    ),
+]
+
+MUTANTS = [*RUNS, *SHARDS, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]
