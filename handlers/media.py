@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import orjson
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import Reader, reader_for
@@ -16,6 +17,7 @@ JSON = "application/json"
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
 ANYTHING = "*/*"
+_DOUBLE_BYTES = 8
 _ARRAYS = ("numpy", "torch", "jax", "jaxlib")
 
 
@@ -78,7 +80,7 @@ def encode(value: Any) -> tuple[str, bytes]:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
     # msgspec writes NaN and Infinity as null without a word; only then is the walk worth its time.
     if b"null" in data:
-        _refuse_nan(msgspec.to_builtins(value, enc_hook=_foreign))
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=_plain))
     return JSON, data
 
 
@@ -100,6 +102,27 @@ def _text(data: bytes, charset: str) -> str:
 
 
 def _foreign(value: Any) -> Any:
+    """As `_plain`, but arrays of numpy are written at their own precision: float32 in half the bytes and time."""
+    if type(value).__module__ == "numpy" and _writable(value):
+        return msgspec.Raw(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    return _plain(value)
+
+
+def _writable(value: Any) -> bool:
+    """Whether orjson writes it: an array of plain numbers that lies in one piece, in this machine's byte order."""
+    dtype = getattr(value, "dtype", None)
+    return (
+        hasattr(value, "flags")
+        and getattr(value, "ndim", 0) > 0
+        and value.flags.c_contiguous
+        and dtype is not None
+        and dtype.kind in "fiub"
+        and dtype.itemsize <= _DOUBLE_BYTES
+        and dtype.isnative
+    )
+
+
+def _plain(value: Any) -> Any:
     """What msgspec does not know: arrays by module name, so that numpy and torch are never imported here."""
     if type(value).__module__.partition(".")[0] in _ARRAYS and hasattr(value, "tolist"):
         return value.tolist()

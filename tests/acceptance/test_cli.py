@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.eventually import eventually
 ROOT = Path(__file__).parents[2]
 SQUARE = ROOT / "examples" / "square.py"
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+READY_WITHIN_S = 90.0
 
 
 def clean_environment() -> dict[str, str]:
@@ -59,10 +61,13 @@ def started(folder: Path, *arguments: str) -> Up:
             env=clean_environment(),
         )
     assert process.stdout is not None
-    line = process.stdout.readline()
+    # It goes on trying to load a model that cannot be loaded; a test must not wait with it.
+    told, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)
+    line = process.stdout.readline() if told else ""
     if not line:
-        process.communicate()
-        pytest.fail(f"`up` ended before it was ready:\n{(folder / 'up.log').read_text()}")
+        process.terminate()
+        process.communicate(timeout=60)
+        pytest.fail(f"`up` was not ready, or ended before it was:\n{(folder / 'up.log').read_text()}")
     return Up(process, json.loads(line), folder)
 
 
