@@ -1,9 +1,9 @@
 """A detector in plain torch: a heavy residual backbone of random weights, and a narrow path that really finds coloured discs.
 
-Nothing is trained and nothing downloaded. The backbone costs what a detector's costs (some 9 billion multiplications for an image
-of 320 x 320) and nudges the scores and sizes by a hundredth. What is found comes from the colour path: how red, green or blue
-each cell's surroundings are, and where in them the colour lies. So the answers can be checked against what was drawn, and a
-precision or runtime that computes something else shows.
+Nothing is trained and nothing downloaded. The backbone costs what a small detector's costs (some 10 billion multiplications for
+an image of 320 x 320) and nudges the scores and sizes by a hundredth. What is found comes from the colour path: how red, green
+or blue each cell's surroundings are, and where in them the colour lies. So the answers can be checked against what was drawn,
+and a precision or runtime that computes something else shows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Backbone(nn.Module):
         first, second, third = widths
         stem = nn.Conv2d(3, first, 7, 2, padding=3, bias=False)
         self.stem = nn.Sequential(stem, nn.BatchNorm2d(first), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
-        self.fine = nn.Sequential(Block(first, first, 1), Block(first, first, 1), Block(first, second, 2), Block(second, second, 1))
+        self.fine = nn.Sequential(
+            Block(first, first, 1), Block(first, first, 1), Block(first, second, 2), Block(second, second, 1)
+        )
         self.coarse = nn.Sequential(Block(second, third, 2), Block(third, third, 1))
         self.down = nn.Conv2d(third, second, 1)
         tower: list[nn.Module] = []
@@ -93,7 +95,7 @@ class ColourPath(nn.Module):
 
 
 def _moments() -> Tensor:
-    """Per colour, Gaussian-weighted sums over a cell's surroundings: of what is there, and of it times x, y, x squared, y squared."""
+    """Gaussian-weighted sums over a cell's surroundings, per colour: of what is there, and times x, y, x and y squared."""
     at = torch.arange(-_REACH, _REACH + 1, dtype=torch.float32)
     y, x = torch.meshgrid(at, at, indexing="ij")
     weight = torch.exp(-(x * x + y * y) / (2.0 * _SIGMA**2))

@@ -51,6 +51,4 @@ def _disc(chance: random.Random, place: int, size: tuple[int, int]) -> Disc:
     x, y = (column + 0.5) * size[0] / _COLUMNS, (row + 0.5) * size[1] / _ROWS
     radius = chance.uniform(*_RADIUS) * scale
     shift = (size[0] / _COLUMNS / 2 - _RADIUS[1] * scale) * 0.8
-    return Disc(
-        chance.choice(tuple(_COLOURS)), x + chance.uniform(-shift, shift), y + chance.uniform(-shift, shift), radius
-    )
+    return Disc(chance.choice(tuple(_COLOURS)), x + chance.uniform(-shift, shift), y + chance.uniform(-shift, shift), radius)

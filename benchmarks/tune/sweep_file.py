@@ -1,0 +1,147 @@
+"""Sweep files: what to search, as YAML or TOML. Each key is a dimension, each value a list of what to try in it.
+
+batch_size: [1, 2, 4, 8]
+workers: [1, 2]
+precision: [fp32, bf16]
+processors: [cpu, gpu]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import BadRequest
+
+_HINT = "see docs/tune.md for what a sweep file holds"
+# As former sweep files call them -> our key.
+_FORMER = {"processors": "device", "batch_delay": "max_wait_s"}
+_SUFFIXES = (".toml", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a dimension's values are: `read` returns the value as searched or raises ValueError."""
+
+    words: str
+    read: Callable[[Any], Any]
+
+
+def read_sweep(path: Path) -> dict[str, list[Any]]:
+    """The dimensions of the file under penstock's own names. Raises `BadRequest`, also without PyYAML for a YAML file."""
+    if path.suffix not in _SUFFIXES:
+        raise BadRequest(f"{path.name} is no sweep file: its name must end in {', '.join(_SUFFIXES)}", hint=_HINT)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise BadRequest(f"the sweep file {path} cannot be read: {fault}", hint=_HINT) from fault
+    given = _from_toml(text, path) if path.suffix == ".toml" else _from_yaml(text, path)
+    if not isinstance(given, dict) or not given:
+        raise BadRequest(f"the sweep file {path} holds no dimensions; write batch_size: [1, 2, 4, 8], say", hint=_HINT)
+    return sweep_of(given)
+
+
+def sweep_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Checked and under penstock's own names; a single value is a list of one. Raises `BadRequest`."""
+    found: dict[str, list[Any]] = {}
+    for key, value in given.items():
+        name = _FORMER.get(key, key)
+        if name not in _KINDS:
+            known = ", ".join([*_KINDS, *_FORMER])
+            raise BadRequest(f"a sweep has no dimension {key!r}; its dimensions are {known}", hint=_HINT)
+        if name in found:
+            raise BadRequest(f"{key} and {name} are one dimension; write one of them", hint=_HINT)
+        found[name] = _values(key, value if isinstance(value, list) else [value])
+    return found
+
+
+def _values(key: str, given: list[Any]) -> list[Any]:
+    """Each value once, in the order written."""
+    kind = _FORMER_KINDS.get(key) or _KINDS[key]
+    try:
+        read = [kind.read(value) for value in given]
+    except ValueError as fault:
+        raise BadRequest(f"{key}: {fault} is not {kind.words}", hint=_HINT) from fault
+    if not read:
+        raise BadRequest(f"{key} has no values; leave the line out or write some", hint=_HINT)
+    return list(dict.fromkeys(read))
+
+
+def _from_toml(text: str, path: Path) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise BadRequest(f"{path} is no TOML: {fault}", hint=_HINT) from fault
+
+
+def _from_yaml(text: str, path: Path) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError as missing:
+        raise BadRequest(
+            f"{path} is YAML, and PyYAML is not installed", hint="pip install 'penstock[sweep]', or write the sweep as TOML"
+        ) from missing
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as fault:
+        raise BadRequest(f"{path} is no YAML: {' '.join(str(fault).split())}", hint=_HINT) from fault
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(repr(value))
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < float("inf"):
+        raise ValueError(repr(value))
+    return float(value)
+
+
+def _milliseconds(value: Any) -> float:
+    return _seconds(value) / 1e3
+
+
+def _device(value: Any) -> str:
+    if not isinstance(value, str) or not (value == "cpu" or value.startswith("cuda")):
+        raise ValueError(repr(value))
+    return value
+
+
+def _processor(value: Any) -> str:
+    return "cuda" if value == "gpu" else _device(value)
+
+
+def _one_of(*words: str) -> _Kind:
+    def read(value: Any) -> str:
+        # YAML reads an unquoted off as false.
+        word = "off" if value is False else value
+        if word not in words:
+            raise ValueError(repr(value))
+        return str(word)
+
+    return _Kind(f"one of {', '.join(words)}", read)
+
+
+_COUNT = _Kind("a whole number from 1 on", _count)
+# Names and values as in a model's table of penstock.toml; `batch_size` is its max_batch_size.
+_KINDS = {
+    "batch_size": _COUNT,
+    "max_wait_s": _Kind("a number of seconds", _seconds),
+    "workers": _COUNT,
+    "threads": _COUNT,
+    "device": _Kind("cpu, cuda or cuda:0", _device),
+    "runtime": _one_of("auto", "torch", "onnx", "tensorrt"),
+    "precision": _one_of("fp32", "tf32", "bf16", "fp16"),
+    "compile": _one_of("off", "default", "reduce-overhead", "max-autotune"),
+    "pinning": _one_of("cores", "none"),
+    "placement": _one_of("dedicated", "shared"),
+}
+_FORMER_KINDS = {
+    "processors": _Kind("cpu, gpu or cuda:0", _processor),
+    "batch_delay": _Kind("a number of milliseconds", _milliseconds),
+}
