@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -14,6 +14,8 @@ _WIDTH, _HEIGHT = 360.0, 210.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 12.0, 10.0, 34.0
 _DOTS_UP_TO = 60
 _WIDEST_BAR = 56.0
+# A cell narrower than this holds no number.
+_LEAST_WORDED = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,81 @@ def stack(parts: Sequence[tuple[str, float]], *, words: Callable[[float], str]) 
     return picture + legend(names)
 
 
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One thing at (x, y); `told` is what a reader who points at it is told."""
+
+    x: float
+    y: float
+    color: str
+    told: str
+    radius: float = 3.0
+
+
+def scatter(
+    dots: Sequence[Dot],
+    *,
+    x: str,
+    y: str,
+    names: Sequence[tuple[str, str]],
+    limit: float | None = None,
+    path: Sequence[Dot] = (),
+) -> str:
+    """Things by two of their sides. `limit` is a line down at that x, `path` joins the best; later dots lie on earlier ones."""
+    if not dots:
+        return ""
+    sides = [dot.x for dot in dots] + ([] if limit is None else [limit])
+    low, high = min(sides), max(sides)
+    across = Axis(max(1e-3, low * 0.9), high * 1.1, _LEFT, _WIDTH - _RIGHT, log=True) if high > 8 * low > 0 else _even(high)
+    up = Axis(0.0, max(dot.y for dot in dots) * 1.08 or 1.0, _HEIGHT - _BOTTOM, _TOP)
+    lines = (
+        [] if limit is None else [f'<path class="s c3 d" d="M{across.place(limit):.1f} {_TOP:.0f}V{_HEIGHT - _BOTTOM:.0f}"/>']
+    )
+    if len(path) > 1:
+        steps = "L".join(f"{across.place(dot.x):.1f} {up.place(dot.y):.1f}" for dot in path)
+        lines.append(f'<path class="s c5 d" d="M{steps}"/>')
+    drawn = "".join(
+        f'<circle class="f {dot.color}" cx="{across.place(dot.x):.1f}" cy="{up.place(dot.y):.1f}" r="{dot.radius:g}">'
+        f"<title>{escape(dot.told)}</title></circle>"
+        for dot in dots
+    )
+    return _svg(f"{y} against {x}", _grid(across, up, x=x, y=y) + "".join(lines) + drawn) + legend(names)
+
+
+def _even(high: float) -> Axis:
+    return Axis(0.0, high * 1.08 or 1.0, _LEFT, _WIDTH - _RIGHT)
+
+
+def heat_map(
+    cells: Mapping[tuple[str, str], float],
+    *,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    x: str,
+    y: str,
+    best: tuple[str, str],
+) -> str:
+    """A value per (column, row), the darker the higher; `best` has a frame. Where there is none the cell stays empty."""
+    if not cells:
+        return ""
+    wide, high = (_WIDTH - _LEFT - _RIGHT) / len(columns), (_HEIGHT - _BOTTOM - _TOP) / len(rows)
+    most = max(cells.values()) or 1.0
+    drawn = []
+    for (column, row), value in cells.items():
+        left, top = _LEFT + columns.index(column) * wide, _TOP + (len(rows) - 1 - rows.index(row)) * high
+        shape = f'x="{left + 1:.1f}" y="{top + 1:.1f}" width="{wide - 2:.1f}" height="{high - 2:.1f}" rx="2"'
+        told = escape(f"{x} {column}, {y} {row}: {number(value)}")
+        drawn.append(f'<rect class="f c0" fill-opacity="{0.1 + 0.5 * value / most:.2f}" {shape}><title>{told}</title></rect>')
+        if (column, row) == best:
+            drawn.append(f'<rect class="o c1" {shape}/>')
+        if wide >= _LEAST_WORDED:
+            drawn.append(_text(left + wide / 2, top + high / 2 + 4, number(value), "middle", look="v"))
+    marks = [_text(_LEFT + (at + 0.5) * wide, _HEIGHT - _BOTTOM + 13, name, "middle") for at, name in enumerate(columns)]
+    marks += [_text(_LEFT - 5, _TOP + (len(rows) - at - 0.5) * high + 4, name, "end") for at, name in enumerate(rows)]
+    body = "".join(drawn) + "".join(marks) + _text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, x, "middle") + _upright(y)
+    return _svg(f"by {x} and {y}", body)
+
+
 def legend(names: Sequence[tuple[str, str]]) -> str:
     items = "".join(f'<li><span class="k {color}"></span>{escape(name)}</li>' for name, color in names)
     return f'<ul class="legend">{items}</ul>'
@@ -158,9 +235,13 @@ def _rows(up: Axis, y: str) -> str:
         at = up.place(value)
         lines.append(f'<path class="g" d="M{_LEFT:.0f} {at:.1f}H{_WIDTH - _RIGHT:.0f}"/>')
         lines.append(_text(_LEFT - 5, at + 3.5, number(value), "end"))
+    return "".join(lines) + _upright(y)
+
+
+def _upright(name: str) -> str:
+    """Beside the axis that goes up."""
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
-    name = f'<text x="10" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 10 {middle:.0f})">{escape(y)}</text>'
-    return "".join(lines) + name
+    return f'<text x="10" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 10 {middle:.0f})">{escape(name)}</text>'
 
 
 def _mark(x: float, y: float, text: str) -> str:
@@ -169,8 +250,9 @@ def _mark(x: float, y: float, text: str) -> str:
     return _text(_WIDTH if near else x, y, text, "end" if near else "middle")
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, *, look: str = "") -> str:
+    named = f' class="{look}"' if look else ""
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _svg(name: str, body: str) -> str:

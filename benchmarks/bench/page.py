@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from penstock.benchmarks.bench.charts import Line, bar_chart, line_chart, stack
+from penstock.benchmarks.bench.parts import document, figure, machine_line, table, tiles
 from penstock.benchmarks.bench.result import Result, Second, Spread
-from penstock.benchmarks.bench.style import STYLE
 from penstock.benchmarks.bench.wording import (
     generator_line,
     headline,
@@ -42,15 +42,9 @@ def render(result: Result) -> str:
         _tiles(result),
         f"<div class='grid'>{''.join(_figures(result))}</div>",
         f"<div class='tables'>{''.join(_tables(result))}</div>",
-        f"<footer>{escape(_machine(result.machine))}</footer>",
+        f"<footer>{escape(machine_line(result.machine))}</footer>",
     ]
-    head = (
-        f"<meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<meta name='color-scheme' content='light dark'><title>{escape(title)}</title><style>{STYLE}</style>"
-        # An empty icon of its own: without one a browser asks the server for it.
-        "<link rel='icon' href='data:,'>"
-    )
-    return f"<!doctype html>\n<html lang='en'><head>{head}</head><body><main>{''.join(parts)}</main></body></html>\n"
+    return document(title, parts)
 
 
 def _banners(result: Result) -> str:
@@ -61,7 +55,7 @@ def _banners(result: Result) -> str:
 
 def _tiles(result: Result) -> str:
     outcome, latency = result.outcome, result.outcome.latency
-    tiles = {
+    named = {
         "answered": rate(outcome.throughput_rps),
         "offered": rate(outcome.offered_rps),
         "within the deadline": rate(outcome.goodput_rps) if result.load.get("deadline_s") else "",
@@ -70,38 +64,30 @@ def _tiles(result: Result) -> str:
         "errors": share(outcome.error_rate),
         "slots busy": share(result.inside.busy_share) if result.inside and result.inside.busy_share is not None else "",
     }
-    shown = (f"<div><b>{escape(text)}</b><span>{escape(name)}</span></div>" for name, text in tiles.items() if text)
-    return f"<div class='tiles'>{''.join(shown)}</div>"
+    return tiles(named)
 
 
 def _figures(result: Result) -> Iterable[str]:
-    yield _figure(
+    yield figure(
         "Latency over time", "of the calls meant to leave in each second, counted from that moment", _over_time(result)
     )
-    yield _figure("Distribution of latency", "share of the good answers that took no longer", _distribution(result))
+    yield figure("Distribution of latency", "share of the good answers that took no longer", _distribution(result))
     if len(result.steps) > 1:
-        yield _figure("Throughput against offered load", "", _against_load(result))
-        yield _figure("Latency against offered load", "", _latency_against_load(result))
-    yield _figure(
+        yield figure("Throughput against offered load", "", _against_load(result))
+        yield figure("Latency against offered load", "", _latency_against_load(result))
+    yield figure(
         "Calls per second", "offered when they were meant to leave, answered when the answer came", _per_second(result)
     )
     inside = result.inside
     if inside and inside.stages_ms:
         text = "the mean call; rest is network, gateway, store, claim and settling"
-        yield _figure("Where the time goes", text, stack(list(inside.stages_ms.items()), words=milliseconds))
+        yield figure("Where the time goes", text, stack(list(inside.stages_ms.items()), words=milliseconds))
     if inside and inside.batch_sizes:
         sizes = [(str(size_), count) for size_, count in inside.batch_sizes.items()]
-        yield _figure("Batch sizes", inside.source, bar_chart(sizes, x="jobs in the batch", y="batches"))
+        yield figure("Batch sizes", inside.source, bar_chart(sizes, x="jobs in the batch", y="batches"))
         reasons = list(inside.reasons.items())
-        yield _figure("Why batches left", "", bar_chart(reasons, x="reason", y="batches"))
-    yield _figure("CPU by process", "cores in use", _cpu(result))
-
-
-def _figure(title: str, text: str, drawing: str) -> str:
-    if not drawing:
-        return ""
-    caption = f"<p>{escape(text)}</p>" if text else ""
-    return f"<figure><figcaption><h2>{escape(title)}</h2>{caption}</figcaption>{drawing}</figure>"
+        yield figure("Why batches left", "", bar_chart(reasons, x="reason", y="batches"))
+    yield figure("CPU by process", "cores in use", _cpu(result))
 
 
 def _over_time(result: Result) -> str:
@@ -182,9 +168,9 @@ def _grouped(group: Sequence[Second]) -> Second:
 def _tables(result: Result) -> Iterable[str]:
     yield _percentiles(result)
     errors = [(status, f"{count:,}", result.outcome.said.get(status, "")) for status, count in result.outcome.errors.items()]
-    yield _table("Errors", ("status", "calls", "the first one said"), errors, look="words")
+    yield table("Errors", ("status", "calls", "the first one said"), errors, look="words")
     if len(result.steps) > 1:
-        yield _table("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
+        yield table("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
     uses = [
         (
             use.role,
@@ -196,13 +182,13 @@ def _tables(result: Result) -> Iterable[str]:
         )
         for use in result.processes
     ]
-    yield _table("Processes", ("process", "pid", "cores", "most", "memory", "most"), uses)
+    yield table("Processes", ("process", "pid", "cores", "most", "memory", "most"), uses)
     devices = [
         (use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
         for use in result.devices
     ]
-    yield _table("Devices", ("device", "busy", "most", "memory", "of"), devices)
-    yield _table("How it was measured", ("", ""), list(_settings(result).items()), look="words")
+    yield table("Devices", ("device", "busy", "most", "memory", "of"), devices)
+    yield table("How it was measured", ("", ""), list(_settings(result).items()), look="words")
 
 
 def _step_rows(result: Result) -> list[tuple[str, ...]]:
@@ -229,7 +215,7 @@ def _percentiles(result: Result) -> str:
     }
     known = {name: _cells(found) for name, found in spreads.items() if found}
     rows = [(name, *cells) for name, *cells in zip(_RANKS, *known.values(), strict=True)] if known else []
-    return _table("Percentiles, ms", ("", *known), rows)
+    return table("Percentiles, ms", ("", *known), rows)
 
 
 def _cells(found: Spread) -> list[str]:
@@ -258,17 +244,3 @@ def _worded(value: object) -> object:
 
 def _counted(result: Result) -> str:
     return ", ".join(f"{name} {number(count)}" for name, count in result.inside.counted.items()) if result.inside else ""
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, look: str = "numbers") -> str:
-    if not rows:
-        return ""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head) if any(head) else ""
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    table = f"<table class='{look}'><tr>{top}</tr>{body}</table>"
-    return f"<section><h2>{escape(title)}</h2><div class='scroll'>{table}</div></section>"
-
-
-def _machine(machine: Mapping[str, object]) -> str:
-    words = (machine.get("date"), f"{machine.get('cores')} cores", machine.get("processor"), machine.get("system"))
-    return ", ".join(str(word) for word in words if word)

@@ -28,6 +28,8 @@ svg text{fill:var(--soft);font-size:10.5px;font-family:inherit}
 .d{stroke-dasharray:4 4}
 .f{fill:currentColor}
 .c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}.c5{color:var(--c5)}.c6{color:var(--c6)}
+svg text.v{fill:var(--ink);font-size:12px}
+.o{fill:none;stroke-width:2.5;stroke:currentColor}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 14px;margin:8px 0 0;padding:0;font-size:.8rem}
 .k{display:inline-block;width:10px;height:10px;border-radius:2px;background:currentColor;margin-right:5px}
 .tables{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,500px),1fr));gap:12px;margin-top:12px;align-items:start}
@@ -38,9 +40,17 @@ th,td{text-align:right;padding:3px 8px;border-bottom:1px solid var(--line);verti
 th{color:var(--soft);font-weight:500}
 th:first-child,td:first-child{text-align:left;padding-left:0}
 .numbers td,.numbers th{white-space:nowrap}
+.cards td,.cards th{white-space:nowrap}
+.cards td:first-child{white-space:normal}
+.answer{font-size:1.05rem;margin:.6em 0;max-width:60em}
+.wide{margin-top:12px}
 .words td:last-child,.words th:last-child{text-align:left;overflow-wrap:anywhere}
 footer{margin:14px 0}
-@media (max-width:480px){th,td{padding:3px 4px}.numbers{font-size:.76rem}}
+@media (max-width:480px){th,td{padding:3px 4px}.numbers{font-size:.76rem}
+.cards tr:first-child{display:none}
+.cards tr{display:grid;grid-template-columns:1fr 1fr 1fr;gap:2px 8px;padding:8px 0;border-bottom:1px solid var(--line)}
+.cards td{text-align:left;border:0;padding:0}.cards td:first-child{grid-column:1/-1;font-weight:600}
+.cards td::before{content:attr(data-name);display:block;color:var(--soft);font-size:.72rem;font-weight:400}}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--c0:#1a6fb0;--c1:#c8501e;--c2:#2a8a4a;--c3:#8a5bb5;
 --c4:#999;--c5:#777;--c6:#b8860b;--bad:#a3261a;--warn:#fff;--warnline:#999}
 body{font-size:11px}main{max-width:none;padding:0}.grid,.tables{grid-template-columns:1fr 1fr}
