@@ -61,7 +61,7 @@ def even_ticks(low: float, high: float, most: int = 6) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten, with 2 and 5 between them where there are few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1.0, 2.0, 5.0) if len(powers) <= 3 else (1.0,)
+    factors = (1.0, 2.0, 5.0) if len(powers) <= 4 else (1.0,)
     return [tick for power in powers for factor in factors if low <= (tick := factor * 10.0**power) <= high]
 
 
@@ -168,7 +168,9 @@ def scatter(
         return ""
     sides = [dot.x for dot in dots] + ([] if limit is None else [limit])
     low, high = min(sides), max(sides)
-    across = Axis(max(1e-3, low * 0.9), high * 1.1, _LEFT, _WIDTH - _RIGHT, log=True) if high > 8 * low > 0 else _even(high)
+    across = (
+        Axis(max(1e-3, low * 0.9), high * 1.1, _LEFT, _WIDTH - _RIGHT, log=True) if high > 8 * low > 0 else _even(low, high)
+    )
     up = Axis(0.0, max(dot.y for dot in dots) * 1.08 or 1.0, _HEIGHT - _BOTTOM, _TOP)
     lines = (
         [] if limit is None else [f'<path class="s c3 d" d="M{across.place(limit):.1f} {_TOP:.0f}V{_HEIGHT - _BOTTOM:.0f}"/>']
@@ -184,8 +186,9 @@ def scatter(
     return _svg(f"{y} against {x}", _grid(across, up, x=x, y=y) + "".join(lines) + drawn) + legend(names)
 
 
-def _even(high: float) -> Axis:
-    return Axis(0.0, high * 1.08 or 1.0, _LEFT, _WIDTH - _RIGHT)
+def _even(low: float, high: float) -> Axis:
+    """From 0, or where all lie far from it from a little below the lowest."""
+    return Axis(low * 0.9 if low > 0.4 * high else 0.0, high * 1.08 or 1.0, _LEFT, _WIDTH - _RIGHT)
 
 
 def heat_map(

@@ -42,15 +42,19 @@ th:first-child,td:first-child{text-align:left;padding-left:0}
 .numbers td,.numbers th{white-space:nowrap}
 .cards td,.cards th{white-space:nowrap}
 .cards td:first-child{white-space:normal}
+.words td:first-child{width:22%}
+.reasons{table-layout:fixed}
+.reasons td,.reasons th{text-align:left;overflow-wrap:anywhere}
 .answer{font-size:1.05rem;margin:.6em 0;max-width:60em}
 .wide{margin-top:12px}
 .words td:last-child,.words th:last-child{text-align:left;overflow-wrap:anywhere}
 footer{margin:14px 0}
 @media (max-width:480px){th,td{padding:3px 4px}.numbers{font-size:.76rem}
 .cards tr:first-child{display:none}
-.cards tr{display:grid;grid-template-columns:1fr 1fr 1fr;gap:2px 8px;padding:8px 0;border-bottom:1px solid var(--line)}
-.cards td{text-align:left;border:0;padding:0}.cards td:first-child{grid-column:1/-1;font-weight:600}
-.cards td::before{content:attr(data-name);display:block;color:var(--soft);font-size:.72rem;font-weight:400}}
+.cards tr{display:grid;grid-template-columns:repeat(4,1fr);gap:2px 8px;padding:8px 0;border-bottom:1px solid var(--line)}
+.cards td{text-align:left;border:0;padding:0;white-space:normal}.cards td:first-child{grid-column:1/-1;font-weight:600}
+.cards td::before{content:attr(data-name);display:block;color:var(--soft);font-size:.72rem;font-weight:400}
+.cards td:first-child::before{content:none}}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--c0:#1a6fb0;--c1:#c8501e;--c2:#2a8a4a;--c3:#8a5bb5;
 --c4:#999;--c5:#777;--c6:#b8860b;--bad:#a3261a;--warn:#fff;--warnline:#999}
 body{font-size:11px}main{max-width:none;padding:0}.grid,.tables{grid-template-columns:1fr 1fr}

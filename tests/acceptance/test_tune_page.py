@@ -1,0 +1,79 @@
+"""The report of a search in a real browser: on a desk, on a phone, on paper, light and dark, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from penstock.benchmarks.tune.report import write_report
+from tests.acceptance.browser import browsing, watched
+from tests.unit.benchmarks.tune.made import result
+
+# The relative luminance of text and ground, as in WCAG 2, of what is read: not of decorations.
+_CONTRAST = """() => {
+  const light = (text) => {
+    const parts = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+      .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const found = getComputedStyle(node).backgroundColor;
+      if (!found.endsWith(', 0)')) return found;
+    }
+  };
+  const ratios = [...document.querySelectorAll('h1, h2, p, td, th, .tiles b, .tiles span, .legend li')].map((node) => {
+    const [one, other] = [light(getComputedStyle(node).color), light(ground(node))].sort((a, b) => a - b);
+    return (other + 0.05) / (one + 0.05);
+  });
+  return Math.min(...ratios);
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def page_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("tune") / "report.html"
+    write_report(result(), path)
+    assert path.stat().st_size < 1_000_000
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_the_page_is_legible_and_asks_for_nothing(
+    browser: Browser, page_url: str, width: int, height: int, scheme: Any
+) -> None:
+    with watched(browser, page_url, viewport={"width": width, "height": height}, color_scheme=scheme, offline=True) as watch:
+        watch.page.goto(page_url)
+        assert watch.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert (
+            watch.page.evaluate(
+                "Math.max(...[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth))"
+            )
+            <= 1
+        )
+        assert watch.page.evaluate(_CONTRAST) >= 4.0
+        smallest = (
+            "Math.min(...[...document.querySelectorAll('td, th, p, li')].map(e => parseFloat(getComputedStyle(e).fontSize)))"
+        )
+        assert watch.page.evaluate(smallest) >= 11.0
+        assert watch.page.locator("svg").count() >= 6
+
+
+def test_on_paper_it_is_a_few_pages_on_white(browser: Browser, page_url: str) -> None:
+    with watched(browser, page_url, color_scheme="dark", offline=True) as watch:
+        watch.page.goto(page_url)
+        watch.page.emulate_media(media="print")
+        assert watch.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        pages = watch.page.pdf(format="A4", print_background=True).count(b"/Type /Page\n")
+        assert 1 <= pages <= 8
