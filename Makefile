@@ -7,6 +7,7 @@ SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+TUNE_ARGS ?=
 # Tests that need torch skip without it: TEST_EXTRAS=torch,explain,test brings it.
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
@@ -15,7 +16,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-models gpu faults compose-test up clean
+.PHONY: help demo test check format bench bench-models tune-case gpu faults compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.models $(BENCH_ARGS); missed=$$?; \
 	$(BIN)/python -m penstock.benchmarks.shared_device && $(BIN)/python -m penstock.benchmarks.length_buckets && exit $$missed
+
+tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings within a latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
+	$(BIN)/python -m penstock.benchmarks.tune_case $(TUNE_ARGS) && $(BIN)/python -m penstock.benchmarks.tune_case --docs
 
 gpu: $(VENV)/.installed-test ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.gpu $(BENCH_ARGS)
