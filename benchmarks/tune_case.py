@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(put_into(DOCS, options.out), end="")
         return 0
     console = Console(width=None if sys.stdout.isatty() else 160)
-    subprocess.run([sys.executable, str(DETECTION / "export.py")], check=True, stdout=subprocess.DEVNULL)
+    write_files()
     found = {device: _searched(device, options) for device in options.device or devices_here()}
     for device, result in found.items():
         console.print(rich_table(result))
@@ -84,6 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     save(found, options.out)
     console.print(f"written: {options.out}")
     return 0 if all(result.winner for result in found.values()) else 1
+
+
+def write_files() -> None:
+    """The detector's model files and pictures, where they are not there yet: some ten seconds, once. Raises `BadRequest`."""
+    done = subprocess.run([sys.executable, str(DETECTION / "export.py")], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BadRequest(f"the model files were not written: {done.stderr[-2_000:]}", hint="pip install 'penstock[torch,test]'")
 
 
 def devices_here() -> list[str]:

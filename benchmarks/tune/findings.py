@@ -47,7 +47,7 @@ def answer(result: TuneResult) -> str:
     winner = result.winner
     figures = figures_of(winner) if winner else None
     if winner is None or figures is None:
-        return f"No configuration keeps {goal_in_words(result.goal)}.{_nearest(result)}"
+        return f"No configuration was shown to keep {goal_in_words(result.goal)} under real load.{_nearest(result)}"
     how = "measured under load" if winner.confirmed else "simulated, not measured under load"
     tail = f"p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
     held = f"within {milliseconds(result.goal.limit_s * 1e3)}" if keeps(figures, result.goal) else "over the limit"
@@ -173,12 +173,18 @@ def _compared(label: str, predicted: Figures, measured: Figures) -> tuple[str, .
 
 
 def _nearest(result: TuneResult) -> str:
-    """What came nearest, where anything was measured or simulated."""
-    told = [(figures.tail_ms, one) for one in result.configurations if (figures := figures_of(one))]
+    """The best by simulation where one keeps the goal so, else what came nearest."""
+    told = [(figures, one) for one in result.configurations if (figures := figures_of(one))]
     if not told:
         return " None of them got as far as a simulation: the reasons are below."
-    tail_ms, nearest = min(told, key=lambda pair: pair[0])
-    return f" Nearest came {nearest.choice.label} with a p{result.goal.percentile:g} of {milliseconds(tail_ms)}."
+    hopeful = [pair for pair in told if keeps(pair[0], result.goal)]
+    figures, one = (
+        max(hopeful, key=lambda pair: pair[0].throughput_rps) if hopeful else min(told, key=lambda pair: pair[0].tail_ms)
+    )
+    gives = f"{rate(figures.throughput_rps)} at a p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
+    if not hopeful:
+        return f" Nearest came {one.choice.label}: {gives}."
+    return f" Not confirmed, the best is {one.choice.label}: {gives}. More time (--budget) confirms more."
 
 
 def _rival(result: TuneResult, best: Figures) -> str:

@@ -18,7 +18,12 @@ from penstock.errors import BadRequest
 
 _HINT = "see docs/tune.md for what a sweep file holds"
 # As former sweep files call them -> our key.
-_FORMER = {"processors": "device", "batch_delay": "max_wait_s"}
+_FORMER = {
+    "processors": "device",
+    "max_batch_size": "batch_size",
+    "batch_delay": "max_wait_s",
+    "max_batch_delay": "max_wait_s",
+}
 _SUFFIXES = (".toml", ".yaml", ".yml")
 
 
@@ -96,6 +101,10 @@ def _count(value: Any) -> int:
     return value
 
 
+def _threads(value: Any) -> int | str:
+    return "auto" if value == "auto" else _count(value)
+
+
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < float("inf"):
         raise ValueError(repr(value))
@@ -133,7 +142,7 @@ _KINDS = {
     "batch_size": _COUNT,
     "max_wait_s": _Kind("a number of seconds", _seconds),
     "workers": _COUNT,
-    "threads": _COUNT,
+    "threads": _Kind("a whole number from 1 on, or auto", _threads),
     "device": _Kind("cpu, cuda or cuda:0", _device),
     "runtime": _one_of("auto", "torch", "onnx", "tensorrt"),
     "precision": _one_of("fp32", "tf32", "bf16", "fp16"),
@@ -141,7 +150,9 @@ _KINDS = {
     "pinning": _one_of("cores", "none"),
     "placement": _one_of("dedicated", "shared"),
 }
+_DELAY = _Kind("a number of milliseconds", _milliseconds)
 _FORMER_KINDS = {
     "processors": _Kind("cpu, gpu or cuda:0", _processor),
-    "batch_delay": _Kind("a number of milliseconds", _milliseconds),
+    "batch_delay": _DELAY,
+    "max_batch_delay": _DELAY,
 }
