@@ -58,5 +58,6 @@ footer{margin:14px 0}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--c0:#1a6fb0;--c1:#c8501e;--c2:#2a8a4a;--c3:#8a5bb5;
 --c4:#999;--c5:#777;--c6:#b8860b;--bad:#a3261a;--warn:#fff;--warnline:#999}
 body{font-size:11px}main{max-width:none;padding:0}.grid,.tables{grid-template-columns:1fr 1fr}
-figure,section,.tiles div{break-inside:avoid}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+.cards{font-size:.66rem}.cards td,.cards th,.numbers th{white-space:normal;padding:2px 4px}
+tr,figure,.tables section,.tiles div{break-inside:avoid}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """

@@ -34,6 +34,13 @@ _CONTRAST = """() => {
 }"""
 
 
+# By how many pixels a table is wider than what is seen of it, and the size of the smallest text.
+_CUT_OFF = "Math.max(...[...document.querySelectorAll('.scroll')].map(each => each.scrollWidth - each.clientWidth))"
+_SMALLEST = (
+    "Math.min(...[...document.querySelectorAll('td, th, p, li')].map(each => parseFloat(getComputedStyle(each).fontSize)))"
+)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with browsing() as opened:
@@ -56,24 +63,18 @@ def test_the_page_is_legible_and_asks_for_nothing(
     with watched(browser, page_url, viewport={"width": width, "height": height}, color_scheme=scheme, offline=True) as watch:
         watch.page.goto(page_url)
         assert watch.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert (
-            watch.page.evaluate(
-                "Math.max(...[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth))"
-            )
-            <= 1
-        )
+        assert watch.page.evaluate(_CUT_OFF) <= 1
         assert watch.page.evaluate(_CONTRAST) >= 4.0
-        smallest = (
-            "Math.min(...[...document.querySelectorAll('td, th, p, li')].map(e => parseFloat(getComputedStyle(e).fontSize)))"
-        )
-        assert watch.page.evaluate(smallest) >= 11.0
+        assert watch.page.evaluate(_SMALLEST) >= 11.0
         assert watch.page.locator("svg").count() >= 6
 
 
 def test_on_paper_it_is_a_few_pages_on_white(browser: Browser, page_url: str) -> None:
-    with watched(browser, page_url, color_scheme="dark", offline=True) as watch:
+    # What the margins leave of A4, in pixels of CSS.
+    with watched(browser, page_url, viewport={"width": 718, "height": 1047}, color_scheme="dark", offline=True) as watch:
         watch.page.goto(page_url)
         watch.page.emulate_media(media="print")
         assert watch.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert watch.page.evaluate(_CUT_OFF) <= 1
         pages = watch.page.pdf(format="A4", print_background=True).count(b"/Type /Page\n")
         assert 1 <= pages <= 8
