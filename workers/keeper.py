@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
 import msgspec
@@ -11,7 +9,9 @@ import structlog
 
 from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
-from penstock.workers.batcher import IDLE, Busy, Held
+from penstock.workers.batcher import Busy, Held
+from penstock.workers.child_events import Cause, Event, Gone, Lost, Ran, Unloadable, Up
+from penstock.workers.custody import Custody
 from penstock.workers.devices.health import DeviceHealth
 from penstock.workers.devices.pins import Pin
 from penstock.workers.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready
@@ -34,47 +34,6 @@ _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8
 
 
-class Cause(StrEnum):
-    """Why a batch did not come back."""
-
-    CRASHED = "crashed"  # its items may have done it
-    TIMED_OUT = "timeout"  # it ran past the limit, and it is one item: certain
-    UNSTARTED = "unstarted"  # it had no part in it
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    ready: Ready
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    held: Held
-    done: Done
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    held: Held
-    cause: Cause
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unloadable:
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The child is: `crashed`, `timeout` (killed by us), `recycled` (worn), `device` (its device failed) or `unloadable`."""
-
-    why: str
-
-
-Event = Up | Ran | Lost | Unloadable | Gone
-
-
 class Keeper:
     """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why."""
 
@@ -84,9 +43,7 @@ class Keeper:
         self._selector = selector
         self._max_batch_size = max_batch_size
         self._child: ChildProcess | None = None
-        # By number, in the order given. None: the child still works on it, but nobody wants the outcome any more.
-        self._batches: dict[int, Held | None] = {}
-        self._head_since = 0.0
+        self._custody = Custody()
         self._start_at = float("-inf")
         self._hung = False
         # Why this child is ended by us; its exit alone would look like a kill for want of memory.
@@ -113,7 +70,7 @@ class Keeper:
             self._hung, self._why = True, self._late()
             log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
             self._child.kill()
-        elif self._worn(self._child, now) and not self._batches and self.state == "ready":
+        elif self._worn(self._child, now) and self._custody.empty and self.state == "ready":
             self._child.stop()
             self.state = "loading"
 
@@ -156,7 +113,7 @@ class Keeper:
         if self.state != "ready":
             assert self._child is not None
             return self._child.started_at + self._spec.limits.load_timeout_s
-        return self._head_since + self._spec.limits.max_run_s if self._batches else float("inf")
+        return self._custody.limit_at(self._spec.limits.max_run_s)
 
     def _start(self, now: float) -> None:
         self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
@@ -236,16 +193,11 @@ class Keeper:
                 return None
 
     def _done(self, done: Done, now: float) -> Event | None:
-        held = self._batches.pop(done.batch, None)
-        self._head_since = now
         self._runs += 1
-        if held is None:
-            return None
-        if not done.outcomes:
-            # Recalled in the moment it began: both sides saw the other, and the child skipped it.
-            return Lost(held, Cause.UNSTARTED, "recalled")
-        self.restarts.succeeded()
-        return Ran(held, done)
+        event = self._custody.done(done, now)
+        if isinstance(event, Ran):
+            self.restarts.succeeded()
+        return event
 
     def _up(self, ready: Ready) -> Event:
         self.state, self.error = "ready", ""
@@ -273,10 +225,7 @@ class Keeper:
 
     def give(self, held: Held, items: list[Item], now: float) -> None:
         assert self._child is not None
-        if not self._batches:
-            self._head_since = now
-        number = self._child.give(items, held.profile_dir)
-        self._batches[number] = replace(held, given_at=now, fresh=not self._batches)
+        self._custody.give(self._child, held, items, now)
         self._flush(self._child)
 
     def _flush(self, child: ChildProcess) -> None:
@@ -285,37 +234,19 @@ class Keeper:
 
     def held(self) -> list[Held]:
         """The batches whose outcome is awaited. Safe to call from any thread."""
-        return [held for held in list(self._batches.values()) if held is not None]
+        return self._custody.held()
 
     def busy(self) -> Busy:
         """What the child has to do, batches that nobody awaits included."""
-        if not self._batches or self._child is None:
-            return IDLE
-        number, head = next(iter(self._batches.items()))
-        stage, since = self._child.stage(number)
-        return Busy(
-            batches=len(self._batches),
-            size=head.size if head else 0,
-            since=since if stage.begun else self._head_since,
-            alone=any(held is not None and held.solo for held in self._batches.values()),
-        )
+        return self._custody.busy(self._child)
 
     def recall(self) -> list[Held]:
         """Take back the batches that have not begun to run; the child will skip them."""
-        assert self._child is not None or not self._batches
-        back = []
-        for number, held in self._batches.items():
-            if held is not None and self._child is not None and self._child.recall(number):
-                back.append(held)
-                self._batches[number] = None
-        return back
+        return self._custody.recall(self._child)
 
     def disown(self) -> list[Held]:
         """Give up every batch; what the child still says of them is ignored."""
-        given_up = self.held()
-        self.recall()
-        self._batches = dict.fromkeys(self._batches)
-        return given_up
+        return self._custody.disown(self._child)
 
     # Its end.
 
@@ -357,17 +288,8 @@ class Keeper:
         return "crashed" if self.state == "ready" else "unloadable"
 
     def _blame(self, child: ChildProcess) -> list[tuple[Held, Cause]]:
-        numbers = list(self._batches)
-        if self._hung:
-            suspects = set(numbers[:1])
-        else:
-            # Nobody in its hands: then the first, for a batch that is never charged could come back for ever.
-            suspects = {number for number in numbers if child.stage(number)[0].touched} or set(numbers[:1])
-        return [
-            (held, self._cause(held) if number in suspects else Cause.UNSTARTED)
-            for number, held in self._batches.items()
-            if held is not None
-        ]
+        suspects = self._custody.suspects(child, hung=self._hung)
+        return [(held, self._cause(held) if suspect else Cause.UNSTARTED) for held, suspect in suspects]
 
     def _cause(self, held: Held) -> Cause:
         if self._fault and self._fault.broken:
@@ -379,7 +301,7 @@ class Keeper:
             self._mute(fd)
         child.close()
         self._child = None
-        self._batches = {}
+        self._custody.clear()
 
     def _mute(self, fd: int) -> None:
         if fd in self._selector.get_map():
@@ -390,7 +312,7 @@ class Keeper:
         child = self._child
         if child is None:
             return
-        if self.state == "ready" and not self._batches and not self._hung:
+        if self.state == "ready" and self._custody.empty and not self._hung:
             child.stop()
             child.ended(within_s=STOP_WITHIN_S)
         self._log(child)

@@ -16,10 +16,10 @@ from penstock.errors import ConfigError
 from penstock.job import Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.exchange import Finish
 from penstock.workers.frames import Done
 from penstock.workers.histograms import Histogram, Histograms
-from penstock.workers.keeper import Cause
 from penstock.workers.surroundings import Observer
 
 # With more models than this a worker tells stages and sizes for all of them together, and waits less finely: a scrape of 50

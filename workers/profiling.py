@@ -20,8 +20,8 @@ from penstock.broker.records import BatchStamp, Settled
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.batch_profile import FACTS, Facts
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.exchange import Finish, Release, TryAgain
-from penstock.workers.keeper import Cause
 from penstock.workers.surroundings import Observer
 
 log = structlog.get_logger(__name__)

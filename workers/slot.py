@@ -20,11 +20,12 @@ from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.announce import slot_info
 from penstock.workers.batcher import IDLE_POLL_S, Batcher, Held
+from penstock.workers.child_events import Cause, Event, Gone, Lost, Ran, Unloadable, Up
 from penstock.workers.devices.pins import Pin
 from penstock.workers.exchange import RETRY_MOST_S, Absence, Exchange, Finish, Release, TryAgain
 from penstock.workers.frames import Done, Ready
 from penstock.workers.inputs import INPUT_MISSING, with_inputs
-from penstock.workers.keeper import Cause, Event, Gone, Keeper, Lost, Ran, Unloadable, Up
+from penstock.workers.keeper import Keeper
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
 from penstock.workers.settle import accepted, decide, failure, give_back, stopped_stamp

@@ -9,9 +9,9 @@ from penstock.broker.blobs import BlobStore
 from penstock.broker.records import Change, Settled
 from penstock.model_spec import DEFAULT_VERSION, ModelSpec
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.exchange import Finish, Release, SlotStore, TryAgain
 from penstock.workers.frames import Done
-from penstock.workers.keeper import Cause
 from penstock.workers.lease import Ear
 
 

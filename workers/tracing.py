@@ -16,8 +16,8 @@ from penstock.broker.records import ClaimedJob
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.frames import Done, Failed
-from penstock.workers.keeper import Cause
 from penstock.workers.surroundings import Observer
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.exchange import Finish
 from penstock.workers.frames import Done
 from penstock.workers.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.histograms import Histogram
-from penstock.workers.keeper import Cause
 from penstock.workers.metrics import DETAILED_MODELS, Metrics
 from penstock.workers.settle import accepted
 from penstock.workers.upkeep import Upkeep

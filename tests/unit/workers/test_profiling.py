@@ -16,8 +16,8 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.batch_profile import FACTS, Facts
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.exchange import Finish, Release, TryAgain
-from penstock.workers.keeper import Cause
 from penstock.workers.profiling import KEPT, Profiler, new_folder, stage_table
 from penstock.workers.settle import Retry
 
