@@ -19,9 +19,9 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause
 from penstock.workers.exchange import Finish
 from penstock.workers.frames import Done
-from penstock.workers.child_events import Cause
 from penstock.workers.metrics import Metrics
 from penstock.workers.settle import accepted
 from penstock.workers.upkeep import Upkeep

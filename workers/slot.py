@@ -12,33 +12,30 @@ from typing import Any
 
 import structlog
 
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Settled
+from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Settled
 from penstock.broker.store import ReleaseReason
 from penstock.broker.wakeup import Wake
-from penstock.errors import InternalError, StoreUnavailable
+from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.announce import slot_info
 from penstock.workers.batcher import IDLE_POLL_S, Batcher, Held
-from penstock.workers.child_events import Cause, Event, Gone, Lost, Ran, Unloadable, Up
+from penstock.workers.child_events import Event, Gone, Lost, Ran, Unloadable, Up
 from penstock.workers.devices.pins import Pin
-from penstock.workers.exchange import RETRY_MOST_S, Absence, Exchange, Finish, Release, TryAgain
+from penstock.workers.exchange import RETRY_MOST_S, Absence, Exchange, Finish
 from penstock.workers.frames import Done, Ready
 from penstock.workers.inputs import INPUT_MISSING, with_inputs
 from penstock.workers.keeper import Keeper
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
-from penstock.workers.settle import accepted, decide, failure, give_back, stopped_stamp
 from penstock.workers.surroundings import Observer, Surroundings
+from penstock.workers.verdicts import SLOT_FAULT, Verdicts
 
 log = structlog.get_logger(__name__)
 STORE_AWAY = "store_away"
 STORE_BACK = "store_back"
 LEASE_LOST = "lease_lost"
 LEASE_LAPSED = "lease_lapsed"
-BATCH_LOST = "batch_lost"
-SLOT_FAULT = "slot_fault"
-MISCOUNTED = "answered with a wrong number of outcomes"
 
 _SETTLE_LATE_S = 5.0
 
@@ -65,6 +62,7 @@ class Slot:
             on_settled=self._on_settled,
             on_given_back=lambda debt, answers: self._tell(lambda observer: observer.given_back(spec, debt, answers)),
         )
+        self._verdicts = Verdicts(spec, self._exchange, self._tell)
         self._ear_fd: int | None = None
         self._waiting: list[Held] = []
         self._absence = Absence()
@@ -171,9 +169,10 @@ class Slot:
     def _apply(self, event: Event) -> None:
         match event:
             case Ran(held, done):
-                self._ran(held, done)
+                self._learn(held, done)
+                self._verdicts.ran(held, done)
             case Lost():
-                self._lost(event)
+                self._verdicts.lost(event)
             case Up(ready):
                 self._up(ready)
             case Gone(why):
@@ -185,33 +184,12 @@ class Slot:
         for observer in self._around.observers:
             what(observer)
 
-    def _ran(self, held: Held, done: Done) -> None:
+    def _learn(self, held: Held, done: Done) -> None:
         if done.cap is not None:
             self._batcher.capped(done.cap)
         elif not held.profile_dir and not any(job.call for job in held.jobs):
             # Explaining and recording take many times as long as answering, and say nothing of how long that takes.
             self._batcher.ran(held.size, done.inference_s, feed_s=done.began_at - held.given_at if held.fresh else None)
-        try:
-            verdict = decide(held, done)
-        except InternalError:
-            log.exception(SLOT_FAULT, model=self.spec.name)
-            self._give_back(held.jobs, held.worker, ReleaseReason.CRASHED, MISCOUNTED)
-            return
-        if verdict.endings:
-            self._exchange.owe(Finish(verdict.endings, held.worker, verdict.stamp, verdict.inputs, verdict.accepted))
-        for retry in verdict.retries:
-            self._exchange.owe(TryAgain(retry, held.worker))
-        self._tell(lambda observer: observer.ran(self.spec, held, done))
-
-    def _lost(self, lost: Lost) -> None:
-        held = lost.held
-        log.warning(BATCH_LOST, model=self.spec.name, batch=held.nonce, items=held.size, cause=lost.cause.value, how=lost.how)
-        if lost.cause is Cause.TIMED_OUT:
-            message = f"ran longer than the model's max_run_s of {self.spec.limits.max_run_s:g} s and was stopped"
-            self._fail(held, held.jobs, "timeout", message, stopped_stamp(held, time.monotonic()))
-        else:
-            self._give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value), lost.how)
-        self._tell(lambda observer: observer.lost(self.spec, lost.cause, held))
 
     def _up(self, ready: Ready) -> None:
         self._warm = ready
@@ -258,17 +236,14 @@ class Slot:
         assert self._drain_by is not None
         if now >= self._drain_by:
             for held in self._keeper.disown():
-                self._give_back(held.jobs, held.worker, ReleaseReason.DRAIN)
+                self._verdicts.give_back(held.jobs, held.worker, ReleaseReason.DRAIN)
         if not self.holding:
             self._over = not self._exchange.owes or now > self._drain_by + _SETTLE_LATE_S
 
     def _return_unstarted(self, reason: ReleaseReason) -> None:
         for held in [*self._keeper.recall(), *self._waiting]:
-            self._give_back(held.jobs, held.worker, reason)
+            self._verdicts.give_back(held.jobs, held.worker, reason)
         self._waiting.clear()
-
-    def _give_back(self, jobs: Sequence[ClaimedJob], worker: str, reason: ReleaseReason, detail: str = "") -> None:
-        self._exchange.owe(Release(tuple(give_back(jobs)), worker, reason, detail))
 
     def _abandon(self) -> None:
         """Drop all that is held, as nobody's, and go on under a new name."""
@@ -364,15 +339,11 @@ class Slot:
         batch = with_inputs(self._waiting.pop(0), self._around.blobs)
         if batch.missing:
             unrun = BatchStamp(batch.held.nonce, batch.held.size, batch.held.reason)
-            self._fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)
+            self._verdicts.fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)
         if batch.items:
             failpoint("before_run")
             held = replace(batch.held, jobs=batch.jobs, profile_dir=self._around.profile_dir(batch.held))
             self._keeper.give(held, list(batch.items), time.monotonic())
-
-    def _fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
-        endings = tuple(failure(job, code, message) for job in jobs)
-        self._exchange.owe(Finish(endings, held.worker, stamp, accepted=accepted(held, jobs)))
 
     def _close(self) -> None:
         self._deafen()
