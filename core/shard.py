@@ -54,6 +54,11 @@ def decode_shard(data: bytes) -> Shard:
         raise InvalidInput(f"these {len(data)} bytes are no shard: {error}") from error
 
 
+def encode_outcome(outcome: ShardOutcome) -> bytes:
+    """Raises `OverflowError` for whole numbers over 64 bits, and what msgspec raises for values that are not plain."""
+    return _encoder.encode(outcome)
+
+
 def decode_outcome(data: bytes) -> ShardOutcome:
     """Raises `InvalidInput` for anything that a worker did not write."""
     try:

@@ -18,6 +18,8 @@ TEXT = "text/plain"
 BYTES = "application/octet-stream"
 ANYTHING = "*/*"
 _DOUBLE_BYTES = 8
+_BYTES_LIKE = (bytes, bytearray, memoryview)
+_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _ARRAYS = ("numpy", "torch", "jax", "jaxlib")
 
 
@@ -36,6 +38,14 @@ class Codec:
         if content_type == JSON:
             return self.reader.from_json(data)
         return self._decode_other(content_type, data)
+
+    def from_value(self, value: Any) -> Any:
+        """As `decode` of the JSON text for `value`. A model of bytes gets bytes as they are, and of a string its UTF-8."""
+        return _as_bytes(value) if self.raw else self.reader.from_value(value)
+
+    def from_values(self, values: list[Any]) -> list[Any]:
+        """Many at once, for the price of a few; raises `InvalidInput` if any of them is bad."""
+        return list(map(_as_bytes, values)) if self.raw else self.reader.from_values(values)
 
     def schema(self) -> dict[str, Any] | None:
         """JSON Schema of one input; None when anything goes."""
@@ -72,16 +82,52 @@ def encode(value: Any) -> tuple[str, bytes]:
     Arrays and scalars of numpy and torch are written as lists and numbers, pydantic models as objects. Raises
     `HandlerContractError` for what JSON cannot hold: NaN, Infinity, unknown classes.
     """
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, _BYTES_LIKE):
         return BYTES, bytes(value)
     try:
         data = _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+    except _UNWRITABLE as error:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
     # msgspec writes NaN and Infinity as null without a word; only then is the walk worth its time.
     if b"null" in data:
         _refuse_nan(msgspec.to_builtins(value, enc_hook=_plain))
     return JSON, data
+
+
+def plain(value: Any) -> Any:
+    """What reading the JSON of `encode` would give; bytes stay as they are. Raises as that does."""
+    if isinstance(value, _BYTES_LIKE):
+        return bytes(value)
+    return _builtins(value)
+
+
+def plain_all(values: list[Any]) -> list[Any]:
+    """`plain` of each, for the price of a few; raises `HandlerContractError` if any of them is bad."""
+    kinds = set(map(type, values))
+    if kinds == {bytes}:
+        return values
+    if any(issubclass(kind, _BYTES_LIKE) for kind in kinds):
+        return list(map(plain, values))
+    made: list[Any] = _builtins(values)
+    return made
+
+
+def _builtins(value: Any) -> Any:
+    try:
+        made = msgspec.to_builtins(value, enc_hook=_values, str_keys=True)
+        # Also finds what is no JSON although it is plain, and writes NaN as null, which is quicker found than NaN itself.
+        data = _encoder.encode(made)
+    except _UNWRITABLE as error:
+        raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
+    if b"null" in data:
+        _refuse_nan(made)
+    return made
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else _encoder.encode(value)
 
 
 def split_media_type(content_type: str) -> tuple[str, str]:
@@ -105,6 +151,14 @@ def _foreign(value: Any) -> Any:
     """As `_plain`, but arrays of numpy are written at their own precision: float32 in half the bytes and time."""
     if type(value).__module__ == "numpy" and _writable(value):
         return msgspec.Raw(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    return _plain(value)
+
+
+def _values(value: Any) -> Any:
+    """What reading the JSON of `_foreign` gives; NaN stays, to be refused."""
+    if type(value).__module__ == "numpy" and _writable(value):
+        data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        return value.tolist() if b"null" in data else orjson.loads(data)
     return _plain(value)
 
 

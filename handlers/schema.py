@@ -30,10 +30,15 @@ class ItemTypes:
 
 
 class Reader(Protocol):
-    """Turns one input into a value of the item type, or raises `InvalidInput` with the place of each fault."""
+    """Turns one input into a value of the item type, or raises `InvalidInput` with the place of each fault.
+
+    `from_value` takes what the JSON text would give; `from_values` many of those at once, and raises if one of them is bad.
+    """
 
     def from_json(self, data: bytes, /) -> Any: ...
     def from_text(self, text: str, /) -> Any: ...
+    def from_value(self, value: Any, /) -> Any: ...
+    def from_values(self, values: list[Any], /) -> list[Any]: ...
     def schema(self) -> dict[str, Any] | None: ...
 
 
@@ -86,6 +91,7 @@ class MsgspecReader:
 
     def __init__(self, item_type: Any) -> None:
         self._type = item_type
+        self._list: Any = list[item_type]
         self._schema = None if item_type is Any else msgspec.json.schema(item_type)
         self.from_json_fast = msgspec.json.Decoder(item_type).decode
 
@@ -103,6 +109,23 @@ class MsgspecReader:
         except msgspec.ValidationError as error:
             raise _msgspec_fault(error) from error
 
+    def from_value(self, value: Any) -> Any:
+        try:
+            # Keys of a mapping are text in JSON, whatever the type says.
+            return msgspec.convert(value, self._type, str_keys=True)
+        except (msgspec.ValidationError, RecursionError):
+            # Whatever is wrong is said as of any other input; and some types (`msgspec.Raw`) exist in text only.
+            return self.from_json(msgspec.json.encode(value))
+
+    def from_values(self, values: list[Any]) -> list[Any]:
+        if self._type is Any:
+            return values
+        try:
+            made: list[Any] = msgspec.convert(values, self._list, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise _msgspec_fault(error) from error
+        return made
+
     def schema(self) -> dict[str, Any] | None:
         return self._schema
 
@@ -114,12 +137,21 @@ class PydanticReader:
         from pydantic import TypeAdapter
 
         self._adapter: Any = TypeAdapter(item_type)
+        self._many: Any = TypeAdapter(list[item_type])
 
     def from_json(self, data: bytes) -> Any:
         return self._read(self._adapter.validate_json, data)
 
     def from_text(self, text: str) -> Any:
         return self._read(self._adapter.validate_python, text)
+
+    def from_value(self, value: Any) -> Any:
+        # Through JSON: pydantic is stricter with Python's values than with JSON's, and an input's way here must not matter.
+        return self._read(self._adapter.validate_json, msgspec.json.encode(value))
+
+    def from_values(self, values: list[Any]) -> list[Any]:
+        made: list[Any] = self._read(self._many.validate_json, msgspec.json.encode(values))
+        return made
 
     def schema(self) -> dict[str, Any] | None:
         schema: dict[str, Any] = self._adapter.json_schema()

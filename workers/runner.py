@@ -26,6 +26,7 @@ from penstock.handlers.handler import (
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 from penstock.job import Call
+from penstock.workers.bulk_rows import read_rows, write_rows
 
 Clock = Callable[[], float]
 
@@ -94,6 +95,14 @@ class BatchOutcome:
     padding: float | None = None
 
 
+class RowsOutcome(NamedTuple):
+    """Per row a plain value, bytes or a `Failure`; `largest_ok` as in `BatchOutcome`."""
+
+    outputs: list[Any]
+    postprocess_s: float
+    largest_ok: int | None
+
+
 def run_batch(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counter) -> BatchOutcome:
     """All three steps in a row."""
     return complete(loaded, infer(loaded, prepare(loaded, items, clock=clock), clock=clock), clock=clock)
@@ -103,9 +112,20 @@ def prepare(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counte
     """Read the inputs and preprocess them. An input that cannot be read fails alone."""
     started = clock()
     asked = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
-    flow = _sift(Flow(len(items), [], range(len(items)), {}, asked), [_read(loaded, item) for item in items])
+    values = [_read(loaded, item) for item in items]
+    return _preprocessed(loaded, Flow(len(items), [], range(len(items)), {}, asked), values, started=started, clock=clock)
+
+
+def prepare_rows(loaded: Loaded, media: str, rows: Sequence[Any], *, clock: Clock = perf_counter) -> Flow:
+    """The same for rows of a shard (`penstock.shard`)."""
+    started = clock()
+    values = read_rows(loaded.codec, media, list(rows), refused)
+    return _preprocessed(loaded, Flow(len(rows), [], range(len(rows)), {}), values, started=started, clock=clock)
+
+
+def _preprocessed(loaded: Loaded, flow: Flow, values: list[Any], *, started: float, clock: Clock) -> Flow:
     read = clock()
-    flow = _advance(flow, loaded.preprocess, "preprocess")
+    flow = _advance(_sift(flow, values), loaded.preprocess, "preprocess")
     return replace(flow, decode_s=read - started, preprocess_s=clock() - read)
 
 
@@ -135,6 +155,17 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     )
 
 
+def complete_rows(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> RowsOutcome:
+    """Postprocess, make plain values or bytes of the outputs, and put every row back in its place."""
+    started = clock()
+    done = _advance(flow, loaded.postprocess, "postprocess")
+    outputs = write_rows(done.values, _unwritten)
+    if done.failed:
+        by_place = {**done.failed, **dict(zip(done.live, outputs, strict=True))}
+        outputs = [by_place[place] for place in range(done.size)]
+    return RowsOutcome(outputs, clock() - started, done.largest_ok)
+
+
 def _explained(loaded: Loaded, flow: Flow) -> Flow:
     """The flow without the items to be explained, which are done: an explanation passes no later stage."""
     pairs = list(zip(flow.live, flow.values, strict=True))
@@ -159,19 +190,27 @@ def _unexplainable(values: list[Any]) -> list[Failure]:
 def _read(loaded: Loaded, item: Item) -> Any:
     try:
         return loaded.codec.decode(item.content_type, item.data)
-    except (InvalidInput, UnsupportedMedia) as error:
+    except Exception as error:  # noqa: BLE001 - see `refused`
+        return refused(error)
+
+
+def refused(error: Exception) -> Failure:
+    """What becomes of an input that cannot be read. A user's type may run code of its own while it is built (validators)."""
+    if isinstance(error, (InvalidInput, UnsupportedMedia)):
         return failure_of(error)
-    except Exception as error:  # noqa: BLE001
-        # A user's type may run code of its own while it is built (`__post_init__`, validators).
-        return Failure(f"the input was refused: {type(error).__name__}: {error}"[:1_000], InvalidInput.kind)
+    return Failure(f"the input was refused: {type(error).__name__}: {error}"[:1_000], InvalidInput.kind)
 
 
 def _written(value: Any) -> Outcome:
     try:
         return Output(*encode(value))
     except Exception as error:  # noqa: BLE001 - arrays and user models are written by their own code
-        _pass_on(error)
-        return failure_of(error)
+        return _unwritten(error)
+
+
+def _unwritten(error: Exception) -> Failure:
+    _pass_on(error)
+    return failure_of(error)
 
 
 def _placed(flow: Flow, outcomes: list[Outcome]) -> list[Outcome]:
