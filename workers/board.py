@@ -7,6 +7,8 @@ import os
 import struct
 from enum import IntEnum
 
+from penstock.workers.shard_board import ShardBoard
+
 # A child holds at most two batches; four places keep the neighbours of a finished one readable.
 _PLACES = 4
 _ENTRY = struct.Struct("<QdB7x")
@@ -41,6 +43,7 @@ class Board:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._page = mmap.mmap(fd, BOARD_BYTES)
+        self.shards = ShardBoard(self._page)
 
     @classmethod
     def create(cls) -> Board:

@@ -53,6 +53,13 @@ class Run(Struct, tag="run", array_like=True):
     profile_dir: str = ""
 
 
+class RunShard(Struct, tag="shard", array_like=True):
+    """Run the rows of this item as it suits, behind the shards before it; `shard` counts from 1 per child."""
+
+    shard: int
+    item: Item
+
+
 class Stop(Struct, tag="stop", array_like=True):
     """No more batches: finish what is here and exit."""
 
@@ -103,6 +110,7 @@ class Done(Struct, tag="done", array_like=True):
 
     `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None. `padding`: the share
     of the batch that was padding, where the handler tells. `device_wait_s`: ready, while the batch before it was at the device.
+    `rows`: of a shard, `bad_rows` without an output among them.
     """
 
     batch: int
@@ -116,6 +124,16 @@ class Done(Struct, tag="done", array_like=True):
     decode_s: float = 0.0
     padding: float | None = None
     device_wait_s: float = 0.0
+    rows: int = 0
+    bad_rows: int = 0
+
+
+class ShardDone(Struct, tag="shard_done", array_like=True):
+    """`done` has one outcome, none if the shard was recalled; its seconds are sums over `calls` micro-batches."""
+
+    shard: int
+    done: Done
+    calls: int = 0
 
 
 class DeviceLost(Struct, tag="device", array_like=True):
@@ -125,8 +143,8 @@ class DeviceLost(Struct, tag="device", array_like=True):
     broken: bool = False
 
 
-ToChild = Load | Run | Stop
-FromChild = Ready | LoadFailed | Done | DeviceLost
+ToChild = Load | Run | RunShard | Stop
+FromChild = Ready | LoadFailed | Done | ShardDone | DeviceLost
 
 _encoder = msgpack.Encoder()
 _to_child = msgpack.Decoder(ToChild)
