@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.broker.records import Claim, ClaimedJob, ClaimRequest
+from penstock.job import Call
 from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.latency import Latency
 
@@ -32,6 +33,7 @@ _LONG_RUN = 8.0
 _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
 SOLO = "solo"
+BULK = "bulk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,24 @@ class Held:
     def solo(self) -> bool:
         return self.reason == SOLO
 
+    @property
+    def shard(self) -> bool:
+        """Whether it is the rows of a run, which come alone."""
+        return self.jobs[0].call is Call.SHARD
+
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """What the child has: how many batches, and size and start of the one at the device. `alone`: no other may join it."""
+    """What the child has: how many batches, and size and start of the one at the device. `alone`: no other may join it.
+
+    `shards` are counted apart: they wait for nothing and hold up no batch.
+    """
 
     batches: int = 0
     size: int = 0
     since: float = 0.0
     alone: bool = False
+    shards: int = 0
 
 
 IDLE = Busy()

@@ -101,7 +101,8 @@ class Beat:
         name, sent_at = slot.lease.name, time.monotonic()
         # Twice: a batch may wait in the child for as long as the one before it runs.
         max_run_s = 2 * slot.spec.limits.max_run_s + _OVERRUN_GRACE_S
-        if self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s).lost:
+        moved = slot.progress.moved()
+        if self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=moved).lost:
             slot.fence(name)
         else:
             slot.lease.confirmed(sent_at)

@@ -8,13 +8,14 @@ import msgspec
 import structlog
 
 from penstock.errors import InternalError
+from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.batcher import Busy, Held
 from penstock.workers.child_events import Cause, Event, Gone, Lost, Ran, Unloadable, Up
 from penstock.workers.custody import Custody
 from penstock.workers.devices.health import DeviceHealth
 from penstock.workers.devices.pins import Pin
-from penstock.workers.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready
+from penstock.workers.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready, ShardDone
 from penstock.workers.process import ChildProcess, Restarts
 
 log = structlog.get_logger(__name__)
@@ -35,7 +36,7 @@ _WORN_SHARE = 0.8
 
 
 class Keeper:
-    """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why."""
+    """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why. `wearing`: to be replaced soon."""
 
     def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, *, max_batch_size: int) -> None:
         self._spec = spec
@@ -48,7 +49,7 @@ class Keeper:
         self._hung = False
         # Why this child is ended by us; its exit alone would look like a kill for want of memory.
         self._why = ""
-        self._recycled = False
+        self.wearing = self._recycled = False
         self._recycled_at = self._measure_at = float("-inf")
         self._runs = 0
         self._fault: DeviceLost | None = None
@@ -79,7 +80,10 @@ class Keeper:
 
         Nothing more is given to it then, and it goes when it is empty.
         """
-        if not self._recycled and self.state == "ready" and (self._runs_spent() or self._bloated(child, now)):
+        if not self.wearing and self.state == "ready":
+            self.wearing = self._runs_spent() or self._bloated(child, now)
+        # A shard may run for minutes. It ends first, and online batches go on meanwhile.
+        if self.wearing and not self._recycled and not self._custody.busy(child).shards:
             self._recycled, self._recycled_at = True, now
             log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._runs)
         return self._recycled
@@ -113,11 +117,12 @@ class Keeper:
         if self.state != "ready":
             assert self._child is not None
             return self._child.started_at + self._spec.limits.load_timeout_s
-        return self._custody.limit_at(self._spec.limits.max_run_s)
+        assert self._child is not None
+        return self._custody.limit_at(self._child, self._spec.limits.max_run_s)
 
     def _start(self, now: float) -> None:
         self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
-        self._hung = self._recycled = False
+        self._hung = self.wearing = self._recycled = False
         self._runs, self._fault, self._why = 0, None, ""
         if self.state != "failed":
             # A model that could not be loaded stays failed for readers until it is: a retry is no news.
@@ -137,6 +142,10 @@ class Keeper:
     def taking(self) -> bool:
         """Whether a batch may be given to it."""
         return self.state == "ready" and not self._recycled
+
+    @property
+    def taking_shards(self) -> bool:
+        return self.taking and not self.wearing
 
     @property
     def pid(self) -> int:
@@ -181,6 +190,8 @@ class Keeper:
         match frame:
             case Done():
                 return self._done(frame, now)
+            case ShardDone(number, done, calls):
+                return self._shard_done(number, done, calls)
             case Ready():
                 return self._up(frame)
             case LoadFailed(message):
@@ -194,7 +205,13 @@ class Keeper:
 
     def _done(self, done: Done, now: float) -> Event | None:
         self._runs += 1
-        event = self._custody.done(done, now)
+        return self._came_back(self._custody.done(done, now))
+
+    def _shard_done(self, number: int, done: Done, calls: int) -> Event | None:
+        self._runs += calls
+        return self._came_back(self._custody.shard_done(number, done))
+
+    def _came_back(self, event: Ran | Lost | None) -> Event | None:
         if isinstance(event, Ran):
             self.restarts.succeeded()
         return event
@@ -243,6 +260,18 @@ class Keeper:
     def recall(self) -> list[Held]:
         """Take back the batches that have not begun to run; the child will skip them."""
         return self._custody.recall(self._child)
+
+    def recall_shards(self) -> list[Held]:
+        """Take back all shards, also those that have begun."""
+        return self._custody.recall_shards(self._child)
+
+    def recall_waiting_shards(self) -> list[Held]:
+        """Take back the shards that have not begun."""
+        return self._custody.recall_waiting_shards(self._child)
+
+    def rows_done(self) -> dict[JobId, int]:
+        """How far each shard is."""
+        return self._custody.rows_done(self._child)
 
     def disown(self) -> list[Held]:
         """Give up every batch; what the child still says of them is ignored."""

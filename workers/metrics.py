@@ -51,6 +51,8 @@ class _OfModel:
     claims: Counter
     items: Counter
     busy: Counter
+    rows: Counter
+    bad_rows: Counter
     consumed: Gauge
 
 
@@ -114,6 +116,13 @@ class Metrics(Observer):
         if not self.serving:
             return
         ours = self._of(spec)
+        if held.shard:
+            # Sums over many micro-batches would say nothing beside the figures of single batches.
+            ours.busy.inc(done.inference_s)
+            ours.rows.inc(done.rows - done.bad_rows)
+            ours.bad_rows.inc(done.bad_rows)
+            self._flush.labels(self._shared(spec), held.reason).inc()
+            return
         ours.batch_wait.observe(max(0.0, done.began_at - held.claimed_at))
         ours.size.observe(held.size)
         ours.decode.observe(done.decode_s)
@@ -179,6 +188,9 @@ class _Batches:
         self._claims = Counter("penstock_claims", "Claims that took jobs.", ["model"], registry=registry)
         self._items = Counter("penstock_claimed_items", "Jobs claimed.", ["model"], registry=registry)
         self._busy = Counter("penstock_slot_busy_seconds", "Seconds of inference.", ["model"], registry=registry)
+        self._rows = Counter(
+            "penstock_bulk_rows", "Rows of shards by what came of them.", ["model", "outcome"], registry=registry
+        )
         self._consumed = Gauge(
             "penstock_worker_last_consumed_timestamp_seconds", "The latest claim.", ["model", "worker"], registry=registry
         )
@@ -202,5 +214,7 @@ class _Batches:
             claims=self._claims.labels(model),
             items=self._items.labels(model),
             busy=self._busy.labels(model),
+            rows=self._rows.labels(model, "succeeded"),
+            bad_rows=self._rows.labels(model, "failed"),
             consumed=self._consumed.labels(model, worker),
         )

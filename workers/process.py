@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from penstock.model_spec import ModelSpec
 from penstock.workers.board import Board, Stage
 from penstock.workers.devices.pins import Pin
-from penstock.workers.frames import FromChild, Item, Load, Run, Stop, Wire
+from penstock.workers.frames import FromChild, Item, Load, Run, RunShard, Stop, Wire
+from penstock.workers.shard_board import ShardBoard
 
 # What model code may see of the environment. Anything of ours stays out: a store's URL may hold a password.
 _ALLOWED = frozenset(
@@ -69,6 +70,7 @@ class ChildProcess:
         self.started_at = time.monotonic()
         self.ready = False
         self._numbers = 0
+        self._shards = 0
         self._half_line = b""
         self.wire.send(_load_order(spec, pin, max_batch_size))
 
@@ -95,6 +97,12 @@ class ChildProcess:
         self.wire.send(Run(self._numbers, list(items), profile_dir))
         return self._numbers
 
+    def give_shard(self, item: Item) -> int:
+        """Send a shard; its number, counted apart from the batches'."""
+        self._shards += 1
+        self.wire.send(RunShard(self._shards, item))
+        return self._shards
+
     def receive(self) -> list[FromChild]:
         return self.wire.receive()
 
@@ -103,6 +111,11 @@ class ChildProcess:
 
     def recall(self, number: int) -> bool:
         return self._board.recall(number)
+
+    @property
+    def shards(self) -> ShardBoard:
+        """How far its shards are."""
+        return self._board.shards
 
     def read_log(self) -> list[str] | None:
         """The whole lines that the handler wrote since the last call; None at the end of the stream."""

@@ -19,7 +19,7 @@ import structlog
 from penstock.broker.records import BatchStamp, Settled
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.batch_profile import FACTS, Facts
-from penstock.workers.batcher import Held
+from penstock.workers.batcher import BULK, Held
 from penstock.workers.child_events import Cause
 from penstock.workers.exchange import Finish, Release, TryAgain
 from penstock.workers.surroundings import Observer
@@ -125,11 +125,12 @@ class Profiler(Observer):
     # What it took.
 
     def claimed(self, spec: ModelSpec, held: Held) -> None:
-        if self._active:
+        if self._active and not held.shard:
             self._sums.claimed(held)
 
     def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
-        if self._active:
+        # A shard is many batches, and its stages run beside each other.
+        if self._active and finish.stamp.reason != BULK:
             self._sums.settled(finish.stamp, store_s)
         if self._recording is not None and finish.stamp.id == self._recording.nonce:
             self._report(self._recording)

@@ -93,7 +93,8 @@ def retry_delay_s(attempts: int, jitter: float) -> float:
 
 
 def stamp_of(held: Held, done: Done) -> BatchStamp:
-    in_child_s = done.decode_s + done.preprocess_s + done.device_wait_s
+    # The stages of a shard are sums over its micro-batches, and run beside each other.
+    in_child_s = 0.0 if held.shard else done.decode_s + done.preprocess_s + done.device_wait_s
     return BatchStamp(
         id=held.nonce,
         size=held.size,

@@ -28,6 +28,7 @@ from penstock.workers.inputs import INPUT_MISSING, with_inputs
 from penstock.workers.keeper import Keeper
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
+from penstock.workers.shard_lane import Progress, ShardLane, shard_request
 from penstock.workers.surroundings import Observer, Surroundings
 from penstock.workers.verdicts import SLOT_FAULT, Verdicts
 
@@ -62,6 +63,8 @@ class Slot:
             on_settled=self._on_settled,
             on_given_back=lambda debt, answers: self._tell(lambda observer: observer.given_back(spec, debt, answers)),
         )
+        self._shards = ShardLane()
+        self.progress = Progress()
         self._verdicts = Verdicts(spec, self._exchange, self._tell)
         self._ear_fd: int | None = None
         self._waiting: list[Held] = []
@@ -128,6 +131,7 @@ class Slot:
             self._tend()
             self._trade()
             self._hand_over()
+            self._trade_shard()
 
     def _listen(self) -> None:
         now = self.turned_at = time.monotonic()
@@ -147,6 +151,7 @@ class Slot:
             times.append(self._absence.try_at)
         if self._may_claim:
             times.append(max(self._absence.try_at, self._batcher.ask_at(now, self._keeper.busy())))
+            times.append(max(self._absence.try_at, self._shard_at()))
         if self._drain_by is not None:
             times.append(self._drain_by)
         return max(0.0, min(times) - now)
@@ -219,6 +224,9 @@ class Slot:
         else:
             self._keeper.tend(now)
         self._check_lease(now)
+        if self._keeper.wearing:
+            self._return(self._keeper.recall_waiting_shards(), ReleaseReason.UNSTARTED)
+        self.progress.saw(self._keeper.rows_done())
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; what runs may be settled if the store still agrees."""
@@ -235,15 +243,17 @@ class Slot:
             self._return_unstarted(ReleaseReason.DRAIN)
         assert self._drain_by is not None
         if now >= self._drain_by:
-            for held in self._keeper.disown():
-                self._verdicts.give_back(held.jobs, held.worker, ReleaseReason.DRAIN)
+            self._return(self._keeper.disown(), ReleaseReason.DRAIN)
         if not self.holding:
             self._over = not self._exchange.owes or now > self._drain_by + _SETTLE_LATE_S
 
     def _return_unstarted(self, reason: ReleaseReason) -> None:
-        for held in [*self._keeper.recall(), *self._waiting]:
-            self._verdicts.give_back(held.jobs, held.worker, reason)
+        self._return([*self._keeper.recall(), *self._waiting], reason)
         self._waiting.clear()
+
+    def _return(self, given_up: Sequence[Held], reason: ReleaseReason) -> None:
+        for held in given_up:
+            self._verdicts.give_back(held.jobs, held.worker, reason)
 
     def _abandon(self) -> None:
         """Drop all that is held, as nobody's, and go on under a new name."""
@@ -310,10 +320,14 @@ class Slot:
     def _accept(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
         self._batcher.answered(claim, asked_at=asked_at, now=now)
-        if claim.changes:
-            self._tell(lambda observer: observer.changed(claim.changes))
+        self._shards.told(claim)
         if claim.foreign:
             self._exchange.adopt(claim, self.spec, self._around.default_version())
+        self._take(claim, request, asked_at=asked_at, now=now)
+
+    def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
+        if claim.changes:
+            self._tell(lambda observer: observer.changed(claim.changes))
         if claim.jobs:
             failpoint("after_claim")
             self.lease.confirmed(asked_at)
@@ -329,12 +343,38 @@ class Slot:
             self._waiting.append(held)
             self._tell(lambda observer: observer.claimed(self.spec, held))
 
+    def _shard_at(self) -> float:
+        """When to ask for a shard."""
+        busy = self._keeper.busy()
+        idle = self._keeper.taking_shards and not busy.alone
+        return self._shards.ask_at(held=busy.shards, peers=self._batcher.peers) if idle else float("inf")
+
+    def _trade_shard(self) -> None:
+        """Only when nothing of the ordinary lane is to be done."""
+        now = time.monotonic()
+        if not self._may_claim or self._exchange.owes or now < max(self._absence.try_at, self._shard_at()):
+            return
+        request = shard_request(self.spec, self.lease.name, nonce=secrets.token_hex(8), lease_s=self._around.lease_s)
+        try:
+            claim = self._exchange.trade(request)
+        except StoreUnavailable as error:
+            self._unsure = True
+            self._back_off(error)
+            return
+        assert claim is not None
+        self._shards.answered(claim, time.monotonic())
+        self._take(claim, request, asked_at=now, now=time.monotonic())
+        self._hand_over()
+
     def _hand_over(self) -> None:
         if not self._waiting or not self._keeper.taking:
             return
         busy = self._keeper.busy()
         # A suspect runs alone: a crash must be its own, and must not take neighbours along.
-        if busy.alone or (self._waiting[0].solo and busy.batches):
+        if self._waiting[0].solo and busy.shards:
+            # A shard may take minutes: it runs again later.
+            self._return(self._keeper.recall_shards(), ReleaseReason.UNSTARTED)
+        if busy.alone or (self._waiting[0].solo and (busy.batches or busy.shards)):
             return
         batch = with_inputs(self._waiting.pop(0), self._around.blobs)
         if batch.missing:
@@ -342,7 +382,8 @@ class Slot:
             self._verdicts.fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)
         if batch.items:
             failpoint("before_run")
-            held = replace(batch.held, jobs=batch.jobs, profile_dir=self._around.profile_dir(batch.held))
+            profile_dir = "" if batch.held.shard else self._around.profile_dir(batch.held)
+            held = replace(batch.held, jobs=batch.jobs, profile_dir=profile_dir)
             self._keeper.give(held, list(batch.items), time.monotonic())
 
     def _close(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Repair, Settled, SweepReport
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.job import JobState, Payload, Priority
+from penstock.job import Call, JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.batcher import Held
@@ -69,6 +69,10 @@ def held(*jobs: ClaimedJob) -> Held:
     return Held(jobs, "full", "w", "nonce", claimed_at=time.monotonic(), leased_at=1_000.0)
 
 
+def shard() -> Held:
+    return replace(held(replace(job(4, came_at=999.0), call=Call.SHARD)), reason="bulk")
+
+
 def sample(metrics: Metrics, name: str, priority: str = "interactive", **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, {"model": "m", "priority": priority, **labels})
 
@@ -109,6 +113,7 @@ def worked(metrics: Metrics, models: list[str]) -> None:
         metrics.claimed(spec, batch)
         for reason in ("idle", "full", "wait", "deadline", "solo"):
             metrics.ran(spec, replace(batch, reason=reason), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+        metrics.ran(spec, shard(), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
         metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs)), [Settled.OK] * 2, 0.1)
         metrics.loaded(spec, 1.0)
         for cause in Cause:
@@ -148,9 +153,19 @@ def test_a_worker_of_many_models_tells_waits_of_each_and_stages_of_all() -> None
     assert metrics.registry.get_sample_value("penstock_handler_seconds_sum", stage) == pytest.approx(2.0)
 
 
+def test_a_shard_counts_its_rows_and_its_time_at_the_device_and_is_no_batch(metrics: Metrics) -> None:
+    metrics.ran(SPEC, shard(), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
+    value = metrics.registry.get_sample_value
+    assert value("penstock_bulk_rows_total", {"model": "m", "outcome": "succeeded"}) == 98.0
+    assert value("penstock_bulk_rows_total", {"model": "m", "outcome": "failed"}) == 2.0
+    assert value("penstock_slot_busy_seconds_total", {"model": "m"}) == pytest.approx(0.2)
+    assert value("penstock_batch_flush_total", {"model": "m", "reason": "bulk"}) == 1.0
+    assert not value("penstock_batch_size_count", {"model": "m"})
+
+
 def test_the_busy_seconds_are_those_of_inference(metrics: Metrics) -> None:
     worked(metrics, ["m"])
-    assert metrics.registry.get_sample_value("penstock_slot_busy_seconds_total", {"model": "m"}) == pytest.approx(1.0)
+    assert metrics.registry.get_sample_value("penstock_slot_busy_seconds_total", {"model": "m"}) == pytest.approx(1.2)
     assert metrics.registry.get_sample_value("penstock_claimed_items_total", {"model": "m"}) == 2.0
     assert metrics.registry.get_sample_value("penstock_io_seconds_sum", {"model": "m", "stage": "decode"}) == pytest.approx(0.5)
 

@@ -1,0 +1,234 @@
+"""Shards in a real child, beside online batches and without them; no store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from selectors import DefaultSelector
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.broker.records import ClaimedJob
+from penstock.job import Call, Payload, Priority
+from penstock.job_id import new_job_id
+from penstock.model_spec import BatchPolicy, Limits, ModelSpec
+from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
+from penstock.workers.batcher import Held
+from penstock.workers.child_events import Cause, Event, Lost, Ran
+from penstock.workers.devices.pins import Pin
+from penstock.workers.frames import Failed, Item, Output
+from penstock.workers.keeper import Keeper
+from penstock.workers.shard_board import Lane
+from tests.integration.worker_process import FAULTY
+
+WITHIN_S = 20.0
+
+
+class Bench:
+    """A keeper with its child, turned by the test."""
+
+    def __init__(self, handler: str = "Faulty", *, batch: int = 4, **limits: Any) -> None:
+        spec = ModelSpec("m", f"{FAULTY}:{handler}", policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
+        self.selector = DefaultSelector()
+        self.keeper = Keeper(spec, Pin((), 1), self.selector, max_batch_size=batch)
+        self.events: list[Event] = []
+        self.await_true(lambda: self.keeper.taking)
+
+    def await_true(self, condition: Callable[[], Any]) -> None:
+        until = time.monotonic() + WITHIN_S
+        while not condition():
+            assert time.monotonic() < until, self.events
+            self.keeper.tend(time.monotonic())
+            for key, mask in self.selector.select(0.02):
+                self.events += self.keeper.handle(key.data, mask, time.monotonic())
+
+    def shard(self, *rows: Any, data: bytes | None = None) -> Held:
+        body = encode_shard(Shard("application/json", list(rows))) if data is None else data
+        return self._give(Item(SHARD_MEDIA, body), Call.SHARD)
+
+    def online(self, order: Any) -> Held:
+        return self._give(Item("application/json", msgspec.json.encode(order)), Call.PREDICT)
+
+    def _give(self, item: Item, call: Call) -> Held:
+        id = new_job_id("m")
+        job = ClaimedJob(id, "t", Payload(item.content_type), Priority.BULK, 0.0, 1e12, 1, 0, call)
+        held = Held((job,), "bulk", "w", id.serial, claimed_at=time.monotonic())
+        self.keeper.give(held, [item], time.monotonic())
+        return held
+
+    def lane(self, lane: Lane) -> int:
+        """The shard that is there."""
+        assert self.keeper._child is not None
+        return self.keeper._child.shards.lane(lane)[0]
+
+    def end_of(self, held: Held) -> Ran | Lost:
+        def found() -> list[Ran | Lost]:
+            ends = [event for event in self.events if isinstance(event, Ran | Lost)]
+            return [event for event in ends if event.held.nonce == held.nonce]
+
+        self.await_true(found)
+        return found()[0]
+
+    def outcome_of(self, held: Held) -> ShardOutcome:
+        end = self.end_of(held)
+        assert isinstance(end, Ran)
+        [output] = end.done.outcomes
+        assert isinstance(output, Output)
+        return decode_outcome(output.data)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.keeper.close()
+
+
+def echoes(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"do": "echo", "tag": tag, **more} for tag in range(count)]
+
+
+def sleepers(count: int, seconds: float = 0.05) -> list[dict[str, Any]]:
+    return [{"do": "sleep", "tag": tag, "seconds": seconds} for tag in range(count)]
+
+
+def test_a_shards_outputs_come_back_in_its_order(bench: Bench) -> None:
+    held = bench.shard(*echoes(1_001))
+    assert bench.outcome_of(held).outputs == list(range(1_001))
+    end = bench.end_of(held)
+    assert isinstance(end, Ran)
+    assert (end.done.rows, end.done.bad_rows) == (1_001, 0)
+    assert end.done.inference_s > 0
+
+
+def test_bad_rows_fail_alone_with_what_an_online_job_would_be_told(bench: Bench) -> None:
+    bad = [{"do": "raise", "tag": "x"}, {"do": "fail", "tag": "y"}, {"do": 7}, "no object", {"tag": float("nan")}]
+    found = bench.outcome_of(bench.shard(*echoes(20), *bad, *echoes(20)))
+    assert found.outputs == [*range(20), *[None] * 5, *range(20)]
+    codes = {failure.place: failure.code for failure in found.failures}
+    assert codes == {20: "handler_error", 21: "refused", 22: "invalid_input", 23: "invalid_input", 24: "handler_contract"}
+
+
+def test_a_shard_without_rows_and_one_that_is_none_come_back_at_once(bench: Bench) -> None:
+    assert bench.outcome_of(bench.shard()).outputs == []
+    end = bench.end_of(bench.shard(data=b"\xc1"))
+    assert isinstance(end, Ran)
+    [failed] = end.done.outcomes
+    assert isinstance(failed, Failed)
+    assert failed.code == "invalid_input"
+
+
+def test_an_online_batch_waits_for_one_micro_batch_and_not_for_the_shard(bench: Bench) -> None:
+    held = bench.shard(*sleepers(80, 0.02))
+    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    began_at = time.monotonic()
+    bench.end_of(bench.online({"do": "echo"}))
+    # The shard as a whole takes 1.6 seconds, a micro-batch a twentieth of that.
+    assert time.monotonic() - began_at < 0.8
+    assert bench.keeper.busy().shards == 1
+    assert bench.outcome_of(held).outputs == list(range(80))
+
+
+def test_a_shard_gets_on_beside_a_flood_of_online_batches(bench: Bench) -> None:
+    held = bench.shard(*sleepers(8, 0.001))
+    first = bench.online({"do": "sleep", "seconds": 0.02})
+    bench.online({"do": "sleep", "seconds": 0.02})
+    seen = {first.nonce}
+    while not any(isinstance(event, Ran) and event.held.nonce == held.nonce for event in bench.events):
+        bench.await_true(lambda: bench.keeper.busy().batches < 2)
+        seen.add(bench.online({"do": "sleep", "seconds": 0.02}).nonce)
+        assert len(seen) < 100
+    assert bench.outcome_of(held).outputs == list(range(8))
+
+
+def test_a_crash_is_blamed_on_the_shard_that_was_touched_and_not_on_the_one_behind_it(bench: Bench) -> None:
+    first, second = bench.shard(*echoes(3), {"do": "segfault"}), bench.shard(*echoes(3))
+    ends = [bench.end_of(held) for held in (first, second)]
+    assert [end.cause for end in ends if isinstance(end, Lost)] == [Cause.CRASHED, Cause.UNSTARTED]
+
+
+def test_a_child_that_is_killed_amid_a_shard_costs_the_shard_and_a_new_child_runs_it(bench: Bench) -> None:
+    held = bench.shard(*sleepers(40))
+    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    os.kill(bench.keeper.pid, signal.SIGKILL)
+    end = bench.end_of(held)
+    assert isinstance(end, Lost)
+    assert end.cause is Cause.CRASHED
+    bench.await_true(lambda: bench.keeper.taking)
+    assert bench.outcome_of(bench.shard(*echoes(5))).outputs == list(range(5))
+
+
+def test_the_limit_of_time_is_for_a_micro_batch_and_not_for_the_shard() -> None:
+    bench = Bench(max_run_s=0.6)
+    held = bench.shard(*sleepers(24))
+    began_at = time.monotonic()
+    assert bench.outcome_of(held).outputs == list(range(24))
+    assert time.monotonic() - began_at > 0.6
+    hung, behind = bench.shard(*echoes(3), {"do": "hang"}), bench.shard(*echoes(3))
+    bench.await_true(lambda: bench.lane(Lane.RUNNING))
+    waiting = bench.online({"do": "echo"})
+    ends = [bench.end_of(held) for held in (hung, behind, waiting)]
+    assert [end.cause for end in ends if isinstance(end, Lost)] == [Cause.TIMED_OUT, Cause.UNSTARTED, Cause.UNSTARTED]
+    bench.keeper.close()
+
+
+def test_an_online_batch_that_hangs_beside_a_shard_is_the_one_that_is_blamed() -> None:
+    bench = Bench(max_run_s=0.6)
+    shard = bench.shard(*sleepers(400, 0.01))
+    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    hung = bench.end_of(bench.online({"do": "hang"}))
+    lost = bench.end_of(shard)
+    assert isinstance(hung, Lost)
+    assert isinstance(lost, Lost)
+    assert (hung.cause, lost.cause) == (Cause.TIMED_OUT, Cause.UNSTARTED)
+    bench.keeper.close()
+
+
+def test_rows_that_exhaust_memory_together_run_in_smaller_calls() -> None:
+    bench = Bench("SmallMemory", batch=8)
+    found = bench.outcome_of(bench.shard(*echoes(30), {"do": "exhaust"}))
+    assert found.outputs == [*range(30), None]
+    assert [failure.code for failure in found.failures] == ["oom"]
+    bench.keeper.close()
+
+
+def test_a_shard_that_has_not_begun_is_taken_back_and_the_running_one_goes_on(bench: Bench) -> None:
+    first, second = bench.shard(*sleepers(20)), bench.shard(*echoes(3))
+    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    assert [held.nonce for held in bench.keeper.recall()] == [second.nonce]
+    assert bench.outcome_of(first).outputs == list(range(20))
+    bench.await_true(lambda: not bench.keeper.busy().shards)
+
+
+def test_a_shard_that_is_given_up_amid_its_rows_is_left_by_the_child(bench: Bench) -> None:
+    held = bench.shard(*sleepers(2_000))
+    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    assert [given_up.nonce for given_up in bench.keeper.disown()] == [held.nonce]
+    bench.await_true(lambda: not bench.keeper.busy().shards)
+    assert bench.outcome_of(bench.shard(*echoes(5))).outputs == list(range(5))
+
+
+def test_a_device_that_fails_every_call_ends_the_child_and_costs_the_shard(tmp_path: Path) -> None:
+    bench = Bench("Accelerated")
+    end = bench.end_of(bench.shard(*echoes(3), {"do": "device", "tag": "CUDA error: device-side assert triggered"}))
+    assert isinstance(end, Lost)
+    assert end.cause is Cause.CRASHED
+    bench.keeper.close()
+
+
+def test_a_child_that_is_worn_ends_its_shard_and_is_then_replaced() -> None:
+    bench = Bench(batch=1, recycle_after_batches=3)
+    first = bench.keeper.pid
+    held = bench.shard(*sleepers(20, 0.02))
+    for _ in range(3):
+        bench.end_of(bench.online({"do": "echo"}))
+    bench.await_true(lambda: not bench.keeper.taking_shards)
+    assert bench.keeper.taking
+    assert bench.outcome_of(held).outputs == list(range(20))
+    bench.await_true(lambda: bench.keeper.taking and bench.keeper.pid != first)
+    bench.keeper.close()
