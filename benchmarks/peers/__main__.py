@@ -1,0 +1,100 @@
+"""Other model servers beside penstock: `python -m penstock.benchmarks.peers setup all`, `... run --rounds 2`, `... table --docs`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from penstock.benchmarks.peers.catalogue import peers_named
+from penstock.benchmarks.peers.comparison import Comparison
+from penstock.benchmarks.peers.environments import set_up, write_model
+from penstock.benchmarks.peers.table import RESULTS, behind, load_result, page_text, put_into, short_text, show
+from penstock.benchmarks.peers.turn import Lengths
+from penstock.benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, workloads_named
+from penstock.errors import PenstockError
+
+_FOLDER = Path("build/peers")
+_PAGE = Path("docs/peers.md")
+_README = Path("README.md")
+# Where penstock is to be ahead; the no-op stands beside theirs.
+_JUDGED = (ACCELERATOR, EMBEDDINGS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0; 1 when penstock is behind a peer where it is to be ahead, or a peer could not be set up; 2 when nothing could be done."""
+    options = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    try:
+        return int(options.command(options, console))
+    except PenstockError as error:
+        console.print(str(error), markup=False)
+        return 2
+
+
+def _setup(options: argparse.Namespace, console: Console) -> int:
+    write_model(options.folder)
+    ready = [set_up(options.folder, peer, console.print) for peer in peers_named(options.peers)]
+    return 0 if all(ready) else 1
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False)
+
+    workloads = workloads_named(options.workloads)
+    if any(workload.name == EMBEDDINGS for workload in workloads):
+        write_model(options.folder)
+    lengths = Lengths(0.5, options.seconds, min(1.5, options.seconds), min(3.0, options.seconds))
+    comparison = Comparison(options.folder, peers_named(options.peers), workloads, lengths, say)
+    comparison.run(options.rounds)
+    result = comparison.result(options.rounds)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    show(result, console)
+    console.print(f"written: {options.out}")
+    late = behind(result, _JUDGED)
+    if late:
+        console.print(f"penstock is behind: {'; '.join(late)}")
+    return 1 if late else 0
+
+
+def _table(options: argparse.Namespace, console: Console) -> int:
+    result = load_result(options.out)
+    if not result:
+        raise PenstockError(f"there is no {options.out}: run the comparison first")
+    show(result, console)
+    if options.docs:
+        put_into(_PAGE, page_text(result))
+        put_into(_README, short_text(result))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m penstock.benchmarks.peers", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    setup = commands.add_parser("setup", help="make the environments; what is there already stays")
+    setup.add_argument("peers", nargs="?", default="all", help="names, separated by commas, or all")
+    setup.set_defaults(command=_setup)
+    run = commands.add_parser("run", help="measure; some 10 minutes for all with two rounds")
+    run.add_argument("--peers", default="all")
+    run.add_argument("--workloads", default="all")
+    run.add_argument("--rounds", type=int, default=2)
+    run.add_argument("--seconds", type=float, default=4.0, help="of each load with 64 at once")
+    run.set_defaults(command=_run)
+    table = commands.add_parser("table", help="print the saved result")
+    table.add_argument("--docs", action="store_true", help=f"and put it into {_PAGE} and {_README}")
+    table.set_defaults(command=_table)
+    for command in (setup, run):
+        command.add_argument("--folder", type=Path, default=_FOLDER, help="where the environments lie")
+    for command in (run, table):
+        command.add_argument("--out", type=Path, default=RESULTS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

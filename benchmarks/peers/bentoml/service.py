@@ -1,0 +1,18 @@
+"""A service of one worker; `max_latency_ms` is when BentoML refuses with 503, far above what a load waits here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bentoml
+import launch
+
+
+@bentoml.service(workers=1, traffic={"timeout": 60, "max_concurrency": 1024})
+class Peer:
+    def __init__(self) -> None:
+        self.function = launch.load_function()
+
+    @bentoml.api(batchable=launch.BATCH > 1, max_batch_size=launch.BATCH, max_latency_ms=60_000)
+    def predict(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return self.function(items)

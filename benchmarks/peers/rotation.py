@@ -1,0 +1,69 @@
+"""Whose turn it is, and what several turns amount to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from penstock.benchmarks.peers.catalogue import Peer
+from penstock.benchmarks.peers.turn import Turn
+from penstock.benchmarks.peers.workloads import Workload
+
+# Another program with more of the machine than this shifts a figure.
+FOREIGN_SHARE = 0.10
+
+Key = tuple[str, str]
+Step = tuple[Workload, Peer, int]
+
+
+def steps(
+    workloads: Sequence[Workload], peers: Sequence[Peer], rounds: int, quickest: Callable[[Key], int]
+) -> Iterator[Step]:
+    """Every server once per round and workload, in rotation, so that a drift of the machine meets all alike. The first round tries every
+    batch size; later ones take `quickest`, asked when the turn comes; 0 skips the turn.
+    """
+    for number in range(rounds):
+        for workload in workloads:
+            for peer in peers:
+                batches = workload.batches if number == 0 else (quickest((peer.name, workload.name)),)
+                yield from ((workload, peer, batch) for batch in batches if batch)
+
+
+def quickest_batch(turns: Sequence[Turn]) -> int:
+    """Of the size whose median rate is highest; 0 when there was no turn."""
+    sizes = {turn.batch for turn in turns}
+    return max(sizes, key=lambda size: median(turn.rps for turn in turns if turn.batch == size), default=0)
+
+
+def figures(turns: Sequence[Turn]) -> dict[str, Any]:
+    """One server's line for one workload: medians over the turns of its quickest batch size; errors added up."""
+    batch = quickest_batch(turns)
+    kept = [turn for turn in turns if turn.batch == batch]
+    opened = [turn.open_p99_ms for turn in kept if turn.open_p99_ms is not None]
+    return {
+        "batch": batch,
+        "rps": round(median(turn.rps for turn in kept), 1),
+        "p50_ms": round(median(turn.p50_ms for turn in kept), 2),
+        "p99_ms": round(median(turn.p99_ms for turn in kept), 2),
+        "lone_p50_ms": round(median(turn.lone_p50_ms for turn in kept), 2),
+        **({"open_p99_ms": round(median(opened), 2)} if opened else {}),
+        "errors": _added(kept),
+        "rounds_rps": [round(turn.rps, 1) for turn in kept],
+        "tried_rps": {str(turn.batch): round(turn.rps, 1) for turn in turns if turn.batch != batch},
+        "foreign_cpu_share": round(max(turn.foreign_share for turn in kept), 3),
+    }
+
+
+def _added(turns: Sequence[Turn]) -> dict[str, int]:
+    kinds = sorted({kind for turn in turns for kind in turn.errors})
+    return {kind: sum(turn.errors.get(kind, 0) for turn in turns) for kind in kinds}
+
+
+def doubts(name: str, turns: Sequence[Turn]) -> list[str]:
+    """Why a line should be measured again; empty when it need not."""
+    found = [f"{name}: {limit}" for turn in turns for limit in turn.limits]
+    foreign = max((turn.foreign_share for turn in turns), default=0.0)
+    if foreign > FOREIGN_SHARE:
+        found.append(f"{name}: other processes took {foreign:.0%} of the machine meanwhile")
+    return found

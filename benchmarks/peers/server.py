@@ -1,0 +1,156 @@
+"""One server under comparison: started in a session of its own, awaited until it answers rightly, ended with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from penstock.benchmarks.peers.catalogue import OWN, Peer
+from penstock.benchmarks.peers.environments import COMMON, DEFINITIONS, python_of
+from penstock.benchmarks.peers.workloads import Workload
+from penstock.benchmarks.stack import free_port
+from penstock.errors import PenstockError
+
+_READY_S = 90.0
+_END_S = 15.0
+_POLL_S = 0.1
+_ANSWER_S = 60.0
+_TOLD = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`folder` is where environments and the model lie; `scratch` belongs to this start and lies on a disk."""
+
+    folder: Path
+    peer: Peer
+    workload: Workload
+    batch: int
+    port: int
+    scratch: Path
+
+
+def variables(launch: Launch) -> dict[str, str]:
+    """The environment of a server; what points Python elsewhere is kept for penstock alone, which may run from a checkout."""
+    own = os.environ.get("PYTHONPATH") if launch.peer.name == OWN else None
+    return {
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+        "PYTHONPATH": os.pathsep.join([str(COMMON), *([own] if own else [])]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PEER_WORKLOAD": launch.workload.name,
+        "PEER_BATCH": str(launch.batch),
+        "PEER_WAIT_MS": str(launch.workload.wait_ms),
+        "PEER_PORT": str(launch.port),
+        "PEER_MODEL": str((launch.folder / "model").absolute()),
+        "PEER_SCRATCH": str(launch.scratch),
+    }
+
+
+class Server:
+    """A started server. `pid` leads its process group."""
+
+    def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
+        self.launch = launch
+        self._process = process
+
+    def await_ready(self, answers: Callable[[], bool]) -> None:
+        """Return when `answers` says so; raises `PenstockError` when the server ends or does not within a time."""
+        give_up_at = time.monotonic() + _READY_S
+        while not self._tried(answers):
+            self.check()
+            if time.monotonic() > give_up_at:
+                raise PenstockError(f"no right answer within {_READY_S:.0f} s; {self.tail()}")
+            time.sleep(_POLL_S)
+
+    @staticmethod
+    def _tried(answers: Callable[[], bool]) -> bool:
+        try:
+            return answers()
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def check(self) -> None:
+        if self._process.poll() is not None:
+            raise PenstockError(f"ended by itself with {self._process.returncode}; {self.tail()}")
+
+    def ask(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of one POST."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.launch.port, timeout=_ANSWER_S)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def tail(self) -> str:
+        return f"the end of its log: {_log(self.launch.scratch).read_text(errors='replace')[-_TOLD:]}"
+
+    def processes(self) -> list[psutil.Process]:
+        """All it started, those included that left its tree or renamed themselves."""
+        return [process for process in psutil.process_iter() if self._owns(process)]
+
+    def _owns(self, process: psutil.Process) -> bool:
+        if process.pid == os.getpid():
+            return False
+        try:
+            if os.getsid(process.pid) == self._process.pid or str(self.launch.scratch) in " ".join(process.cmdline()):
+                return True
+            return process.environ().get("PEER_SCRATCH") == str(self.launch.scratch)
+        except (OSError, psutil.Error):
+            return False
+
+    def cpu_s(self) -> float:
+        """What it has used, with all it started, and this process."""
+        total = 0.0
+        for process in [psutil.Process(), *self.processes()]:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def stop(self) -> None:
+        """Asks its first process, then ends the group and what is left elsewhere."""
+        owned = self.processes()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for process in {*owned, *self.processes()}:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _log(scratch: Path) -> Path:
+    return scratch / "server.log"
+
+
+@contextlib.contextmanager
+def started(folder: Path, peer: Peer, workload: Workload, batch: int) -> Iterator[Server]:
+    """Not awaited yet. The scratch folder has a short name: sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as scratch:
+        launch = Launch(folder, peer, workload, batch, free_port(), Path(scratch))
+        command = [str(python_of(folder, peer).absolute()), str(DEFINITIONS / peer.name / "start.py")]
+        with _log(launch.scratch).open("ab") as log:
+            process = subprocess.Popen(
+                command, env=variables(launch), stdout=log, stderr=log, cwd=scratch, start_new_session=True
+            )
+        server = Server(launch, process)
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,140 @@
+"""peers.json as a table: on the terminal, in docs/peers.md and in the README; and its figures beside those of `make bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from penstock.benchmarks.peers.catalogue import OWN
+from penstock.benchmarks.peers.workloads import WORKLOADS
+
+RESULTS = Path("benchmarks/results/peers.json")
+_HEAD = ("server", "requests/s", "penstock is", "p50 ms", "p99 ms", "lone p50 ms", "p99 ms at 100/s", "batch", "errors")
+_BEGINS = "<!-- peers: python -m penstock.benchmarks.peers table --docs -->"
+_ENDS = "<!-- end of peers -->"
+
+Result = Mapping[str, Any]
+
+
+def load_result(path: Path) -> dict[str, Any]:
+    """Empty where the comparison was not run."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else {}
+
+
+def ratio(result: Result, peer: str, workload: str) -> float | None:
+    """How many times the peer's rate penstock's is; None when either was not measured."""
+    own, other = (result["peers"].get(name, {}).get("workloads", {}).get(workload) for name in (OWN, peer))
+    return own["rps"] / other["rps"] if own and other else None
+
+
+def rows(result: Result, workload: str) -> list[tuple[str, ...]]:
+    """The lines of one workload, the quickest first; those not measured are last, with the reason."""
+    lines = {name: line for name, line in result["peers"].items() if workload in line["workloads"]}
+    ordered = sorted(lines, key=lambda name: -lines[name]["workloads"][workload]["rps"])
+    measured = [_row(result, name, workload) for name in ordered]
+    blank = [""] * (len(_HEAD) - 2)
+    return measured + [(title, "not measured", *blank) for title in unmeasured(result, workload)]
+
+
+def _row(result: Result, name: str, workload: str) -> tuple[str, ...]:
+    line = result["peers"][name]
+    found = line["workloads"][workload]
+    times = ratio(result, name, workload)
+    return (
+        f"{line['title']} {line['version']}",
+        f"{found['rps']:,.0f}",
+        "" if times is None or name == OWN else f"{times:.2f} x",
+        f"{found['p50_ms']:.1f}",
+        f"{found['p99_ms']:.1f}",
+        f"{found['lone_p50_ms']:.2f}",
+        f"{found['open_p99_ms']:.1f}" if "open_p99_ms" in found else "",
+        str(found["batch"]),
+        ", ".join(f"{count} x {kind}" for kind, count in found["errors"].items()) or "0",
+    )
+
+
+def unmeasured(result: Result, workload: str) -> list[str]:
+    return [line["title"] for line in result["peers"].values() if workload not in line["workloads"]]
+
+
+def show(result: Result, console: Console) -> None:
+    for workload in WORKLOADS:
+        if not any(workload.name in line["workloads"] for line in result["peers"].values()):
+            continue
+        table = Table(*_HEAD, title=f"{workload.title}, {result['method']['concurrency']} at once")
+        for row in rows(result, workload.name):
+            table.add_row(*row)
+        console.print(table)
+    for note in notes(result):
+        console.print(note, markup=False)
+
+
+def notes(result: Result) -> list[str]:
+    """What was not measured and why, and which figures are doubtful."""
+    absent = [f"{name} is absent: {reason}" for name, reason in result["absent"].items()]
+    failed = [f"{one['peer']}, {one['workload']}: not measured: {_first_line(one['reason'])}" for one in result["failed"]]
+    return [*absent, *failed, *(f"doubtful: {doubt}" for doubt in result["doubts"])]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def behind(result: Result, workloads: Sequence[str]) -> list[str]:
+    """The workloads and peers whose rate is above penstock's."""
+    pairs = [(name, workload) for workload in workloads for name in result["peers"] if name != OWN]
+    return [f"{workload}: {name}" for name, workload in pairs if (times := ratio(result, name, workload)) and times < 1]
+
+
+def page_text(result: Result) -> str:
+    """All tables, the settings and the notes, for docs/peers.md."""
+    machine, method = result["machine"], result["method"]
+    told = (
+        f"{machine['date'][:10]}, {machine['cores']} cores ({machine['processor']}), {machine['memory_bytes'] / 2**30:.0f} GiB, Python "
+        f"{machine['python']}; {method['rounds']} rounds, {method['busy_s']:g} s each under load."
+    )
+    titles = {workload.name: workload.title for workload in WORKLOADS}
+    tables = [f"**{titles[name]}**\n\n{_markdown(_HEAD, rows(result, name))}" for name in titles if _any(result, name)]
+    return "\n\n".join([told, *tables, *(f"- {note}" for note in notes(result))])
+
+
+def short_text(result: Result) -> str:
+    """Requests per second of each server, for the README."""
+    names = sorted(result["peers"], key=lambda name: name != OWN)
+    head = ["requests/s, 64 at once", *(result["peers"][name]["title"] for name in names)]
+    lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if _any(result, one.name)]
+    durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
+    return _markdown(head, [*lines, durable])
+
+
+def _any(result: Result, workload: str) -> bool:
+    return any(workload in line["workloads"] for line in result["peers"].values())
+
+
+def _rate(result: Result, name: str, workload: str) -> str:
+    found = result["peers"][name]["workloads"].get(workload)
+    return f"{found['rps']:,.0f}" if found else "not measured"
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
+
+
+def put_into(page: Path, text: str) -> None:
+    """Replace what stands between the page's marks; the marks stay."""
+    head, mark, rest = page.read_text().partition(f"{_BEGINS}\n")
+    _, end, tail = rest.partition(f"{_ENDS}")
+    page.write_text(f"{head}{mark}\n{text}\n\n{end}{tail}")
+
+
+def beside(workload: str, *, path: Path = RESULTS, unit: float = 1.0) -> str:
+    """The peers' rates in units of `unit` as one line for the table of `make bench`; empty where they were not measured."""
+    lines = load_result(path).get("peers", {}).items()
+    rates = {line["title"]: line["workloads"][workload]["rps"] for name, line in lines if name != OWN and workload in line["workloads"]}
+    ordered = sorted(rates.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{title} {rps / unit:,.0f}" if unit == 1.0 else f"{title} {rps / unit:.2f}" for title, rps in ordered)

@@ -1,0 +1,147 @@
+"""One turn of one server: started, asked for right answers, loaded, ended."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.benchmarks.connection import parse_target, request_bytes
+from penstock.benchmarks.costs import read_machine
+from penstock.benchmarks.load import LoadReport, Plan, run_load
+from penstock.benchmarks.peers.catalogue import Peer
+from penstock.benchmarks.peers.server import Server, started
+from penstock.benchmarks.peers.workloads import EMBEDDINGS, Workload, inputs_of, is_right
+from penstock.errors import PenstockError
+
+CONCURRENCY = 64
+_CHECKED_AT_ONCE = 16
+_OPEN_CONNECTIONS = 512
+_DRAIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Seconds of each load."""
+
+    warm_s: float = 1.0
+    busy_s: float = 4.0
+    lone_s: float = 1.5
+    open_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Rates per second, latencies in ms of answers with status 200. `errors`: other ends, by status. `open_p99_ms`: None without an
+    open loop. `foreign_share`: what others took of the machine during the busy load.
+    """
+
+    batch: int
+    rps: float
+    p50_ms: float
+    p99_ms: float
+    lone_p50_ms: float
+    open_p99_ms: float | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+    foreign_share: float = 0.0
+    limits: list[str] = field(default_factory=list)
+
+
+def take_turn(folder: Path, peer: Peer, workload: Workload, *, batch: int, lengths: Lengths) -> Turn:
+    """Raises `PenstockError` when the server does not start, or answers wrongly."""
+    with started(folder, peer, workload, batch) as server:
+        questions = Questions(server, _vectors(folder, workload))
+        server.await_ready(questions.first_is_right)
+        questions.check_all()
+        return _loaded(server, questions.requests(), lengths)
+
+
+def _vectors(folder: Path, workload: Workload) -> list[list[float]]:
+    return json.loads((folder / "model" / "vectors.json").read_text()) if workload.name == EMBEDDINGS else []
+
+
+class Questions:
+    """What a server is asked, in its own words, and whether its answers are right."""
+
+    def __init__(self, server: Server, vectors: Sequence[Sequence[float]]) -> None:
+        self._server = server
+        self._vectors = vectors
+        self._peer = server.launch.peer
+        self._workload = server.launch.workload.name
+
+    def body(self, item: dict[str, Any]) -> bytes:
+        return json.dumps(self._peer.wrap(self._workload, item)).encode()
+
+    def first_is_right(self) -> bool:
+        """False while there is no answer; a wrong one raises `PenstockError`."""
+        item = inputs_of(self._workload)[0]
+        status, answer = self._server.ask(self._peer.path, self.body(item))
+        if status == 200:
+            self._check(item, answer)
+        return status == 200
+
+    def check_all(self) -> None:
+        """Many at once, so that batches of several are checked too."""
+        items = inputs_of(self._workload)
+        with ThreadPoolExecutor(_CHECKED_AT_ONCE) as threads:
+            list(threads.map(self._check_one, (items * _CHECKED_AT_ONCE)[: max(len(items), _CHECKED_AT_ONCE)]))
+
+    def _check_one(self, item: dict[str, Any]) -> None:
+        status, answer = self._server.ask(self._peer.path, self.body(item))
+        if status != 200:
+            raise PenstockError(f"status {status}: {answer[:300].decode('utf-8', 'replace')}; {self._server.tail()}")
+        self._check(item, answer)
+
+    def _check(self, item: dict[str, Any], answer: bytes) -> None:
+        value = self._peer.unwrap(self._workload, json.loads(answer))
+        if not is_right(self._workload, item, value, self._vectors):
+            raise PenstockError(f"a wrong answer: {answer[:200].decode('utf-8', 'replace')}")
+
+    def requests(self) -> list[bytes]:
+        target = parse_target(f"http://127.0.0.1:{self._server.launch.port}{self._peer.path}")
+        headers = {"Content-Type": "application/json"}
+        bodies = [self.body(item) for item in inputs_of(self._workload)]
+        return [request_bytes(target, method="POST", body=body, headers=headers) for body in bodies]
+
+
+def _loaded(server: Server, requests: list[bytes], lengths: Lengths) -> Turn:
+    target = parse_target(f"http://127.0.0.1:{server.launch.port}{server.launch.peer.path}")
+    plan = Plan(target, itertools.cycle(requests), CONCURRENCY, lengths.warm_s, drain_s=_DRAIN_S)
+    run_load(plan)
+    cpu_s, machine = server.cpu_s(), read_machine()
+    busy = run_load(replace(plan, duration_s=lengths.busy_s))
+    foreign = read_machine().foreign_share(machine, server.cpu_s() - cpu_s)
+    lone = run_load(replace(plan, connections=1, duration_s=lengths.lone_s))
+    opened = _opened(plan, server.launch.workload.open_rate, lengths)
+    server.check()
+    return _turn(server.launch.batch, busy, lone, opened, foreign)
+
+
+def _opened(plan: Plan, rate: float, lengths: Lengths) -> LoadReport | None:
+    if not rate:
+        return None
+    return run_load(replace(plan, rate=rate, connections=_OPEN_CONNECTIONS, duration_s=lengths.open_s))
+
+
+def _turn(batch: int, busy: LoadReport, lone: LoadReport, opened: LoadReport | None, foreign: float) -> Turn:
+    if not busy.summary.count or not lone.summary.count:
+        raise PenstockError(f"no good answer under load: {busy.summary.errors}; {busy.bodies}")
+    errors = dict(busy.summary.errors)
+    if busy.unfinished:
+        errors["unfinished"] = busy.unfinished
+    result = busy.summary
+    return Turn(
+        batch,
+        result.rps,
+        result.p50_ms,
+        result.p99_ms,
+        lone.summary.p50_ms,
+        opened.summary.p99_ms if opened else None,
+        errors,
+        foreign,
+        busy.limits,
+    )

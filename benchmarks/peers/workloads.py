@@ -1,0 +1,73 @@
+"""What is asked: the inputs, the batch settings that are tried, and what a right answer is. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.benchmarks.length_buckets import mixed_texts
+from penstock.errors import BadRequest
+
+NOOP = "noop"
+ACCELERATOR = "accelerator"
+EMBEDDINGS = "embeddings"
+_TEXT_BYTES = 4_096
+_TEXTS = 128
+# The vectors of two batches differ in the last bits: padding changes the order in which numbers are added.
+_CLOSE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Each of `batches` is tried in the first round, the quickest kept. `wait_ms`: how long a batch may wait for more, for servers
+    that are told so. `open_rate`: also asked so often per second in an open loop; 0 for none.
+    """
+
+    name: str
+    title: str
+    batches: tuple[int, ...]
+    wait_ms: int
+    open_rate: float = 0.0
+
+
+WORKLOADS = (
+    Workload(NOOP, "no-op", (1, 32), 1),
+    Workload(ACCELERATOR, "stand-in accelerator", (32,), 5, open_rate=100.0),
+    Workload(EMBEDDINGS, "MiniLM embeddings", (4, 32), 5),
+)
+
+
+def workloads_named(names: str) -> list[Workload]:
+    """Those of a comma-separated list; raises `BadRequest` for an unknown one."""
+    known = {workload.name for workload in WORKLOADS}
+    wanted = known if names in ("", "all") else {name.strip() for name in names.split(",")}
+    if unknown := sorted(wanted - known):
+        raise BadRequest(f"no such workload: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return [workload for workload in WORKLOADS if workload.name in wanted]
+
+
+def inputs_of(workload: str) -> list[dict[str, Any]]:
+    """The same at every call."""
+    if workload == NOOP:
+        return [{"x": 4}]
+    if workload == ACCELERATOR:
+        return [{"text": random.Random(0).randbytes(_TEXT_BYTES // 2).hex()}]
+    return [{"text": text} for text in mixed_texts(_TEXTS)]
+
+
+def is_right(workload: str, item: dict[str, Any], answer: Any, vectors: Sequence[Sequence[float]]) -> bool:
+    """`vectors` are the embeddings of `inputs_of(EMBEDDINGS)`, in order; empty for the other workloads."""
+    if workload == NOOP:
+        return bool(answer == {"y": item["x"] ** 2})
+    if workload == ACCELERATOR:
+        body = item["text"].encode()
+        return bool(answer == {"sha256": hashlib.sha256(body).hexdigest(), "length": len(body)})
+    expected = vectors[inputs_of(EMBEDDINGS).index(item)]
+    return is_near(answer.get("embedding", ()), expected)
+
+
+def is_near(found: Sequence[float], expected: Sequence[float]) -> bool:
+    return len(found) == len(expected) and all(abs(a - b) <= _CLOSE for a, b in zip(found, expected, strict=True))
