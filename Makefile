@@ -16,7 +16,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-models tune-case gpu faults compose-test up clean
+.PHONY: help demo test check format bench bench-models bench-peers tune-case gpu faults compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.models $(BENCH_ARGS); missed=$$?; \
 	$(BIN)/python -m penstock.benchmarks.shared_device && $(BIN)/python -m penstock.benchmarks.length_buckets && exit $$missed
+
+bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one after another, environments in build/peers
+	-$(BIN)/python -m penstock.benchmarks.peers setup all
+	$(BIN)/python -m penstock.benchmarks.peers run $(BENCH_ARGS)
 
 tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings within a latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.tune_case $(TUNE_ARGS) && $(BIN)/python -m penstock.benchmarks.tune_case --docs

@@ -1,4 +1,4 @@
-"""What each figure is called, what it must reach, what others reach, and how a run is printed and stored."""
+"""What each figure is called, what it must reach, and how a run is printed and stored."""
 
 from __future__ import annotations
 
@@ -18,27 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.benchmarks.costs import STAGES
+from penstock.benchmarks.peers.table import RESULTS, beside, load_result
+from penstock.benchmarks.peers.workloads import ACCELERATOR, NOOP
 
-# Requests per second at concurrency 64, with a lean client on a 2-core machine of this kind, and none of them durable.
-NOOP_PEERS = {
-    "Mosec": 37_962,
-    "TorchServe": 8_266,
-    "Triton": 6_232,
-    "LitServe": 1_325,
-    "celery-batches": 932,
-    "BentoML": 851,
-    "Ray Serve": 263,
-}
-ACCEL_PEERS = {
-    "Mosec": 1_408,
-    "TorchServe": 1_152,
-    "LitServe": 1_123,
-    "Triton": 1_024,
-    "celery-batches": 811,
-    "BentoML": 576,
-    "Ray Serve": 308,
-}
-PEERS_SOURCE = "peers: measured on a machine of this kind with a lean client at concurrency 64; none of them durable"
+_PEERS_SOURCE = f"peers: {RESULTS}, with 64 requests under way; none of them stores a request before it runs"
 ACCEL_BATCH = 32
 ACCEL_BATCH_S = 0.021  # 5 ms + 0.5 ms per item
 ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
@@ -46,13 +29,16 @@ ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`target` must be reached from above when `at_least`, else from below; None: stated, not judged."""
+    """`target` must be reached from above when `at_least`, else from below; None: stated, not judged. `peers`: the workload of
+    the comparison with other servers whose rates stand beside it, in units of `peers_unit`.
+    """
 
     name: str
     text: str
     target: float | None
     at_least: bool = True
     peers: str = ""
+    peers_unit: float = 1.0
 
     def met(self, value: float) -> bool:
         if self.target is None:
@@ -60,27 +46,19 @@ class Figure:
         return value >= self.target if self.at_least else value <= self.target
 
 
-def _noop_peers() -> str:
-    return ", ".join(f"{name} {rps:,}" for name, rps in NOOP_PEERS.items())
-
-
-def _accel_peers() -> str:
-    return ", ".join(f"{name} {rps / ACCEL_LIMIT_RPS:.2f}" for name, rps in ACCEL_PEERS.items())
-
-
 FIGURES = (
-    Figure("noop_sync_c64_rps", "no-op, synchronous, 64 at once: requests/s", 5_000, peers=_noop_peers()),
+    Figure("noop_sync_c64_rps", "no-op, synchronous, 64 at once: requests/s", 5_000, peers=NOOP),
     Figure("noop_sync_c1_p50_ms", "no-op, a lone request: p50 ms", 3.0, at_least=False),
     Figure("noop_sync_c1_p50_everysec_ms", "the same with fsync everysec: p50 ms", 2.0, at_least=False),
-    Figure("accel_saturated_ratio", "accelerator, saturated, 4 KiB: share of 1,524/s", 0.95, peers=_accel_peers()),
-    Figure("accel_saturated_100k_ratio", "accelerator, saturated, 100 KiB: share of 1,524/s", 0.90),
     Figure(
-        "accel_lone_p50_ms",
-        "accelerator, a lone request: p50 ms",
-        7.5,
-        at_least=False,
-        peers="TorchServe 527 (delay 500)",
+        "accel_saturated_ratio",
+        "accelerator, saturated, 4 KiB: share of 1,524/s",
+        0.95,
+        peers=ACCELERATOR,
+        peers_unit=ACCEL_LIMIT_RPS,
     ),
+    Figure("accel_saturated_100k_ratio", "accelerator, saturated, 100 KiB: share of 1,524/s", 0.90),
+    Figure("accel_lone_p50_ms", "accelerator, a lone request: p50 ms", 7.5, at_least=False),
     Figure("accel_80_p99_batches", "accelerator, 80 % load: p99 in batch times of 21 ms", 3.0, at_least=False),
     Figure("accel_120_goodput_ratio", "accelerator, 120 % load: on time in 200 ms, share of 1,524/s", 0.85),
     Figure("submit_rps", "asynchronous submit only: durable 202s per second", 3_000),
@@ -107,7 +85,8 @@ class Findings:
 
 def print_report(findings: Findings, console: Console) -> None:
     console.print(_figure_table(findings.figures))
-    console.print(PEERS_SOURCE)
+    if load_result(RESULTS):
+        console.print(_PEERS_SOURCE)
     console.print(_cost_table(findings.costs_us))
     for doubt in findings.doubts:
         console.print(f"doubtful: {doubt}", markup=False)
@@ -119,8 +98,12 @@ def _figure_table(values: Mapping[str, float]) -> Table:
         if figure.name in values:
             value = values[figure.name]
             verdict = "" if figure.target is None else "met" if figure.met(value) else "MISSED"
-            table.add_row(figure.name, figure.text, _number(value), _target(figure), verdict, figure.peers)
+            table.add_row(figure.name, figure.text, _number(value), _target(figure), verdict, _peers(figure))
     return table
+
+
+def _peers(figure: Figure) -> str:
+    return beside(figure.peers, unit=figure.peers_unit) if figure.peers else ""
 
 
 def _target(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""Other model servers beside penstock: `python -m penstock.benchmarks.peers setup all`, `... run --rounds 2`, `... table --docs`."""
+"""Other model servers beside penstock: `python -m penstock.benchmarks.peers setup all`, `run --rounds 2`, `table --docs`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JUDGED = (ACCELERATOR, EMBEDDINGS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 when penstock is behind a peer where it is to be ahead, or a peer could not be set up; 2 when nothing could be done."""
+    """0; 1 when penstock is behind a peer where it is to be ahead, or a peer was not set up; 2 when nothing could be done."""
     options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     try:
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     workloads = workloads_named(options.workloads)
     if any(workload.name == EMBEDDINGS for workload in workloads):
         write_model(options.folder)
-    lengths = Lengths(0.5, options.seconds, min(1.5, options.seconds), min(3.0, options.seconds))
+    lengths = Lengths(min(2.0, options.seconds), options.seconds, min(1.0, options.seconds), min(3.0, options.seconds))
     comparison = Comparison(options.folder, peers_named(options.peers), workloads, lengths, say)
     comparison.run(options.rounds)
     result = comparison.result(options.rounds)

@@ -18,8 +18,9 @@ def _as_is(workload: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`name` is its folder; `package` is whose version is told; `wrap` makes an input what the server's route takes, `unwrap` takes the
-    answer out again. `settings` says in words what was set beside the batch size and the wait. `commands` must be on the path.
+    """`name` is its folder; `package` is whose version is told; `wrap` makes an input what the server's route takes, `unwrap`
+    takes the answer out again. `settings` says in words what was set beside the batch size and the wait, as in docs/peers.md.
+    `batches`: whether it can run several requests in one call. `commands` must be on the path.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Peer:
     path: str
     settings: str
     durable: bool = False
+    batches: bool = True
     wrap: Callable[[str, Any], Any] = _as_is
     unwrap: Callable[[str, Any], Any] = _as_is
     commands: tuple[str, ...] = ()
@@ -55,18 +57,18 @@ PEERS = (
         "penstock",
         "penstock",
         "/predictions/peer",
-        "`penstock up`, one worker; every request stored and synced to disk before it runs; wait left to the policy",
+        "`penstock up`, one worker, the wait left to the policy",
         durable=True,
         wrap=_text_alone,
         unwrap=_vector_alone,
     ),
-    Peer("mosec", "Mosec", "mosec", "/inference", "one stage of one worker, timeout 60 s"),
+    Peer("mosec", "Mosec", "mosec", "/inference", "one stage of one worker"),
     Peer(
         "torchserve",
         "TorchServe",
         "torchserve",
         "/predictions/peer",
-        "one worker, `batchSize`, `maxBatchDelay`, `job_queue_size=1000`, token check off, `--ncs`",
+        "one worker, `batchSize`, `maxBatchDelay`, `job_queue_size=1000`, without its token check; Java 17",
         commands=("java",),
     ),
     Peer("litserve", "LitServe", "litserve", "/predict", "one worker, `max_batch_size`, `batch_timeout`, `fast_queue=True`"),
@@ -75,7 +77,7 @@ PEERS = (
         "BentoML",
         "bentoml",
         "/predict",
-        "one worker, `batchable`, `max_batch_size`, its adaptive wait, `max_latency_ms=60000` so that nothing is refused",
+        "one worker, `batchable`, its adaptive wait, `max_latency_ms=60000`, so that nothing is refused",
         wrap=_in_list,
         unwrap=_only,
     ),
@@ -91,7 +93,8 @@ PEERS = (
         "Celery + FastAPI",
         "celery",
         "/predict",
-        "a task per request (no batching), pool `solo`, Redis protocol store in memory as broker and result backend, `get()` on a thread",
+        "a task per request, pool `solo`, store in memory, uvicorn with uvloop, `get()` on one of 128 threads",
+        batches=False,
     ),
 )
 

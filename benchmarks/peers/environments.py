@@ -40,7 +40,7 @@ def absent_reason(folder: Path, peer: Peer) -> str:
     if failed.exists():
         return failed.read_text().strip()
     stamp = folder / peer.name / "ready"
-    if not stamp.exists() or stamp.read_text() != _mark(peer):
+    if not stamp.exists() or stamp.read_text() != requirements_mark(peer):
         return f"not set up: python -m penstock.benchmarks.peers setup {peer.name}"
     return ""
 
@@ -63,7 +63,7 @@ def set_up(folder: Path, peer: Peer, say: Callable[[str], None]) -> bool:
 def _install(home: Path, peer: Peer) -> None:
     _run([sys.executable, "-m", "venv", str(home)])
     _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(_requirements(peer))])
-    (home / "ready").write_text(_mark(peer))
+    (home / "ready").write_text(requirements_mark(peer))
 
 
 def _run(command: list[str]) -> None:
@@ -79,7 +79,8 @@ def _requirements(peer: Peer) -> Path:
     return DEFINITIONS / peer.name / "requirements.txt"
 
 
-def _mark(peer: Peer) -> str:
+def requirements_mark(peer: Peer) -> str:
+    """What `ready` in an environment's folder holds when it is complete and not older than the requirements."""
     return hashlib.sha256(_requirements(peer).read_bytes()).hexdigest()
 
 

@@ -17,17 +17,19 @@ Key = tuple[str, str]
 Step = tuple[Workload, Peer, int]
 
 
-def steps(
-    workloads: Sequence[Workload], peers: Sequence[Peer], rounds: int, quickest: Callable[[Key], int]
-) -> Iterator[Step]:
-    """Every server once per round and workload, in rotation, so that a drift of the machine meets all alike. The first round tries every
-    batch size; later ones take `quickest`, asked when the turn comes; 0 skips the turn.
+def steps(workloads: Sequence[Workload], peers: Sequence[Peer], rounds: int, quickest: Callable[[Key], int]) -> Iterator[Step]:
+    """Every server once per round and workload, in rotation, so that a drift of the machine meets all alike. The first round
+    tries every batch size; later ones take `quickest`, asked when the turn comes; 0 skips the turn.
     """
     for number in range(rounds):
         for workload in workloads:
             for peer in peers:
-                batches = workload.batches if number == 0 else (quickest((peer.name, workload.name)),)
+                batches = sizes(peer, workload) if number == 0 else (quickest((peer.name, workload.name)),)
                 yield from ((workload, peer, batch) for batch in batches if batch)
+
+
+def sizes(peer: Peer, workload: Workload) -> tuple[int, ...]:
+    return workload.batches if peer.batches else (1,)
 
 
 def quickest_batch(turns: Sequence[Turn]) -> int:

@@ -107,7 +107,7 @@ class Server:
         try:
             if os.getsid(process.pid) == self._process.pid or str(self.launch.scratch) in " ".join(process.cmdline()):
                 return True
-            return process.environ().get("PEER_SCRATCH") == str(self.launch.scratch)
+            return bool(process.environ().get("PEER_SCRATCH") == str(self.launch.scratch))
         except (OSError, psutil.Error):
             return False
 

@@ -95,8 +95,9 @@ def page_text(result: Result) -> str:
     """All tables, the settings and the notes, for docs/peers.md."""
     machine, method = result["machine"], result["method"]
     told = (
-        f"{machine['date'][:10]}, {machine['cores']} cores ({machine['processor']}), {machine['memory_bytes'] / 2**30:.0f} GiB, Python "
-        f"{machine['python']}; {method['rounds']} rounds, {method['busy_s']:g} s each under load."
+        f"{machine['date'][:10]}, {machine['cores']} cores ({machine['processor']}), "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, Python {machine['python']}; "
+        f"{method['rounds']} rounds, {method['busy_s']:g} s each under load."
     )
     titles = {workload.name: workload.title for workload in WORKLOADS}
     tables = [f"**{titles[name]}**\n\n{_markdown(_HEAD, rows(result, name))}" for name in titles if _any(result, name)]
@@ -109,7 +110,8 @@ def short_text(result: Result) -> str:
     head = ["requests/s, 64 at once", *(result["peers"][name]["title"] for name in names)]
     lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if _any(result, one.name)]
     durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
-    return _markdown(head, [*lines, durable])
+    told = "The same workloads on other model servers, with the best documented settings ([method and caveats](docs/peers.md)):"
+    return f"{told}\n\n{_markdown(head, [*lines, durable])}"
 
 
 def _any(result: Result, workload: str) -> bool:
@@ -135,6 +137,10 @@ def put_into(page: Path, text: str) -> None:
 def beside(workload: str, *, path: Path = RESULTS, unit: float = 1.0) -> str:
     """The peers' rates in units of `unit` as one line for the table of `make bench`; empty where they were not measured."""
     lines = load_result(path).get("peers", {}).items()
-    rates = {line["title"]: line["workloads"][workload]["rps"] for name, line in lines if name != OWN and workload in line["workloads"]}
+    rates = {
+        line["title"]: line["workloads"][workload]["rps"]
+        for name, line in lines
+        if name != OWN and workload in line["workloads"]
+    }
     ordered = sorted(rates.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{title} {rps / unit:,.0f}" if unit == 1.0 else f"{title} {rps / unit:.2f}" for title, rps in ordered)

@@ -28,16 +28,16 @@ _DRAIN_S = 20.0
 class Lengths:
     """Seconds of each load."""
 
-    warm_s: float = 1.0
+    warm_s: float = 2.0
     busy_s: float = 4.0
-    lone_s: float = 1.5
+    lone_s: float = 1.0
     open_s: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Rates per second, latencies in ms of answers with status 200. `errors`: other ends, by status. `open_p99_ms`: None without an
-    open loop. `foreign_share`: what others took of the machine during the busy load.
+    """Rates per second, latencies in ms of answers with status 200. `errors`: other ends, by status. `open_p99_ms`: None
+    without an open loop. `foreign_share`: what others took of the machine during the busy load.
     """
 
     batch: int

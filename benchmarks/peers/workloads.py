@@ -22,8 +22,8 @@ _CLOSE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Each of `batches` is tried in the first round, the quickest kept. `wait_ms`: how long a batch may wait for more, for servers
-    that are told so. `open_rate`: also asked so often per second in an open loop; 0 for none.
+    """Each of `batches` is tried in the first round, the quickest kept. `wait_ms`: how long a batch may wait for more, for
+    servers that are told so. `open_rate`: also asked so often per second in an open loop; 0 for none.
     """
 
     name: str

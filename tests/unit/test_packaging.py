@@ -21,7 +21,8 @@ with (ROOT / "pyproject.toml").open("rb") as _file:
     SETUPTOOLS: dict[str, Any] = tomllib.load(_file)["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 TOP_FOLDERS = sorted(folder for folder in FOLDERS.values() if "/" not in folder)
-LEFT_OUT = ("*.pyc", "*.pyo", "*/results/*")
+# Definitions of other servers run from a checkout, in environments of their own.
+LEFT_OUT = ("*.pyc", "*.pyo", "*/results/*", "*/benchmarks/peers/*/*")
 HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis", "numpy", "onnxruntime", "uvicorn", "httpx2"}
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import bentoml
 import launch
 
+BATCHING = {"batchable": True, "max_batch_size": launch.BATCH, "max_latency_ms": 60_000} if launch.BATCH > 1 else {}
+
 
 @bentoml.service(workers=1, traffic={"timeout": 60, "max_concurrency": 1024})
 class Peer:
     def __init__(self) -> None:
         self.function = launch.load_function()
 
-    @bentoml.api(batchable=launch.BATCH > 1, max_batch_size=launch.BATCH, max_latency_ms=60_000)
+    @bentoml.api(**BATCHING)
     def predict(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return self.function(items)

@@ -40,9 +40,7 @@ class Embed:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(
-            model_folder / "model.onnx", options, providers=["CPUExecutionProvider"]
-        )
+        self._session = onnxruntime.InferenceSession(model_folder / "model.onnx", options, providers=["CPUExecutionProvider"])
         self._tokenizer = Tokenizer.from_file(str(model_folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(MOST_TOKENS)
         self._tokenizer.enable_padding()

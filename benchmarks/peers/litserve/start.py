@@ -1,4 +1,4 @@
-"""LitServe with one worker; its batching is switched on by a size above 1. Queues over ZeroMQ (`fast_queue`), its quicker way."""
+"""LitServe with one worker; a size above 1 switches its batching on. Queues over ZeroMQ (`fast_queue`), its quicker way."""
 
 from __future__ import annotations
 

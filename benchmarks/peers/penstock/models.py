@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from functions import accelerate, square
 
@@ -19,7 +19,7 @@ class Square(Handler):
 class Accelerator(Handler):
     """SHA-256 and length of a text, at the pace of a device."""
 
-    sample = {"text": "warm-up"}
+    sample: ClassVar[dict[str, str]] = {"text": "warm-up"}
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         return accelerate(batch)
