@@ -31,9 +31,15 @@ def python_of(folder: Path, peer: Peer) -> Path:
 
 def absent_reason(folder: Path, peer: Peer) -> str:
     """Why a server cannot be started; empty when it can."""
+    return _lacking(peer) or _unfinished(folder, peer)
+
+
+def _lacking(peer: Peer) -> str:
     missing = [command for command in peer.commands if shutil.which(command) is None]
-    if missing:
-        return f"needs {', '.join(missing)} on the path"
+    return f"needs {', '.join(missing)} on the path" if missing else ""
+
+
+def _unfinished(folder: Path, peer: Peer) -> str:
     if peer.name == OWN:
         return ""
     failed = folder / peer.name / "failed.txt"
@@ -48,7 +54,7 @@ def absent_reason(folder: Path, peer: Peer) -> str:
 def set_up(folder: Path, peer: Peer, say: Callable[[str], None]) -> bool:
     """Whether the server can be started now; otherwise its folder keeps the reason."""
     home = folder / peer.name
-    if absent_reason(folder, peer):
+    if not _lacking(peer) and _unfinished(folder, peer):
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         try:
