@@ -16,6 +16,7 @@ CASE_COLUMNS = (
     "batch size",
     "workers",
     "threads",
+    "offered/s",
     "throughput/s",
     "p50, ms",
     "p99, ms",
@@ -51,7 +52,8 @@ def answer(result: TuneResult) -> str:
     how = "measured under load" if winner.confirmed else "simulated, not measured under load"
     tail = f"p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
     held = f"within {milliseconds(result.goal.limit_s * 1e3)}" if keeps(figures, result.goal) else "over the limit"
-    return f"{served(winner.choice)}: {rate(figures.throughput_rps)} at a {tail} ({held}; {how}).{_rival(result, figures)}"
+    gives = f"{rate(figures.throughput_rps)} of {rate(figures.offered_rps)} offered"
+    return f"{served(winner.choice)}: {gives} at a {tail} ({held}; {how}).{_rival(result, figures)}"
 
 
 def served(choice: Choice) -> str:
@@ -151,6 +153,7 @@ def _row(result: TuneResult, one: Configuration) -> tuple[str, ...]:
         str(one.choice.batch_size),
         str(one.choice.workers),
         "auto" if engine.threads is None else str(engine.threads),
+        number(figures.offered_rps),
         number(figures.throughput_rps),
         number(figures.p50_ms),
         number(figures.p99_ms),

@@ -64,7 +64,7 @@ def test_what_others_wrote_cannot_become_a_part_of_the_page() -> None:
 def test_the_answer_says_what_to_serve_and_what_it_gives() -> None:
     told = findings.answer(result())
     assert told.startswith("Batches of up to 8 in 2 workers on cpu, torch in bf16, compiled (default), 1 thread each, ")
-    assert "31.7/s at a p99 of 989 ms (within 1,000 ms; measured under load)" in told
+    assert "31.7/s of 32.3/s offered at a p99 of 989 ms (within 1,000 ms; measured under load)" in told
     assert "Next measured: batch 8, 2 x cpu torch bf16" in told
     assert told in render(result()).replace("&#x27;", "'")
 
