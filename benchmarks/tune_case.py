@@ -34,6 +34,7 @@ DOCS = EXAMPLES.parent / "docs" / "tune.md"
 BEGINS = "<!-- case study: python -m penstock.benchmarks.tune_case --docs -->\n"
 ENDS = "<!-- end -->\n"
 _REPORTS = EXAMPLES.parent / "docs" / "reports"
+_TRIED = EXAMPLES.parent / "build" / "tune_case"
 _MOST_ROWS = 12
 # Of `penstock tune`: a winner, and none.
 _DONE = (0, 1)
@@ -70,6 +71,9 @@ _QUICK = ("batch_size=1,4", "workers=1", "threads=1", "precision=fp32", "compile
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when each device has a winner, else 1."""
     options = _parser().parse_args(arguments)
+    # What a quick try finds is not to be kept as the case's result.
+    options.out = options.out or (_TRIED / RESULTS.name if options.quick else RESULTS)
+    options.reports = options.reports or (_TRIED if options.quick else _REPORTS)
     if options.docs:
         print(put_into(DOCS, options.out), end="")
         return 0
@@ -172,11 +176,13 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="four configurations only, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="four configurations only, to see that it runs; kept in build/tune_case"
+    )
     parser.add_argument("--budget", default="10m", help="how long each search may take (default: 10m)")
     parser.add_argument("--device", action="append", choices=tuple(CASES), help="only this one; default: all that are here")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--reports", type=Path, default=_REPORTS, help="the folder of the HTML reports")
+    parser.add_argument("--out", type=Path, help=f"default: {RESULTS.name} of the benchmarks' results")
+    parser.add_argument("--reports", type=Path, help="the folder of the HTML reports; default: docs/reports")
     parser.add_argument("--docs", action="store_true", help="search nothing; put the saved results into docs/tune.md")
     return parser
 

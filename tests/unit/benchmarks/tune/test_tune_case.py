@@ -72,3 +72,15 @@ def test_the_page_holds_what_was_measured_last(tmp_path: Path) -> None:
     kept = saved(RESULTS) if RESULTS.exists() else {}
     reports = DOCS.parent / "reports"
     assert [device for device in kept if not (reports / tune_case.CASES[device].report).exists()] == []
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_quick_try_leaves_the_kept_results_alone(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(tune_case, "write_files", lambda: None)
+    monkeypatch.setattr(tune_case, "_searched", lambda device, options: result())
+    monkeypatch.setattr(tune_case, "write_report", lambda found, path: written.append(path))
+    monkeypatch.setattr(tune_case, "save", lambda found, path: written.append(path))
+    assert tune_case.main(["--device", "cpu", *(["--quick"] if quick else [])]) == 0
+    assert [path.name for path in written] == ["tune-case.html", "tune_case.json"]
+    assert all(("build" in path.parts) is quick for path in written)
