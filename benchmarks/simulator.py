@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.benchmarks.summary import percentile
 from penstock.broker.memory_store import MemoryStore
@@ -32,6 +33,31 @@ _KEPT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Seconds of one batch in the three threads of a child; only the middle one holds the device."""
+
+    inference_s: float
+    preprocess_s: float = 0.0
+    postprocess_s: float = 0.0
+
+
+class Engine(Protocol):
+    """How long batches take. `expected_s` is the inference alone, as a worker learns it."""
+
+    def expected_s(self, size: int) -> float: ...
+
+    def draw(self, size: int, chance: random.Random) -> Run: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of each batch beside its run: a question to the store, and from its answer to the child's first stage. Seconds."""
+
+    claim_s: float = 0.0
+    feed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A batch of b takes `base_s + b * item_s`, times a normal factor of deviation `noise`."""
 
@@ -42,19 +68,23 @@ class Device:
     def expected_s(self, size: int) -> float:
         return self.base_s + self.item_s * size
 
+    def draw(self, size: int, chance: random.Random) -> Run:
+        return Run(self.expected_s(size) * max(0.1, chance.gauss(1.0, self.noise)))
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`load` is the offered rate as a share of the peak, which is every worker running full batches back to back."""
 
     load: float
-    device: Device = field(default_factory=Device)
+    device: Engine = field(default_factory=Device)
     policy: BatchPolicy = field(default_factory=lambda: BatchPolicy(max_batch_size=64))
     workers: int = 4
     deadline_s: float = 0.050
     seconds: float = 6.0
     warm_up_s: float = 1.0
     seed: int = 1
+    costs: Costs = field(default_factory=Costs)
 
     @property
     def peak_rps(self) -> float:
@@ -75,6 +105,18 @@ class Outcome:
     reasons: dict[str, int]
 
 
+@dataclass(slots=True)
+class Batch:
+    """On its way through one slot's child. `ready_at`: its preprocessing ends. `fresh`: it found an idle child."""
+
+    claim: Claim
+    run: Run
+    given_at: float
+    ready_at: float
+    fresh: bool
+    began_at: float = 0.0
+
+
 class Slot:
     """One child process: a batch at the device, at most one behind it."""
 
@@ -82,8 +124,14 @@ class Slot:
         self.name = name
         self.batcher = batcher
         self.claims: deque[Claim] = deque()
+        # Those not yet at the device, the one there, and those that only have to be postprocessed.
+        self.waiting: deque[Batch] = deque()
+        self.running: Batch | None = None
+        self.leaving: deque[Batch] = deque()
         self.since = 0.0
         self.ask_at = 0.0
+        self.prepared_at = 0.0
+        self.completed_at = 0.0
 
     def busy(self) -> Busy:
         size = len(self.claims[0].jobs) if self.claims else 0
@@ -91,9 +139,10 @@ class Slot:
 
 
 class Simulation:
-    """One run of one scenario. Events: `arrive`, `ask` (a slot's timer), `end` (of a batch), `sweep`."""
+    """One run of one scenario. Events: `arrive`, `ask` (a slot's timer), `ready` (preprocessed), `end` (of a batch at the
+    device), `done` (postprocessed), `sweep`."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, tally: Counter) -> None:
         self._scenario = scenario
         self._random = random.Random(scenario.seed)
         self._now = 0.0
@@ -104,15 +153,14 @@ class Simulation:
         self._nonces = itertools.count()
         # As the store does: an asker that got nothing is woken at this depth.
         self._wake_at: int | None = 1
-        self._tally = Tally(scenario)
+        self._tally = tally
 
-    def run(self) -> Outcome:
+    def run(self) -> None:
         self._at(self._gap(), "arrive")
         self._at(_SWEEP_S, "sweep")
         for now, _, kind, slot in self._due():
             self._now = now
             self._happen(kind, slot)
-        return self._tally.outcome()
 
     def _due(self) -> Iterator[tuple[float, int, str, Slot | None]]:
         while self._events and self._events[0][0] <= self._scenario.seconds:
@@ -121,8 +169,12 @@ class Simulation:
     def _happen(self, kind: str, slot: Slot | None) -> None:
         if slot is None:
             self._arrive() if kind == "arrive" else self._sweep()
+        elif kind == "ready":
+            self._start(slot)
         elif kind == "end":
             self._end(slot)
+        elif kind == "done":
+            self._done(slot)
         elif slot.ask_at == self._now:  # else the timer was set anew meanwhile
             self._ask(slot)
 
@@ -136,14 +188,10 @@ class Simulation:
         latency = Latency()
         limit = self._scenario.policy.max_batch_size
         for size in [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]:
-            latency.observe(size, self._run_s(size))
+            latency.observe(size, self._scenario.device.draw(size, self._random).inference_s)
         batcher = Batcher(self._scenario.policy, latency)
         batcher.peers = self._scenario.workers - 1
         return batcher
-
-    def _run_s(self, size: int) -> float:
-        factor = self._random.gauss(1.0, self._scenario.device.noise)
-        return self._scenario.device.expected_s(size) * max(0.1, factor)
 
     def _arrive(self) -> None:
         job = NewJob(new_job_id(_MODEL), _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
@@ -166,7 +214,7 @@ class Simulation:
     def _ask(self, slot: Slot) -> None:
         while (ask := slot.batcher.ask(self._now, slot.busy())) is not None:
             claim = self._store.claim(self._request(slot, ask))
-            slot.batcher.answered(claim, asked_at=self._now, now=self._now)
+            slot.batcher.answered(claim, asked_at=self._now, now=self._now + self._scenario.costs.claim_s)
             if not claim.jobs:
                 self._wake_at = 1 if claim.retry_in_s is None else ask.enough
                 break
@@ -192,24 +240,54 @@ class Simulation:
         )
 
     def _take(self, slot: Slot, claim: Claim) -> None:
+        run = self._scenario.device.draw(len(claim.jobs), self._random)
+        given_at = self._now + self._scenario.costs.claim_s
+        slot.prepared_at = max(given_at + self._scenario.costs.feed_s, slot.prepared_at) + run.preprocess_s
+        slot.waiting.append(Batch(claim, run, given_at, slot.prepared_at, fresh=not slot.claims))
+        if not slot.claims:
+            slot.since = self._now
         slot.claims.append(claim)
-        if len(slot.claims) == 1:
+        if slot.prepared_at > self._now:
+            self._at(slot.prepared_at, "ready", slot)
+        else:
             self._start(slot)
 
     def _start(self, slot: Slot) -> None:
-        slot.since = self._now
-        self._at(self._now + self._run_s(len(slot.claims[0].jobs)), "end", slot)
+        if slot.running is not None or not slot.waiting or slot.waiting[0].ready_at > self._now:
+            return
+        slot.running = batch = slot.waiting.popleft()
+        slot.since = batch.began_at = self._now
+        self._at(self._now + batch.run.inference_s, "end", slot)
 
     def _end(self, slot: Slot) -> None:
+        batch = slot.running
+        assert batch is not None
+        slot.running = None
+        slot.leaving.append(batch)
+        slot.completed_at = max(self._now, slot.completed_at) + batch.run.postprocess_s
+        self._start(slot)
+        if slot.completed_at > self._now:
+            self._at(slot.completed_at, "done", slot)
+        else:
+            self._done(slot)
+
+    def _done(self, slot: Slot) -> None:
+        batch = slot.leaving.popleft()
         claim = slot.claims.popleft()
-        run_s = self._now - slot.since
-        slot.batcher.ran(len(claim.jobs), run_s, feed_s=0.0)
+        feed_s = batch.began_at - batch.given_at if batch.fresh else None
+        slot.batcher.ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s)
         endings = [Ending(job.id, job.token, JobState.SUCCEEDED) for job in claim.jobs]
         self._store.finish(endings, worker=slot.name, stamp=BatchStamp(size=len(endings), reason=claim.reason))
-        self._tally.ran(claim, run_s, now=self._now)
-        if slot.claims:
-            self._start(slot)
+        self._tally.ran(claim, batch.run.inference_s, now=self._now)
         self._ask(slot)
+
+
+class Counter(Protocol):
+    """Told of every arrival, and of every batch whose answers leave."""
+
+    def arrived(self, now: float) -> None: ...
+
+    def ran(self, claim: Claim, run_s: float, *, now: float) -> None: ...
 
 
 class Tally:
@@ -255,7 +333,9 @@ class Tally:
 
 
 def simulate(scenario: Scenario) -> Outcome:
-    return Simulation(scenario).run()
+    tally = Tally(scenario)
+    Simulation(scenario, tally).run()
+    return tally.outcome()
 
 
 def main() -> int:
