@@ -1,4 +1,4 @@
-"""The workers' own children without a queue: started side by side, given batches, heard by one loop that never blocks on one."""
+"""The workers' own children without a queue: started side by side, given batches, heard by one loop that never blocks."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _INPUT_HINT = "give real inputs: --input cat.jpg, a folder, a .jsonl file or JSO
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a measurement brings beside its figures: the answers to the first inputs, and the largest batch the handler takes."""
+    """What a measurement brings beside its figures: the answers to the first inputs, the largest batch the handler takes."""
 
     measured: Measured
     answers: tuple[Answer, ...] = ()
@@ -182,7 +182,7 @@ def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
 
 def spec_for(spec: ModelSpec, engine: Engine, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
     """The model as this configuration runs it. On GPUs `workers` are those of each device."""
-    places = {"workers": workers} if engine.device == "cpu" else {"workers": spec.workers, "workers_per_device": workers}
+    on_cpu = engine.device == "cpu"
     runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
     return replace(
         spec,
@@ -191,7 +191,8 @@ def spec_for(spec: ModelSpec, engine: Engine, workers: int, *, batch_size: int, 
         device=engine.device,
         threads=engine.threads,
         placement=placement or spec.placement,
-        **places,
+        workers=workers if on_cpu else spec.workers,
+        workers_per_device=1 if on_cpu else workers,
     )
 
 

@@ -1,8 +1,8 @@
 """What a configuration will do under Poisson arrivals: the workers' own batching policy on a made-up clock, with the measured
 batch times. Pure: equal seeds give equal answers.
 
-The rate told for a configuration is not the last one before the goal breaks: there a device slower by a per cent would break it,
-and no measurement repeats that well. It is the highest rate at which the goal would hold even if every batch took `MARGIN`
+The rate told for a configuration is not the last one before the goal breaks: there a device slower by a per cent would break
+it, and no measurement repeats that well. It is the highest rate at which the goal would hold even if every batch took `MARGIN`
 longer; the figures told for that rate are without the margin.
 """
 

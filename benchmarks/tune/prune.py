@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.benchmarks.tune.predict import Learned
-from penstock.benchmarks.tune.result import Choice, Drift, Engine, Goal, Measured
+from penstock.benchmarks.tune.result import BatchTime, Choice, Drift, Engine, Goal, Measured
 
 # A difference below this is noise of the measurement.
 _CLEARLY = 1.02
@@ -128,8 +128,8 @@ def _slower_by(measured: Measured, rival: Measured) -> float:
     return min((mine / max(1e-9, its) for mine, its in whole), default=0.0)
 
 
-def _whole_s(time: object) -> float:
-    return sum(getattr(time, f"{stage}_s") for stage in ("preprocess", "inference", "postprocess"))
+def _whole_s(time: BatchTime) -> float:
+    return time.preprocess_s + time.inference_s + time.postprocess_s
 
 
 def _ms(seconds: float) -> str:
