@@ -26,6 +26,7 @@ class Penstock(LazyGroup):
         "models": Entry("penstock.cli.models", "The models a gateway serves.", _USE),
         "workers": Entry("penstock.cli.workers", "The workers that are alive, and what they run.", _USE),
         "bench": Entry("penstock.cli.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
+        "tune": Entry("penstock.cli.tune", "Find a model's best settings, or how many workers a rate needs.", _USE),
         "new": Entry("penstock.cli.starter", "Write a folder with a model, its settings and a test.", _HELP),
         "keys": Entry("penstock.cli.keys", "Make API keys, see which are declared.", _HELP),
         "store": Entry("penstock.cli.store", "Prepare a Redis of yours: users, functions.", _HELP),

@@ -1,4 +1,4 @@
-"""From measurements to candidates: which configurations are worth real load, in which order, and why the others are not. Pure."""
+"""From measurements to candidates: what is worth real load, in which order, and why the rest is not. Pure."""
 
 from __future__ import annotations
 
@@ -98,9 +98,8 @@ def _unseen(ceiling: float, best: float) -> str:
     return "not simulated: the time was over"
 
 
-def shortlist(ranking: Ranking, configurations: int) -> list[Choice]:
-    """Those worth real load: under a tenth of the space, two at least, and no two that differ in their wait alone."""
-    most = max(_LEAST_CONFIRMED, min(_MOST_CONFIRMED, (configurations - 1) // 10))
+def shortlist(ranking: Ranking) -> list[Choice]:
+    """In the order of their prediction, without those that differ from a better one in their wait alone."""
     seen: set[Choice] = set()
     found = []
     for choice in ranking.order:
@@ -108,4 +107,9 @@ def shortlist(ranking: Ranking, configurations: int) -> list[Choice]:
         if kind not in seen:
             seen.add(kind)
             found.append(choice)
-    return found[:most]
+    return found
+
+
+def most_confirmed(configurations: int) -> int:
+    """How many may meet real load: under a tenth of the space, but two at least."""
+    return max(_LEAST_CONFIRMED, min(_MOST_CONFIRMED, (configurations - 1) // 10))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.benchmarks.tune.candidates import Knowledge
 from penstock.benchmarks.tune.confirm import Met, Site, Stack
 from penstock.benchmarks.tune.notebook import Notebook, key_of
-from penstock.benchmarks.tune.predict import Learned, Plant, best, keeps, told
+from penstock.benchmarks.tune.predict import PATH_SHARE, Learned, Plant, best, holds, keeps, told
 from penstock.benchmarks.tune.result import Choice, Figures, Goal
 from penstock.errors import PenstockError
 
@@ -17,6 +17,8 @@ _JOBS = 4_000
 _SEEDS = (1, 2, 3)
 # A rate this much higher is worth another try; and this much lower follows a load that could not be carried.
 _HIGHER, _LOWER = 1.05, 0.85
+# By less than this two rates are the same.
+_CLEARLY = 1.02
 _STRETCHES = (0.8, 2.0)
 _CALLS = 1_500
 _LEAST_S, _MOST_S = 1.5, 30.0
@@ -64,7 +66,7 @@ class Trials:
         return tried
 
     def _known(self, choice: Choice) -> Tried | None:
-        entry = self.notebook.get(_CONFIRMED, key_of((choice, self.goal)), tuple[Tried, tuple[float, float]])  # type: ignore[arg-type]
+        entry = self.notebook.get(_CONFIRMED, key_of((choice, self.goal)), tuple[Tried, tuple[float, float]])
         if entry is None:
             return None
         tried, (stretch, request_s) = entry
@@ -87,6 +89,7 @@ class Trials:
                 kept, found = met, replace(met.figures, offered_rps=rate)
             else:
                 why = self._missed(met, rate)
+                self._blame_path(rate)
             higher = self._next(choice, rate, kept is met)
             if higher is None or (found is not None and higher <= found.offered_rps * _HIGHER):
                 break
@@ -149,6 +152,17 @@ class Trials:
             return plant.stretch
         self.observed.append(seen_s / expected_s)
         return min(_STRETCHES[1], max(_STRETCHES[0], seen_s / expected_s))
+
+    def _blame_path(self, rate: float) -> None:
+        """A rate near what the store and the gateway carried, and missed: from now on they are believed to carry less."""
+        overheads = self.knowledge.overheads
+        if rate * overheads.per_item_s > PATH_SHARE / 2:
+            per_item_s = max(overheads.per_item_s, PATH_SHARE / (rate * _LOWER))
+            self.knowledge = replace(self.knowledge, overheads=replace(overheads, per_item_s=per_item_s))
+
+    def beats(self, choice: Choice, rate: float) -> bool:
+        """Whether, with all that was learned, it is still expected to carry clearly more than `rate`."""
+        return holds(self.knowledge.plant(choice), self.goal, rate * _CLEARLY, jobs=_JOBS // 2)
 
     def _learn(self, choice: Choice, stretch: float, request_s: float) -> None:
         known = {**self.knowledge.stretch, (choice.engine, choice.workers): stretch}

@@ -24,7 +24,7 @@ from penstock.model_spec import BatchPolicy
 
 MARGIN = 1.05
 # Beside a gateway, a store and a client's own share of the machine no more than this of the path's throughput is promised.
-_PATH_SHARE = 0.8
+PATH_SHARE = 0.8
 # Answers that are missing after so many goals count as never.
 _OVERDUE_GOALS = 4.0
 _WARM_UP_SHARE = 0.15
@@ -108,7 +108,7 @@ class Plant:
         learned = self.learned
         sizes = range(1, self.policy.max_batch_size + 1)
         device = self.slots * max(size / max(1e-9, learned.batch_s(size)) for size in sizes)
-        path = _PATH_SHARE / self.overheads.per_item_s if self.overheads.per_item_s else math.inf
+        path = PATH_SHARE / self.overheads.per_item_s if self.overheads.per_item_s else math.inf
         return min(device, path)
 
 

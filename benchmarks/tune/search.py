@@ -15,7 +15,7 @@ import psutil
 
 from penstock.benchmarks.connection import Body
 from penstock.benchmarks.report import describe_machine
-from penstock.benchmarks.tune.candidates import Knowledge, Ranking, ranked, shortlist
+from penstock.benchmarks.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist
 from penstock.benchmarks.tune.capacity import capacity_of
 from penstock.benchmarks.tune.confirm import Site, measure_overheads
 from penstock.benchmarks.tune.confirming import Trials, Tried
@@ -40,7 +40,7 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.machine import Machine
 
 # Shares of the budget until which a step may begin something new.
-_MEASURED_BY, _SIMULATED_BY = 0.45, 0.6
+_MEASURED_BY, _SIMULATED_BY, _CONFIRMED_BY = 0.45, 0.6, 0.85
 _SLICE_LEAST_S, _SLICE_MOST_S = 0.1, 0.6
 _MEASURED, _OVERHEADS = "measured", "overheads"
 _OVERHEADS_LEAST_S, _OVERHEADS_MOST_S = 1.0, 3.0
@@ -133,9 +133,9 @@ class Search:
             knowledge = Knowledge(self._bank, overheads, devices=self._devices())
             ranking = self._simulate([point for point in points if point not in out], knowledge)
         trials = self._trials(folder, knowledge, reference.inputs)
-        outcome = Outcome(out, ranking, {}, None)
         with self._clock.step("confirm"):
-            outcome = replace(outcome, tried=self._confirm(trials, ranking, len(points)))
+            tried, behind = self._confirm(trials, ranking, most_confirmed(len(points)))
+        outcome = Outcome(out, ranking, tried, behind)
         with self._clock.step("rerun"):
             outcome = replace(outcome, rerun=self._rerun(trials, outcome))
         return self._result(points, trials, outcome)
@@ -229,7 +229,7 @@ class Search:
             question.goal,
             knowledge,
             self._notebook,
-            left_s=lambda: self._clock.left_s,
+            left_s=lambda: self._clock.left_s - (1.0 - _CONFIRMED_BY) * question.budget_s,
             say=lambda text: self._told("confirm", self._confirmed_share, text),
         )
 
@@ -237,17 +237,20 @@ class Search:
     def _confirmed_share(self) -> float:
         return min(1.0, max(0.0, 1.0 - self._clock.left_s / (self._question.budget_s * (1.0 - _SIMULATED_BY))))
 
-    def _confirm(self, trials: Trials, ranking: Ranking, configurations_: int) -> dict[Choice, Tried]:
-        """The best few; ends early when what is left is predicted to be clearly worse than what was confirmed."""
+    def _confirm(self, trials: Trials, ranking: Ranking, most: int) -> tuple[dict[Choice, Tried], dict[Choice, str]]:
+        """The best few under real load, and those that what was learned there put behind the best of them."""
         tried: dict[Choice, Tried] = {}
+        behind: dict[Choice, str] = {}
         best = 0.0
-        for choice in shortlist(ranking, configurations_):
-            enough = self._question.goal.min_rate is not None and best > 0.0
-            if tried and (enough or self._clock.left_s <= 0.0 or ranking.predicted[choice].offered_rps < 0.97 * best):
+        for choice in shortlist(ranking):
+            if len(tried) >= most or (tried and self._clock.past(_CONFIRMED_BY)) or (best and self._question.goal.min_rate):
                 break
+            if best and not trials.beats(choice, best):
+                behind[choice] = f"corrected by what real load showed, it is not expected to reach more than {best:.4g}/s"
+                continue
             tried[choice] = trials.confirm(choice)
             best = max(best, *(one.figures.offered_rps for one in tried.values() if one.figures), 0.0)
-        return tried
+        return tried, behind
 
     def _rerun(self, trials: Trials, outcome: Outcome) -> Figures | None:
         winner = outcome.winner(self._question.goal)

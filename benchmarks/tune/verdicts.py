@@ -12,12 +12,13 @@ from penstock.benchmarks.tune.result import Choice, Configuration, Figures, Goal
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a search: what was ruled out, what was simulated, what met real load, and the winner's second run."""
+    """Of a search: what was ruled out, simulated, run under real load, put behind by what was seen there; the second run."""
 
     out: Mapping[Choice, str]
     ranking: Ranking
     tried: Mapping[Choice, Tried]
-    rerun: Figures | None
+    behind: Mapping[Choice, str]
+    rerun: Figures | None = None
 
     def winner(self, goal: Goal) -> tuple[Choice, Figures] | None:
         """The best of those that kept the goal under real load."""
@@ -72,8 +73,9 @@ def _verdict(choice: Choice, outcome: Outcome, goal: Goal, winner: tuple[Choice,
     tried = outcome.tried.get(choice)
     if tried is not None:
         return _of_tried(choice, tried, goal, winner)
-    if choice in outcome.ranking.lost:
-        return Verdict.LOST, outcome.ranking.lost[choice]
+    known = outcome.behind.get(choice) or outcome.ranking.lost.get(choice)
+    if known:
+        return Verdict.LOST, known
     return Verdict.LOST, _behind(outcome.ranking.predicted[choice], goal, winner)
 
 
@@ -95,6 +97,8 @@ def _behind(predicted: Figures, goal: Goal, winner: tuple[Choice, Figures] | Non
         return f"simulated at {_rate(predicted)}; not confirmed"
     if goal.min_rate is not None:
         return "it carries the rate too, with more cores or a longer tail"
+    if predicted.offered_rps > winner[1].offered_rps:
+        return f"simulated at {_rate(predicted)} before real load showed what it costs; it was not its turn"
     return f"simulated at {_rate(predicted)}, the winner has {_rate(winner[1])}"
 
 
