@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from penstock.benchmarks.bench.asking import need_writable
 from penstock.benchmarks.bench.bodies import read_bodies
-from penstock.benchmarks.tune.asking import goal_of, named_dimensions, seconds_of, subject_of
+from penstock.benchmarks.tune.asking import default_of, goal_of, named_dimensions, seconds_of, subject_of
 from penstock.benchmarks.tune.confirm import settings_of
 from penstock.benchmarks.tune.result import Configuration, TuneResult, to_json
 from penstock.benchmarks.tune.search import Question, search
@@ -170,8 +171,9 @@ def _write_report(result: TuneResult, path: Path) -> None:
 def _write(path: Path, model: str, source: str, winner: Configuration, *, dry_run: bool) -> None:
     """The winner's settings into the file, which may be new; the change is shown."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    values = settings_of(winner.choice)
-    if not before:
+    said = tomllib.loads(before).get("models", {}).get(model, {})
+    values = {key: value for key, value in settings_of(winner.choice).items() if key in said or value != default_of(key)}
+    if not said:
         values = {"source": source, **values}
     after = with_settings(before, "models", values, name=model)
     if winner.choice.engine.pinning != "cores":

@@ -66,5 +66,9 @@ def subject_of(settings: Settings, name: str) -> Subject:
     version = model.chosen_version
     spec = next(spec for spec in settings.specs() if (spec.name, spec.version) == (name, version))
     full = model.tables()[version]
-    defaults = {key: field.get_default(call_default_factory=True) for key, field in VersionSettings.model_fields.items()}
-    return Subject(spec, {key: value for key, value in full.items() if value != defaults[key]})
+    return Subject(spec, {key: value for key, value in full.items() if value != default_of(key)})
+
+
+def default_of(key: str) -> Any:
+    """What a setting of a model is when nobody says anything."""
+    return VersionSettings.model_fields[key].get_default(call_default_factory=True)

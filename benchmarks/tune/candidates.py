@@ -82,8 +82,7 @@ def preference(choice: Choice, figures: Figures, goal: Goal) -> tuple[float, ...
     cores = choice.workers * (choice.engine.threads or 1)
     if goal.min_rate is not None:
         return (cores, figures.tail_ms, choice.batch_size)
-    # Between equals the smaller one: less memory, shorter waits.
-    return (-round(figures.offered_rps, 1), cores, choice.batch_size, choice.max_wait_s)
+    return (-round(figures.offered_rps, 1), cores, figures.tail_ms, choice.batch_size)
 
 
 def _missed(goal: Goal) -> str:
@@ -100,13 +99,18 @@ def _unseen(ceiling: float, best: float) -> str:
 
 def shortlist(ranking: Ranking) -> list[Choice]:
     """In the order of their prediction, without those that differ from a better one in their wait alone."""
-    seen: set[Choice] = set()
-    found = []
+    return [choice for choice in ranking.order if choice not in stand_ins(ranking)]
+
+
+def stand_ins(ranking: Ranking) -> dict[Choice, str]:
+    """Those that a configuration with another wait, and no worse by simulation, stands for."""
+    first: dict[Choice, Choice] = {}
+    found = {}
     for choice in ranking.order:
-        kind = replace(choice, max_wait_s=0.0)
-        if kind not in seen:
-            seen.add(kind)
-            found.append(choice)
+        rival = first.setdefault(replace(choice, max_wait_s=0.0), choice)
+        if rival != choice:
+            waits = f"a wait of {rival.max_wait_s * 1e3:g} ms"
+            found[choice] = f"simulated at {ranking.predicted[choice].offered_rps:.4g}/s, no better than with {waits}"
     return found
 
 

@@ -30,7 +30,7 @@ def capacity_of(
         return None
     choice = chosen.choice
     # How many gateways the rate needs is another question: here every worker finds its jobs.
-    overheads = replace(knowledge.overheads, per_item_s=0.0)
+    overheads = replace(knowledge.overheads, per_item_s=0.0, per_batch_s=0.0)
     plant = replace(knowledge.plant(choice), overheads=overheads)
     error, basis = _error(plant, goal, chosen, observed)
     needed = _slots(plant, goal, goal.rate)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,10 @@ _MOST_CONNECTIONS = 2_048
 _BACKLOG_GOALS = 6.0
 _BACKLOG_LEAST = 64
 _CLAIMS = 200
+_EMPTY_S, _ANSWER_S, _LOOK_S = 15.0, 5.0, 0.05
 _LONE_RPS = 40.0
+_CONCURRENCY = 32
+_STAGES = ("preprocess", "inference", "postprocess")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +67,23 @@ class Site:
     @contextmanager
     def stack(self, choice: Choice, *, number: int) -> Iterator[Stack]:
         """Ready to answer. Raises `PenstockError` when it does not come up."""
-        folder = self.folder / f"stack-{number}"
-        folder.mkdir(parents=True)
-        port = free_port()
-        config = folder / "penstock.toml"
-        pinning = choice.engine.pinning
-        config.write_text(
-            f'[store]\nstate_dir = "{folder / "state"}"\n[gateway]\nport = {port}\n[worker]\npinning = "{pinning}"\n'
-        )
         table = {**self.table, **settings_of(choice), "max_queue_depth": _NO_LIMIT, "version": self.version}
-        variables = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_MODELS": json.dumps({self.name: table})}
-        with running(Processes(folder, variables), [["up", str(config)]]) as processes:
-            await_ready(port, processes, path="/readyz")
-            yield Stack(self.name, f"http://127.0.0.1:{port}", processes, self.inputs)
+        folder = self.folder / f"stack-{number}"
+        with _up(folder, {self.name: table}, pinning=choice.engine.pinning) as (url, processes):
+            yield Stack(self.name, url, processes, self.inputs)
+
+
+@contextmanager
+def _up(folder: Path, models: Mapping[str, Mapping[str, Any]], *, pinning: str) -> Iterator[tuple[str, Processes]]:
+    """`penstock up` with these models and a state of its own."""
+    folder.mkdir(parents=True)
+    port = free_port()
+    config = folder / "penstock.toml"
+    config.write_text(f'[store]\nstate_dir = "{folder / "state"}"\n[gateway]\nport = {port}\n[worker]\npinning = "{pinning}"\n')
+    variables = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_MODELS": json.dumps(models)}
+    with running(Processes(folder, variables), [["up", str(config)]]) as processes:
+        await_ready(port, processes, path="/readyz")
+        yield f"http://127.0.0.1:{port}", processes
 
 
 def settings_of(choice: Choice) -> dict[str, Any]:
@@ -136,7 +144,18 @@ class Stack:
             )
             result, why = asyncio.run(_watched(bench, most))
         self.processes.check()
+        self._await_empty()
         return Met(None, why) if result is None else met(result, goal)
+
+    def _await_empty(self) -> None:
+        """What a load left behind must not meet the next one. After a while that one is on its own."""
+        give_up_at = time.monotonic() + _EMPTY_S
+        while time.monotonic() < give_up_at:
+            with urllib.request.urlopen(f"{self.url}/v1/queues/{self.model}", timeout=_ANSWER_S) as answer:
+                told = json.loads(answer.read())
+            if not told["depth"] and not told["in_flight"]:
+                return
+            time.sleep(_LOOK_S)
 
 
 async def _watched(bench: Bench, most: float) -> tuple[Result | None, str]:
@@ -198,19 +217,26 @@ def _mean_batch(batches: Mapping[int, float]) -> float:
 
 
 def measure_overheads(folder: Path, *, seconds: float) -> Overheads:
-    """What penstock itself costs on this machine: the store's part of a claim, and a model that returns its input."""
+    """What penstock itself costs on this machine: the store's part of a claim, and a model that returns its input, alone and in
+    batches."""
     claim_s = _claim_s(folder / "claims")
-    site = Site(folder, "noop", "1", {"source": str(EXAMPLES / "noop.py")}, (Body(b'{"x": 1}', "application/json"),))
     goal = Goal(limit_s=10.0)
-    with site.stack(Choice(batch_size=64), number=0) as stack:
-        lone = stack.offer(_LONE_RPS, goal, seconds=seconds, warm_up_s=0.5, seed=1)
-        busy = stack.saturate(goal, concurrency=32, seconds=seconds)
-    if lone.figures is None or busy.figures is None:
-        raise PenstockError(f"the cost of penstock itself could not be measured: {lone.why or busy.why}")
-    inside_s = sum(lone.stages_ms.get(stage, 0.0) for stage in ("preprocess", "inference", "postprocess")) / 1e3
+    body = (Body(b'{"x": 1}', "application/json"),)
+    sizes = {"batched": 64, "single": 1}
+    models = {name: {"source": str(EXAMPLES / "noop.py"), "max_batch_size": size} for name, size in sizes.items()}
+    with _up(folder / "noop", models, pinning="none") as (url, processes):
+        lone = Stack("single", url, processes, body).offer(_LONE_RPS, goal, seconds=seconds, warm_up_s=0.5, seed=1)
+        rates = {
+            name: Stack(name, url, processes, body).saturate(goal, concurrency=_CONCURRENCY, seconds=seconds) for name in sizes
+        }
+    whole = {name: 1.0 / found.figures.throughput_rps for name, found in rates.items() if found.figures}
+    if lone.figures is None or len(whole) < len(sizes):
+        raise PenstockError(f"the cost of penstock itself could not be measured: {lone.why or rates}")
+    inside_s = sum(lone.stages_ms.get(stage, 0.0) for stage in _STAGES) / 1e3
     feed_s = claim_s / 2
     request_s = max(0.0, lone.figures.p50_ms / 1e3 - inside_s - claim_s - feed_s)
-    return Overheads(claim_s, feed_s, request_s, per_item_s=1.0 / max(1.0, busy.figures.throughput_rps))
+    batch_s = max(0.0, whole["single"] - whole["batched"])
+    return Overheads(claim_s, feed_s, request_s, per_item_s=whole["batched"], per_batch_s=batch_s)
 
 
 def _claim_s(folder: Path) -> float:

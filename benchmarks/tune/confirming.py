@@ -35,6 +35,18 @@ class Tried:
     stages_ms: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The winner's second run. `instead`: what is confirmed after all, at a lower rate, for the first one did not repeat: `why`.
+
+    Without `figures` it did not keep the goal again at all.
+    """
+
+    instead: Tried | None
+    figures: Figures | None
+    why: str = ""
+
+
 @dataclass(slots=True)
 class Trials:
     """`budget_s`: what may be spent from now on. Knowledge grows with every load."""
@@ -80,7 +92,7 @@ class Trials:
         rate, found, why = first.offered_rps, None, ""
         kept: Met | None = None
         for number in range(_TRIES):
-            if number and self.left_s() < self._seconds(rate) * 2:
+            if found and self.left_s() < self._seconds(rate) * 2:
                 break
             met = self._offer(stack, choice, rate, seed=number + 1)
             if met.figures is not None:
@@ -89,7 +101,7 @@ class Trials:
                 kept, found = met, replace(met.figures, offered_rps=rate)
             else:
                 why = self._missed(met, rate)
-                self._blame_path(rate)
+                self._blame_path(choice, rate)
             higher = self._next(choice, rate, kept is met)
             if higher is None or (found is not None and higher <= found.offered_rps * _HIGHER):
                 break
@@ -111,12 +123,24 @@ class Trials:
             return f"at {rate:.4g}/s {met.why}"
         return f"at {rate:.4g}/s its p{self.goal.percentile:g} was {met.figures.tail_ms:.3g} ms under real load"
 
-    def rerun(self, choice: Choice, rate: float) -> Figures | None:
-        """The same load once more, with other arrivals, on a stack set up anew."""
+    def rerun(self, choice: Choice, rate: float) -> Again:
+        """The same load once more, with other arrivals, on a stack set up anew. What does not repeat is taken back: then a lower
+        rate is run twice."""
         self.stacks += 1
         with self.site.stack(choice, number=self.stacks) as stack:
-            met = self._offer(stack, choice, rate, seed=101)
-        return replace(met.figures, offered_rps=rate) if met.figures else None
+            first = self._offer(stack, choice, rate, seed=101)
+            if first.figures and keeps(first.figures, self.goal):
+                return Again(None, replace(first.figures, offered_rps=rate))
+            why = self._missed(first, rate)
+            if self.goal.min_rate is not None:
+                return Again(None, None, why)
+            lower = rate * _LOWER
+            twice = [self._offer(stack, choice, lower, seed=seed).figures for seed in (102, 103)]
+        kept = [replace(figures, offered_rps=lower) for figures in twice if figures and keeps(figures, self.goal)]
+        if len(kept) < len(twice):
+            return Again(None, None, f"{why}, and it did not keep the goal at {lower:.4g}/s twice in a row")
+        predicted = told(self.knowledge.plant(choice), self.goal, lower, jobs=_JOBS, seeds=_SEEDS)
+        return Again(Tried(predicted, kept[0]), kept[1], why)
 
     def _offer(self, stack: Stack, choice: Choice, rate: float, *, seed: int) -> Met:
         seconds = self._seconds(rate)
@@ -153,12 +177,14 @@ class Trials:
         self.observed.append(seen_s / expected_s)
         return min(_STRETCHES[1], max(_STRETCHES[0], seen_s / expected_s))
 
-    def _blame_path(self, rate: float) -> None:
+    def _blame_path(self, choice: Choice, rate: float) -> None:
         """A rate near what the store and the gateway carried, and missed: from now on they are believed to carry less."""
         overheads = self.knowledge.overheads
-        if rate * overheads.per_item_s > PATH_SHARE / 2:
-            per_item_s = max(overheads.per_item_s, PATH_SHARE / (rate * _LOWER))
-            self.knowledge = replace(self.knowledge, overheads=replace(overheads, per_item_s=per_item_s))
+        each_s = overheads.per_item_s + overheads.per_batch_s / choice.batch_size
+        if rate * each_s > PATH_SHARE / 2:
+            more = max(1.0, PATH_SHARE / (rate * _LOWER) / each_s)
+            dearer = replace(overheads, per_item_s=overheads.per_item_s * more, per_batch_s=overheads.per_batch_s * more)
+            self.knowledge = replace(self.knowledge, overheads=dearer)
 
     def beats(self, choice: Choice, rate: float) -> bool:
         """Whether, with all that was learned, it is still expected to carry clearly more than `rate`."""

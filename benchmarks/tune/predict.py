@@ -30,6 +30,7 @@ _OVERDUE_GOALS = 4.0
 _WARM_UP_SHARE = 0.15
 _NO_DEADLINE_S = 1e6
 _TRIALS = 7
+_ALL_BUT = 0.999
 
 
 class Learned:
@@ -108,8 +109,8 @@ class Plant:
         learned = self.learned
         sizes = range(1, self.policy.max_batch_size + 1)
         device = self.slots * max(size / max(1e-9, learned.batch_s(size)) for size in sizes)
-        path = PATH_SHARE / self.overheads.per_item_s if self.overheads.per_item_s else math.inf
-        return min(device, path)
+        each_s = self.overheads.per_item_s + self.overheads.per_batch_s / self.policy.max_batch_size
+        return min(device, PATH_SHARE / each_s if each_s else math.inf)
 
 
 class Watch:
@@ -182,16 +183,12 @@ def holds(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) ->
     return rate < slower.ceiling_rps() and keeps(at_rate(slower, goal, rate, jobs=jobs, seed=seed), goal)
 
 
-def highest_rate(plant: Plant, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS, beyond: float = 0.0) -> float:
-    """Requests per second, to a share of 2^-trials of the ceiling; 0 when even a trickle breaks the goal.
-
-    `beyond`: a lower answer does not matter, and is told as 0.
-    """
+def highest_rate(plant: Plant, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS) -> float:
+    """Requests per second, to a share of 2^-trials of the ceiling; 0 when even a trickle breaks the goal."""
     low, high = 0.0, plant.ceiling_rps() / MARGIN
-    if beyond:
-        if beyond >= high or not holds(plant, goal, beyond, jobs=jobs, seed=seed):
-            return 0.0
-        low = beyond
+    if holds(plant, goal, high * _ALL_BUT, jobs=jobs, seed=seed):
+        # The path before the device is the limit, and not the device.
+        return high * _ALL_BUT
     for _ in range(trials):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(plant, goal, middle, jobs=jobs, seed=seed) else (low, middle)

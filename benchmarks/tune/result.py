@@ -166,13 +166,15 @@ class Overheads:
     """What a request costs beside its batch, measured with a model that does nothing. `claim_s`: a question to the store;
     `feed_s`: from the claim to the start of the batch; `request_s`: network, gateway and store, spent outside the slot.
 
-    `per_item_s`: what one request takes of all that is not the model; its inverse bounds the throughput of any configuration.
+    `per_item_s` and `per_batch_s`: what one request, and one batch, take of all that is not the model when there are many; the
+    throughput of every configuration is bounded by them.
     """
 
     claim_s: float = 0.0
     feed_s: float = 0.0
     request_s: float = 0.0
     per_item_s: float = 0.0
+    per_batch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

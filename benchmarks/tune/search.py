@@ -15,10 +15,10 @@ import psutil
 
 from penstock.benchmarks.connection import Body
 from penstock.benchmarks.report import describe_machine
-from penstock.benchmarks.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist
+from penstock.benchmarks.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist, stand_ins
 from penstock.benchmarks.tune.capacity import capacity_of
 from penstock.benchmarks.tune.confirm import Site, measure_overheads
-from penstock.benchmarks.tune.confirming import Trials, Tried
+from penstock.benchmarks.tune.confirming import Again, Trials, Tried
 from penstock.benchmarks.tune.measure import Bench, Found, compared
 from penstock.benchmarks.tune.notebook import About, Notebook, key_of
 from penstock.benchmarks.tune.prune import Room, pruned, refused, too_many
@@ -26,7 +26,6 @@ from penstock.benchmarks.tune.result import (
     Choice,
     Configuration,
     Engine,
-    Figures,
     Goal,
     Measured,
     Overheads,
@@ -137,7 +136,7 @@ class Search:
             tried, behind = self._confirm(trials, ranking, most_confirmed(len(points)))
         outcome = Outcome(out, ranking, tried, behind)
         with self._clock.step("rerun"):
-            outcome = replace(outcome, rerun=self._rerun(trials, outcome))
+            outcome = self._rerun(trials, outcome)
         return self._result(points, trials, outcome)
 
     # Measuring.
@@ -241,6 +240,7 @@ class Search:
         """The best few under real load, and those that what was learned there put behind the best of them."""
         tried: dict[Choice, Tried] = {}
         behind: dict[Choice, str] = {}
+        alike = stand_ins(ranking)
         best = 0.0
         for choice in shortlist(ranking):
             if len(tried) >= most or (tried and self._clock.past(_CONFIRMED_BY)) or (best and self._question.goal.min_rate):
@@ -250,18 +250,24 @@ class Search:
                 continue
             tried[choice] = trials.confirm(choice)
             best = max(best, *(one.figures.offered_rps for one in tried.values() if one.figures), 0.0)
-        return tried, behind
+        return tried, {**{twin: why for twin, why in alike.items() if twin not in tried}, **behind}
 
-    def _rerun(self, trials: Trials, outcome: Outcome) -> Figures | None:
+    def _rerun(self, trials: Trials, outcome: Outcome) -> Outcome:
+        """With the winner's second run, and what it takes back."""
         winner = outcome.winner(self._question.goal)
         if winner is None:
-            return None
+            return outcome
         choice, figures = winner
         try:
-            return trials.rerun(choice, figures.offered_rps)
+            again = trials.rerun(choice, figures.offered_rps)
         except PenstockError as fault:
-            self._notes.append(f"the winner could not be run again: {fault.message[:200]}")
-            return None
+            again = Again(None, None, f"its stack failed: {fault.message[:200]}")
+        if again.why:
+            self._notes.append(f"the winner's second run: {again.why}")
+        if again.instead is None:
+            return replace(outcome, rerun=again.figures)
+        kept = replace(again.instead, stages_ms=outcome.tried[choice].stages_ms)
+        return replace(outcome, rerun=again.figures, tried={**outcome.tried, choice: kept}, champion=choice)
 
     # Telling.
 

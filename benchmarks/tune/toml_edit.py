@@ -76,9 +76,7 @@ def _set(lines: list[str], start: int, values: Mapping[str, Any]) -> list[str]:
     body = []
     for line in lines[start + 1 : end]:
         found = _KEY.match(line)
-        if found and found["key"] in missing:
-            line = _changed(found, missing.pop(found["key"]))
-        body.append(line)
+        body.append(_changed(found, missing.pop(found["key"])) if found and found["key"] in missing else line)
     last = max((number + 1 for number, line in enumerate(body) if line.strip()), default=0)
     added = [f"{key} = {literal(value)}" for key, value in missing.items()]
     return [*lines[: start + 1], *body[:last], *added, *body[last:], *lines[end:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from penstock.benchmarks.tune.candidates import Knowledge, Ranking, preference
 from penstock.benchmarks.tune.confirming import Tried
@@ -19,9 +20,13 @@ class Outcome:
     tried: Mapping[Choice, Tried]
     behind: Mapping[Choice, str]
     rerun: Figures | None = None
+    # Whose second run was had: it stays the winner, whatever that run took back.
+    champion: Choice | None = None
 
     def winner(self, goal: Goal) -> tuple[Choice, Figures] | None:
         """The best of those that kept the goal under real load."""
+        if self.champion is not None:
+            return self.champion, cast("Figures", self.tried[self.champion].figures)
         kept = [(choice, tried.figures) for choice, tried in self.tried.items() if tried.figures is not None]
         return min(kept, key=lambda pair: preference(pair[0], pair[1], goal), default=None)
 
