@@ -37,7 +37,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The winner's second run. `instead`: what is confirmed after all, at a lower rate, for the first one did not repeat: `why`.
+    """The winner's second run. `instead`: what is confirmed after all, at a lower rate; `why` the first did not repeat.
 
     Without `figures` it did not keep the goal again at all.
     """
@@ -124,8 +124,8 @@ class Trials:
         return f"at {rate:.4g}/s its p{self.goal.percentile:g} was {met.figures.tail_ms:.3g} ms under real load"
 
     def rerun(self, choice: Choice, rate: float) -> Again:
-        """The same load once more, with other arrivals, on a stack set up anew. What does not repeat is taken back: then a lower
-        rate is run twice."""
+        """The same load once more, with other arrivals, on a stack set up anew. What does not repeat is taken back: then a
+        lower rate is run twice."""
         self.stacks += 1
         with self.site.stack(choice, number=self.stacks) as stack:
             first = self._offer(stack, choice, rate, seed=101)

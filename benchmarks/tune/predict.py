@@ -21,6 +21,7 @@ from penstock.benchmarks.summary import percentile
 from penstock.benchmarks.tune.result import BatchTime, Figures, Goal, Overheads
 from penstock.broker.records import Claim
 from penstock.model_spec import BatchPolicy
+from penstock.workers.batcher import AHEAD
 
 MARGIN = 1.05
 # Beside a gateway, a store and a client's own share of the machine no more than this of the path's throughput is promised.
@@ -55,9 +56,10 @@ class Learned:
         return Run(inference_s, typical.preprocess_s, typical.postprocess_s)
 
     def batch_s(self, size: int) -> float:
-        """From one batch to the next when all three threads are busy."""
+        """From one batch to the next under load: by the slowest of the three threads, or because a child never has more than
+        `AHEAD` batches, those that are being answered included."""
         run = self._at(size)[1]
-        return max(run.inference_s, run.preprocess_s, run.postprocess_s)
+        return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / AHEAD)
 
     def alone_s(self, size: int) -> float:
         run = self._at(size)[1]

@@ -85,7 +85,8 @@ def _too_large(choice: Choice, measured: Measured, room: Room) -> str:
         ("device memory", measured.device_memory_bytes, room.device_memory_bytes),
     ):
         if there is not None and each * choice.workers > there * _MEMORY_SHARE:
-            return f"{choice.workers} children take {_gib(each * choice.workers)} of {name}, there is {_gib(there)}"
+            many = "1 child takes" if choice.workers == 1 else f"{choice.workers} children take"
+            return f"{many} {_gib(each * choice.workers)} of {name}, there is {_gib(there)}"
     return ""
 
 

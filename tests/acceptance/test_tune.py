@@ -1,0 +1,98 @@
+"""`penstock tune` as a user runs it: a tiny space searched to its end, the winner written, everything measured kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from penstock.benchmarks.tune.notebook import About, Notebook
+from penstock.benchmarks.tune.result import Overheads, Verdict, from_json
+from penstock.cli import exits
+from tests.acceptance.test_cli import COMMAND, clean_environment
+
+MODEL = """
+import time
+from penstock import Handler
+
+class Paced(Handler):
+    \"\"\"4 ms a batch, and a little per item.\"\"\"
+
+    def inference(self, batch: list[float], /) -> list[float]:
+        time.sleep(0.004 + 0.0005 * len(batch))
+        return [value * 2.0 for value in batch]
+"""
+SETTINGS = '[models.paced]\nsource = "paced.py:Paced"  # ours\nmax_batch_size = 8\n'
+TINY = ("--space", "batch_size=1,4", "--space", "workers=1", "--space", "threads=1", "--budget", "20s", "--input", "2.5")
+
+
+def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, "tune", *arguments]
+    environment = clean_environment()
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=folder, env=environment)
+
+
+def project(folder: Path) -> Path:
+    (folder / "paced.py").write_text(MODEL)
+    (folder / "penstock.toml").write_text(SETTINGS)
+    return folder
+
+
+def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    # What penstock itself costs is measured on a stack of its own; the figures of an earlier search save that here.
+    overheads = Overheads(claim_s=0.0002, feed_s=0.0002, request_s=0.004, per_item_s=0.001, per_batch_s=0.001)
+    _remember(folder, overheads)
+    written = ("--write", "penstock.toml", "--report", "result.json", "--resume", "state.jsonl", "--price-per-hour", "3.6")
+    done = tune(folder, "paced", "--slo", "p99=400ms", "--min-rate", "50", *TINY, *written, "--json")
+    result = from_json(done.stdout.encode())
+    assert (folder / "result.json").read_bytes().strip() == done.stdout.strip().encode()
+    winner = result.winner
+    assert (done.returncode, winner is not None) == (exits.OK, True), done.stderr
+    assert winner is not None
+    assert winner.confirmed is not None
+    assert winner.confirmed.tail_ms <= 400.0
+    assert winner.cost_per_million == 20.0
+    assert {one.choice.batch_size for one in result.configurations} == {1, 4}
+    assert all(one.why for one in result.configurations)
+    assert [time.size for time in result.measured[0].times] == [1, 4]
+    assert result.measured[0].times[0].inference_s >= 0.0045
+    table = tomllib.loads((folder / "penstock.toml").read_text())["models"]["paced"]
+    assert (table["max_batch_size"], table["threads"]) == (winner.choice.batch_size, 1)
+    assert "# ours" in (folder / "penstock.toml").read_text()
+    kinds = [json.loads(line)["kind"] for line in (folder / "state.jsonl").read_text().splitlines()]
+    assert {"about", "measured", "overheads", "confirmed"} <= set(kinds)
+    assert not list(folder.glob(".penstock-tune-*"))
+
+
+def _remember(folder: Path, overheads: Overheads) -> None:
+    from penstock.benchmarks.bench.bodies import read_bodies
+    from penstock.benchmarks.tune.asking import subject_of
+    from penstock.settings import Settings
+
+    subject = subject_of(Settings.load(folder / "penstock.toml", {}), "paced")
+    book = Notebook(folder / "state.jsonl")
+    book.open(About("paced", subject.table, read_bodies("2.5")).digest())
+    book.put("overheads", "", overheads)
+
+
+def test_an_input_that_the_model_refuses_ends_the_search_with_its_words(tmp_path: Path) -> None:
+    done = tune(project(tmp_path), "paced", *TINY[:-1], '"no number"')
+    assert done.returncode == exits.REFUSED
+    assert "the model refused the input" in done.stderr
+    assert "next: give real inputs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_goal_that_one_item_breaks_is_told_with_its_time(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    _remember(folder, Overheads(per_item_s=0.001))
+    done = tune(folder, "paced", "--slo", "p99=2ms", *TINY, "--resume", "state.jsonl", "--json")
+    result = from_json(done.stdout.encode())
+    assert done.returncode == exits.FAILED
+    assert {one.verdict for one in result.configurations} == {Verdict.PRUNED}
+    assert all("one item alone takes" in one.why for one in result.configurations)
+    assert msgspec.json.decode(done.stdout)["spent"]["confirmed"] == 0
