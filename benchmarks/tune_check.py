@@ -1,8 +1,8 @@
 """Is `penstock tune` right? A small space searched both ways: by a tuning, and with every configuration under real load.
 
 `python -m penstock.benchmarks.tune_check` takes about five minutes on an otherwise idle machine and writes
-benchmarks/results/tune_check.json. It checks that the tuned configuration reaches within 5 % of the best that the exhaustive sweep
-found, and that its second run lies within 10 % of the predicted throughput and p99.
+benchmarks/results/tune_check.json. It checks that the tuned configuration reaches within 5 % of the best that the exhaustive
+sweep found, and that its second run lies within 10 % of the predicted throughput and p99.
 """
 
 from __future__ import annotations

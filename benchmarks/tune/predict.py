@@ -32,6 +32,7 @@ _WARM_UP_SHARE = 0.15
 _NO_DEADLINE_S = 1e6
 _TRIALS = 7
 _ALL_BUT = 0.999
+_NEARLY = 0.9
 
 
 class Learned:
@@ -176,7 +177,8 @@ def at_rate(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) 
 
 
 def keeps(figures: Figures, goal: Goal) -> bool:
-    return figures.tail_ms <= goal.limit_s * 1e3 and figures.throughput_rps >= 0.97 * figures.offered_rps
+    """By the tail. The throughput of a short load differs by what was under way at its two ends, so it only has to be near."""
+    return figures.tail_ms <= goal.limit_s * 1e3 and figures.throughput_rps >= _NEARLY * figures.offered_rps
 
 
 def holds(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> bool:

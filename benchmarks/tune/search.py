@@ -106,7 +106,7 @@ class Search:
         question = self._question
         known = self._notebook.open(About(question.spec.name, question.table, question.inputs).digest())
         if known:
-            self._notes.append(f"{known} measurements of an earlier search were used again")
+            self._notes.append(f"used again from an earlier search: {known} entries")
         with self._folder() as folder:
             return self._answer(folder)
 

@@ -101,7 +101,7 @@ def _behind(predicted: Figures, goal: Goal, winner: tuple[Choice, Figures] | Non
     if winner is None:
         return f"simulated at {_rate(predicted)}; not confirmed"
     if goal.min_rate is not None:
-        return "it carries the rate too, with more cores or a longer tail"
+        return "it carries the rate too, and takes no fewer cores"
     if predicted.offered_rps > winner[1].offered_rps:
         return f"simulated at {_rate(predicted)} before real load showed what it costs; it was not its turn"
     return f"simulated at {_rate(predicted)}, the winner has {_rate(winner[1])}"
