@@ -253,20 +253,23 @@ class Search:
         return tried, {**{twin: why for twin, why in alike.items() if twin not in tried}, **behind}
 
     def _rerun(self, trials: Trials, outcome: Outcome) -> Outcome:
-        """With the winner's second run, and what it takes back."""
-        winner = outcome.winner(self._question.goal)
-        if winner is None:
-            return outcome
-        choice, figures = winner
+        """With the winner's second run, and what it takes back; then the next best has its turn."""
+        while (winner := outcome.winner(self._question.goal)) is not None and outcome.champion is None:
+            choice, figures = winner
+            outcome = self._again(trials, outcome, choice, figures)
+        return outcome
+
+    def _again(self, trials: Trials, outcome: Outcome, choice: Choice, figures: Figures) -> Outcome:
         try:
             again = trials.rerun(choice, figures.offered_rps)
         except PenstockError as fault:
             again = Again(None, None, f"its stack failed: {fault.message[:200]}")
+        first = outcome.tried[choice]
         if again.why:
-            self._notes.append(f"the winner's second run: {again.why}")
-        if again.instead is None:
-            return replace(outcome, rerun=again.figures)
-        kept = replace(again.instead, stages_ms=outcome.tried[choice].stages_ms)
+            self._notes.append(f"{choice.label}, run a second time: {again.why}")
+        if again.figures is None:
+            return replace(outcome, tried={**outcome.tried, choice: replace(first, figures=None, why=f"run twice: {again.why}")})
+        kept = replace(again.instead, stages_ms=first.stages_ms) if again.instead else first
         return replace(outcome, rerun=again.figures, tried={**outcome.tried, choice: kept}, champion=choice)
 
     # Telling.
