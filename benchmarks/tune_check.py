@@ -30,7 +30,7 @@ from penstock.workers.devices.machine import discover
 
 NEAR_BEST, NEAR_PREDICTED = 0.05, 0.10
 # Of a 2-core machine: one thread for each of at most two children that only sleep.
-SPACE = {"batch_size": [1, 4, 16], "workers": [1, 2], "threads": [1], "max_wait_s": [0.0]}
+SPACE: dict[str, list[Any]] = {"batch_size": [1, 4, 16], "workers": [1, 2], "threads": [1], "max_wait_s": [0.0]}
 GOAL = Goal(limit_s=0.1)
 _BUDGET_S = 120.0
 _LOAD_S, _WARM_UP_S = 3.0, 0.7

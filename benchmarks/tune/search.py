@@ -26,6 +26,7 @@ from penstock.benchmarks.tune.result import (
     Choice,
     Configuration,
     Engine,
+    Figures,
     Goal,
     Measured,
     Overheads,
@@ -268,7 +269,9 @@ class Search:
         if again.why:
             self._notes.append(f"{choice.label}, run a second time: {again.why}")
         if again.figures is None:
-            return replace(outcome, tried={**outcome.tried, choice: replace(first, figures=None, why=f"run twice: {again.why}")})
+            return replace(
+                outcome, tried={**outcome.tried, choice: replace(first, figures=None, why=f"run twice: {again.why}")}
+            )
         kept = replace(again.instead, stages_ms=first.stages_ms) if again.instead else first
         return replace(outcome, rerun=again.figures, tried={**outcome.tried, choice: kept}, champion=choice)
 
