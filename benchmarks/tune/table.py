@@ -68,11 +68,12 @@ def _rerun(winner: Configuration) -> str:
 
 
 def capacity_line(capacity: Capacity) -> str:
+    count = capacity.workers
     devices = f" on {capacity.devices} devices" if capacity.devices else ""
     between = (
         f", between {capacity.workers_low} and {capacity.workers_high}" if capacity.workers_low != capacity.workers_high else ""
     )
     return (
-        f"{rate(capacity.rate)} needs {capacity.workers} workers{devices}{between} (error of the rate {share(capacity.error)}: "
+        f"{rate(capacity.rate)} needs {count} {'worker' if count == 1 else 'workers'}{devices}{between} (error of the rate {share(capacity.error)}: "
         f"{capacity.basis})"
     )
