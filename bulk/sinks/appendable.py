@@ -18,7 +18,7 @@ class Appendable:
     path: Path
     _file: BinaryIO | None = field(default=None, repr=False)
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         self._opened().write(data)
 
     def sync(self) -> int:

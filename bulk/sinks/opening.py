@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.bulk import files
+from penstock.bulk.arrow import arrow
 from penstock.bulk.sinks.appendable import Appendable
 from penstock.bulk.sinks.errors_file import SUFFIX, ErrorLines
 from penstock.bulk.sinks.file_sink import FileSink
+from penstock.bulk.sinks.parquet import ParquetRows
 from penstock.bulk.sinks.partial import partial_of
 from penstock.bulk.sinks.rows_file import JsonRows, RowsFile
 from penstock.errors import Conflict, InvalidInput
@@ -50,4 +52,7 @@ def _refuse_existing(*names: str) -> None:
 
 
 def _rows_file(kind: str, folder: Path) -> RowsFile:
+    if kind == "parquet":
+        arrow()
+        return ParquetRows(Appendable(folder / "rows.arrow"))
     return JsonRows(Appendable(folder / "rows.jsonl"))

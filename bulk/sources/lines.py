@@ -34,6 +34,7 @@ class LineFile:
     name: str
     max_line_bytes: int = MAX_LINE_BYTES
     _file: BinaryIO | None = field(default=None, repr=False)
+    _raw: BinaryIO | None = field(default=None, repr=False)
     _buffer: bytes = field(default=b"", repr=False)
     _start: int = 0
     _ended: bool = False
@@ -53,6 +54,10 @@ class LineFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+        # A gzip file leaves open what it reads from.
+        if self._raw is not None:
+            self._raw.close()
+            self._raw = None
 
     def _cut(self, begin: int, rows: int, size_bytes: int) -> int | None:
         """The place in the buffer behind the lines to give; None: a line does not end within the limit."""
@@ -110,8 +115,8 @@ class LineFile:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            file = files.open_read(self.name)
-            self._file = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if self.name.endswith(".gz") else file
+            self._raw = files.open_read(self.name)
+            self._file = cast("BinaryIO", gzip.GzipFile(fileobj=self._raw)) if self.name.endswith(".gz") else self._raw
         return self._file
 
 
