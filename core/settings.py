@@ -47,6 +47,7 @@ class StoreSettings(Table):
     state_dir: Path
     fsync: Literal["always", "everysec"] = "always"
     blob_dir: Path | None = None
+    files_dir: Path | None = None
     inline_input_bytes: Bytes = 16 * KIB
     inline_output_bytes: Bytes = 64 * KIB
 
@@ -100,6 +101,17 @@ class WorkerSettings(Table):
                 f"beat_s ({self.beat_s:g}) may be at most half of lease_s ({self.lease_s:g}): one beat may be lost"
             )
         return self
+
+
+class RunsSettings(Table):
+    """Runs over files. `roots`: folders below which a run made over HTTP may read by path (none: uploaded files only). A file
+    that a caller stored or a run produced is kept for `file_ttl_s`.
+    """
+
+    roots: tuple[Path, ...] = ()
+    max_file_bytes: Count = 200 * MIB
+    max_batch_lines: Count = 50_000
+    file_ttl_s: Seconds = 30 * 86_400.0
 
 
 class LogSettings(Table):
@@ -182,6 +194,7 @@ class Settings(Table):
     store: StoreSettings
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    runs: RunsSettings = Field(default_factory=RunsSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
     keys: Keys = ()
@@ -228,6 +241,10 @@ class Settings(Table):
     @property
     def blob_dir(self) -> Path:
         return self.store.blob_dir or self.store.state_dir / "blobs"
+
+    @property
+    def files_dir(self) -> Path:
+        return self.store.files_dir or self.store.state_dir / "files"
 
     @property
     def profile_dir(self) -> Path:

@@ -17,11 +17,18 @@ from typing import Any
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "log", "models", "keys")
+SECTIONS = ("store", "gateway", "worker", "runs", "log", "models", "keys")
 # Short names that deployments already set; the first one present wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
-_FOLDERS = (("store", "state_dir"), ("store", "blob_dir"), ("worker", "model_dir"), ("worker", "profile_dir"))
+_FOLDERS = (
+    ("store", "state_dir"),
+    ("store", "blob_dir"),
+    ("store", "files_dir"),
+    ("worker", "model_dir"),
+    ("worker", "profile_dir"),
+)
+_FOLDER_LISTS = (("runs", "roots"),)
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source that ends so is a file even when it is written without a folder; anything else without a slash is a module.
 _MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
@@ -45,6 +52,8 @@ class Layer:
             self.origins[leaf] = origin
 
     def _located(self, path: tuple[str, ...], value: Any) -> Any:
+        if path in _FOLDER_LISTS and isinstance(value, list):
+            return [str(self.folder / Path(item).expanduser()) if isinstance(item, str) else item for item in value]
         if not isinstance(value, str) or not value:
             return value
         if path in _FOLDERS:

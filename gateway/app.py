@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import structlog
@@ -14,15 +13,17 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
 
 from penstock.access import Role
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import BlobStore
-from penstock.errors import BadRequest, NotFound, PenstockError, RateLimited, StoreUnavailable
-from penstock.gateway import problems, wire
+from penstock.broker.files import FileStore
+from penstock.broker.runs import AsyncRunStore
+from penstock.errors import PenstockError, RateLimited, StoreUnavailable
+from penstock.gateway import framework_errors, problems, wire
 from penstock.gateway.access import Caller, Holds, allowed, is_public, need
 from penstock.gateway.door import Door
+from penstock.gateway.embeddings import Embeddings
 from penstock.gateway.events import JobEvents
 from penstock.gateway.health import PROBES, Health, scrape_router
 from penstock.gateway.job_log import JobLog
@@ -30,6 +31,9 @@ from penstock.gateway.jobs import JobReads
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.metrics import Metrics, scrape
 from penstock.gateway.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
+from penstock.gateway.openai_batches import OpenAIBatches
+from penstock.gateway.openai_errors import as_openai, speaks_openai
+from penstock.gateway.openai_files import OpenAIFiles
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.pages.router import Pages, is_page
@@ -41,7 +45,10 @@ from penstock.gateway.registry import Registry
 from penstock.gateway.replay import Replays
 from penstock.gateway.results import Results
 from penstock.gateway.rollouts import Rollouts
+from penstock.gateway.run_desk import RunDesk
+from penstock.gateway.runs import Runs
 from penstock.gateway.submit import Intake, SubmitEndpoint
+from penstock.gateway.targets import EXPLAIN, PREDICT, Target, submit_target
 from penstock.gateway.tracing import Tracing, given_in
 from penstock.gateway.wire import ClientGone, Receive, Scope, Send
 
@@ -49,44 +56,6 @@ log = structlog.get_logger(__name__)
 
 RETRY_START_S = 0.5
 CLIENT_GONE = 499
-_PREDICT = "/predictions/"
-_EXPLAIN = "/explanations/"
-_MODELS = "/v1/models/"
-_VERSIONS = "versions/"
-_JOBS = "/jobs"
-
-
-class Target(NamedTuple):
-    """Which submit endpoint a path names. `route` is the template for metrics."""
-
-    route: str
-    model: str
-    version: str
-
-
-def submit_target(path: str) -> Target | None:
-    """The endpoint of the submit families, by string operations alone; None for every other path."""
-    for family in (_PREDICT, _EXPLAIN):
-        if path.startswith(family):
-            return _answer_target(family, path[len(family) :])
-    if path.startswith(_MODELS) and path.endswith(_JOBS):
-        return _jobs_target(path[len(_MODELS) : -len(_JOBS)])
-    return None
-
-
-def _answer_target(family: str, rest: str) -> Target | None:
-    model, slash, version = rest.partition("/")
-    if not model or (slash and not version) or "/" in version:
-        return None
-    return Target(f"{family}{{model}}/{{version}}" if slash else f"{family}{{model}}", model, version)
-
-
-def _jobs_target(middle: str) -> Target | None:
-    model, slash, rest = middle.partition("/")
-    version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
-    if not model or (slash and not version) or "/" in version:
-        return None
-    return Target("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
 
 
 class Gateway:
@@ -123,6 +92,13 @@ class Gateway:
         )
         self._predict, self._explain = answer_now(), answer_now(route="explanations")
         replays, holds = Replays(intake, store=store, blobs=blobs, registry=self.registry), Holds()
+        self._embeddings = Embeddings(intake, options, store=store, registry=self.registry, results=results, lifetime=lifetime)
+        files = FileStore(options.files_dir)
+        self._files = OpenAIFiles(files, options)
+        desk = RunDesk(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
+        self._runs = [
+            kind(desk, self._files, registry=self.registry, options=options).router() for kind in (Runs, OpenAIBatches)
+        ]
         self._pages = self._dashboard(blobs, replays, holds) if options.dashboard else None
         self._routers = self._slow_routes(results, replays, holds)
         self.api = self._build_api()
@@ -149,6 +125,9 @@ class Gateway:
             JobReads(store, registry=registry, results=results, lifetime=lifetime, holds=holds, job_log=job_log).router(),
             replays.router(),
             JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s).router(),
+            self._embeddings.router(),
+            self._files.router(),
+            *self._runs,
             Rollouts(store, registry).router(),
             Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
@@ -178,6 +157,7 @@ class Gateway:
             log.warning("store_unavailable_at_start", reason=error.message)
             self._starting = asyncio.create_task(self._keep_starting())
         await self.registry.start()
+        self._files.start()
 
     async def scrape(self) -> bytes:
         """What the main port tells."""
@@ -192,6 +172,7 @@ class Gateway:
             self._starting.cancel()
         if self._pages is not None:
             await self._pages.close()
+        await self._files.close()
         await self.registry.close()
         await self._store.close()
         if self._tracing is not None:
@@ -263,9 +244,9 @@ class Gateway:
         return await self._endpoint(target)(scope, receive, send, head, target.model, target.version)
 
     def _endpoint(self, target: Target) -> SubmitEndpoint | PredictEndpoint:
-        if target.route.startswith(_PREDICT):
+        if target.route.startswith(PREDICT):
             return self._predict
-        return self._explain if target.route.startswith(_EXPLAIN) else self._submit
+        return self._explain if target.route.startswith(EXPLAIN) else self._submit
 
     async def _page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
         """As any other path, but a browser's session stands for a key, and a stranger is shown the way in."""
@@ -318,6 +299,8 @@ class Gateway:
         trace_id = trace.trace_id if trace else ""
         told = error if isinstance(error, PenstockError) else problems.bug()
         problem = problems.render(told, request_id=request_id, instance=instance, trace=trace)
+        if speaks_openai(instance):
+            problem = as_openai(problem, told)
         if isinstance(error, StoreUnavailable):
             log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
         if problem.status == 500 and not isinstance(error, JobEnded):
@@ -361,34 +344,10 @@ class Gateway:
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         given = request.headers.get("x-request-id", "").encode("latin-1")
-        ours = _ours(error, request, self._routers)
+        ours = framework_errors.ours(error, request, self._routers)
         problem = self._problem(ours, request.scope, given or None)  # type: ignore[arg-type]
         if self._pages is not None and is_page(request.scope["path"]):
             return await self._pages.refusal(request, problem, ours)
         response = Response(problem.body, status_code=problem.status)
         response.raw_headers = problem.headers
         return response
-
-
-def _ours(error: Exception, request: Request, routers: Iterable[APIRouter]) -> Exception:
-    """The framework's own refusals as errors of ours."""
-    if isinstance(error, RequestValidationError):
-        faults = [{"pointer": "/".join(map(str, fault["loc"])), "detail": fault["msg"]} for fault in error.errors()]
-        return BadRequest("; ".join(f"{fault['pointer']}: {fault['detail']}" for fault in faults)[:500])
-    if not isinstance(error, HTTPException):
-        return error
-    if error.status_code == 405:
-        allow = ", ".join(allowed_methods(request.scope, routers))  # type: ignore[arg-type]
-        return MethodNotAllowed(f"{request.method[:20]} is not a method of this path; it takes {allow}", allow=allow)
-    if error.status_code == 404:
-        return NotFound("there is no such path", hint="GET /openapi.json lists the routes.")
-    return BadRequest(str(error.detail)[:200])
-
-
-def allowed_methods(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
-    """Every method that some route takes at this path; the framework tells only the first one's."""
-    found: set[str] = set()
-    for route in (route for router in routers for route in router.routes):
-        if route.matches(scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return sorted(found | ({"HEAD"} if scope["path"] in PROBES else set()))

@@ -20,7 +20,8 @@ class GatewayOptions:
     Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
     scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too. `log_jobs`: which
     changes of jobs are logged. `blob_dir`: whose disk the scrape tells. `dashboard`: whether the pages are
-    served, with links that begin with `root_path`.
+    served, with links that begin with `root_path`. `files_dir`: uploaded and produced files, each kept `file_ttl_s` unless its
+    uploader says otherwise; `run_roots`: folders below which runs may read by path.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -42,3 +43,7 @@ class GatewayOptions:
     blob_dir: Path | None = None
     dashboard: bool = True
     root_path: str = ""
+    files_dir: Path = Path("files")
+    max_file_bytes: int = 200 * MIB
+    file_ttl_s: float = 30 * 86_400.0
+    run_roots: tuple[Path, ...] = ()

@@ -172,6 +172,7 @@ TITLES = {
     "worker_lost": "The job was given up because its workers were lost",
     "handler_error": "The model failed on this input",
     "not_explainable": "The model gives no explanations",
+    "not_an_embedding": "The model gave no vector",
     "handler_contract": "The model answered in a way it must not",
     "load_failed": "The model could not be loaded",
     "failed": "The job failed",

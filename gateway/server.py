@@ -99,6 +99,10 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         log_jobs=settings.log.jobs,
         dashboard=is_loopback(table.host) if table.dashboard is None else table.dashboard,
         root_path=table.root_path,
+        files_dir=settings.files_dir,
+        max_file_bytes=settings.runs.max_file_bytes,
+        file_ttl_s=settings.runs.file_ttl_s,
+        run_roots=settings.runs.roots,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.broker.records import Push
 from penstock.errors import NotFound
-from penstock.gateway.app import Target, submit_target
+from penstock.gateway.targets import Target, submit_target
 from penstock.gateway.events import event, lost_history
 from penstock.gateway.negotiation import host_name
 from penstock.gateway.openapi import rebased

@@ -1,0 +1,269 @@
+"""Files that callers upload and runs produce: each in a folder of its own on the shared disk, its record beside the content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
+from penstock.job_id import new_serial
+
+# Ids are made here and end up in paths: nothing else may pass.
+_ID = re.compile(r"file-[0-9a-hjkmnp-tv-z]{26}")
+_RECORD = "record.json"
+_CONTENT = "content"
+_TAKEN_MODE = 0o700
+MAX_NAME = 200
+# An upload that was cut off, or a record whose run never wrote anything.
+STRAY_S = 24 * 3600.0
+
+
+class FileRecord(Struct, frozen=True, kw_only=True):
+    """What is known of one file. Moments are Unix seconds. `suffix` is that of the content's name on disk.
+
+    A file that a run will write has its record before its content: it is shown from the moment the content is in place, its
+    `size_bytes` and `created_at` being those of the content. `ttl_s`: how long it is kept from then on (0: for ever).
+    """
+
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    suffix: str = ""
+    size_bytes: int = 0
+    created_at: float = 0.0
+    ttl_s: float = 0.0
+    sha256: str = ""
+    produced: bool = False
+
+    @property
+    def expires_at(self) -> float | None:
+        return self.created_at + self.ttl_s if self.ttl_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """What the caller says of a file that is to be stored."""
+
+    owner: str
+    filename: str
+    purpose: str
+    ttl_s: float = 0.0
+
+
+class FileStore:
+    """Files below one folder, which gateways and runners share. Every call blocks: an event loop calls it in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def upload(self, new: NewFile, *, max_bytes: int, now: float) -> Upload:
+        """An upload to be written piece by piece. Raises `StoreUnavailable` when the disk takes no file."""
+        record = FileRecord(
+            id=_new_id(),
+            owner=new.owner,
+            filename=plain_name(new.filename),
+            purpose=new.purpose,
+            suffix=_suffix(new.filename),
+            created_at=now,
+            ttl_s=new.ttl_s,
+        )
+        try:
+            self._home(record.id).mkdir(parents=True, mode=_TAKEN_MODE)
+            return Upload(self, record, max_bytes=max_bytes)
+        except OSError as fault:
+            raise _unwritable(fault) from fault
+
+    def reserve(self, new: NewFile, *, now: float) -> Path:
+        """A file that a run is going to write: where its content belongs. It is shown once that is there."""
+        record = FileRecord(
+            id=_new_id(),
+            owner=new.owner,
+            filename=plain_name(new.filename),
+            purpose=new.purpose,
+            suffix=_suffix(new.filename),
+            created_at=now,
+            ttl_s=new.ttl_s,
+            produced=True,
+        )
+        try:
+            self._home(record.id).mkdir(parents=True, mode=_TAKEN_MODE)
+            self.keep(record)
+        except OSError as fault:
+            raise _unwritable(fault) from fault
+        return self.content(record)
+
+    def keep(self, record: FileRecord) -> None:
+        """The record, whole or not at all."""
+        home = self._home(record.id)
+        beside = home / f"{_RECORD}.new"
+        with beside.open("wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(home / _RECORD)
+        _sync_folder(home)
+        _sync_folder(home.parent)
+
+    def find(self, file_id: str, *, now: float) -> FileRecord:
+        """The record of a file whose content is there and not expired; else raises `NotFound`."""
+        found = self._read(self._home(file_id)) if _ID.fullmatch(file_id) else None
+        shown = self._as_it_is(found) if found else None
+        if shown is None or _expired(shown, now):
+            raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
+        return shown
+
+    def files(self, *, now: float) -> Iterator[FileRecord]:
+        """Every file that is there, in no order."""
+        for home in self._homes():
+            found = self._read(home)
+            shown = self._as_it_is(found) if found else None
+            if shown is not None and not _expired(shown, now):
+                yield shown
+
+    def content(self, record: FileRecord) -> Path:
+        return self._home(record.id) / (_CONTENT + record.suffix)
+
+    def id_of(self, path: str) -> str:
+        """The file whose content has this path; empty for any other path."""
+        home = Path(path).parent
+        return home.name if _ID.fullmatch(home.name) and home.parent.parent == self._folder else ""
+
+    def delete(self, file_id: str) -> None:
+        """Gone is gone: deleting twice is no fault."""
+        if _ID.fullmatch(file_id):
+            shutil.rmtree(self._home(file_id), ignore_errors=True)
+
+    def sweep(self, *, now: float) -> int:
+        """Remove what has expired and what was cut off; how many that were."""
+        gone = 0
+        for home in self._homes():
+            found = self._read(home)
+            if found is None:
+                old = _age_s(home, now) > STRAY_S
+            else:
+                shown = self._as_it_is(found)
+                old = shown is not None and _expired(shown, now)
+            if old:
+                shutil.rmtree(home, ignore_errors=True)
+                gone += 1
+        return gone
+
+    def _as_it_is(self, record: FileRecord) -> FileRecord | None:
+        if not record.produced:
+            return record
+        try:
+            told = self.content(record).stat()
+        except FileNotFoundError:
+            return None
+        return msgspec.structs.replace(record, size_bytes=told.st_size, created_at=told.st_mtime)
+
+    def _read(self, home: Path) -> FileRecord | None:
+        try:
+            return msgspec.json.decode((home / _RECORD).read_bytes(), type=FileRecord)
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+            return None
+
+    def _homes(self) -> Iterator[Path]:
+        for folder in sorted(self._folder.glob("[0-9a-z][0-9a-z]")):
+            yield from (home for home in sorted(folder.iterdir()) if _ID.fullmatch(home.name))
+
+    def _home(self, file_id: str) -> Path:
+        # The end of an id is random, its beginning the time: no folder grows large.
+        return self._folder / file_id[-2:] / file_id
+
+
+class Upload:
+    """The content on its way to disk. `write` raises `TooLarge` over the limit; `drop` what is not finished."""
+
+    def __init__(self, files: FileStore, record: FileRecord, *, max_bytes: int) -> None:
+        self._files = files
+        self._record = record
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._hash = hashlib.sha256()
+        self._file = files.content(record).open("xb")
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            raise TooLarge(
+                f"the file has more than {self._max_bytes} bytes, the most that this gateway keeps",
+                hint="Split it, or raise gateway.max_file_bytes.",
+            )
+        self._hash.update(data)
+        try:
+            self._file.write(data)
+        except OSError as fault:
+            raise _unwritable(fault) from fault
+
+    def finish(self, *, purpose: str, filename: str, ttl_s: float) -> FileRecord:
+        """On disk for good. What the form said beside the content is known only now."""
+        if not self._size:
+            raise BadRequest("the file is empty")
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            record = msgspec.structs.replace(
+                self._record,
+                purpose=purpose,
+                filename=plain_name(filename),
+                ttl_s=ttl_s,
+                size_bytes=self._size,
+                sha256=self._hash.hexdigest(),
+            )
+            self._files.keep(record)
+        except OSError as fault:
+            raise _unwritable(fault) from fault
+        return record
+
+    def drop(self) -> None:
+        self._file.close()
+        self._files.delete(self._record.id)
+
+
+def plain_name(name: str) -> str:
+    """What a caller called the file, without folders and control characters; it is only ever shown, never opened."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[:MAX_NAME] or "file"
+
+
+def _suffix(name: str) -> str:
+    found = Path(plain_name(name)).suffix.lower()
+    return found if re.fullmatch(r"\.[a-z0-9]{1,8}", found) else ""
+
+
+def _new_id() -> str:
+    return f"file-{new_serial()}"
+
+
+def _expired(record: FileRecord, now: float) -> bool:
+    return record.expires_at is not None and record.expires_at <= now
+
+
+def _age_s(path: Path, now: float) -> float:
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(fault: OSError) -> StoreUnavailable:
+    return StoreUnavailable(f"a file cannot be written: {fault.strerror}")
