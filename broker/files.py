@@ -24,6 +24,8 @@ _TAKEN_MODE = 0o700
 MAX_NAME = 200
 # An upload that was cut off, or a record whose run never wrote anything.
 STRAY_S = 24 * 3600.0
+# Longer than any run may take and is kept.
+UNWRITTEN_S = 90 * 86_400.0
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
@@ -151,7 +153,7 @@ class FileStore:
                 old = _age_s(home, now) > STRAY_S
             else:
                 shown = self._as_it_is(found)
-                old = shown is not None and _expired(shown, now)
+                old = _expired(shown, now) if shown is not None else found.created_at + UNWRITTEN_S <= now
             if old:
                 shutil.rmtree(home, ignore_errors=True)
                 gone += 1

@@ -3,7 +3,8 @@
 PenstockError
 ├── CallerError            the request cannot be served as it stands; sending it again does not help
 │   ├── BadRequest         unreadable: not JSON, too deep, malformed id or parameter
-│   │   └── MalformedId
+│   │   ├── MalformedId
+│   │   └── BadParameter   names the member that is wrong (`param`)
 │   ├── InvalidInput       readable, but not what the model's schema asks for (carries `errors`)
 │   ├── TooLarge           over a size limit
 │   ├── UnsupportedMedia   a media type the model does not take
@@ -56,6 +57,14 @@ class BadRequest(CallerError):
 
 class MalformedId(BadRequest):
     kind = "malformed_id"
+
+
+class BadParameter(BadRequest):
+    """`param` is the member of the request that is wrong."""
+
+    def __init__(self, message: str, *, param: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
 
 
 class InvalidInput(CallerError):

@@ -14,13 +14,12 @@ from starlette.responses import Response
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.pushes import Waiter
 from penstock.broker.records import Push
-from penstock.errors import NoWorker, UnsupportedMedia
+from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
+from penstock.errors import BadParameter, NoWorker, UnsupportedMedia
 from penstock.gateway import payloads, wire
 from penstock.gateway.access import Caller, CallerParam
-from penstock.gateway.embedding_request import EmbeddingRequest, answer_body, read_request, vector_of
 from penstock.gateway.lifetime import Lifetime
 from penstock.gateway.negotiation import JSON, SubmitOptions, base_type, read_head, refuse_encoded
-from penstock.gateway.openai_errors import BadParameter
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.problems import AnswerTimeout
@@ -100,8 +99,8 @@ class Embeddings:
             raise
         finally:
             watch.cancel()
-        vectors = [vector_of((await self._results.output(end)).data, wanted.model) for end in ends]
-        return Response(answer_body(wanted, vectors), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
+        vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
+        return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
 
     async def _asked(self, wanted: EmbeddingRequest, caller: Caller) -> list[Asked]:
         """Every input checked before the first is stored."""
@@ -157,6 +156,13 @@ class Embeddings:
     async def _cancel(self, jobs: list[JobId], caller: Caller) -> None:
         """Nobody waits for these any more. One that was not stored or has ended is no fault."""
         await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
+
+
+def _value(output: Payload) -> Any:
+    try:
+        return orjson.loads(output.data)
+    except orjson.JSONDecodeError:
+        return None
 
 
 async def json_body(request: Request, options: GatewayOptions, room: wire.Room) -> Any:

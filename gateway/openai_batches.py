@@ -10,11 +10,10 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from penstock.errors import Conflict, NotFound
+from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway import negotiation, wire
 from penstock.gateway.access import Caller, CallerParam
 from penstock.gateway.embeddings import json_body
-from penstock.gateway.openai_errors import BadParameter
 from penstock.gateway.openai_files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.registry import Registry
@@ -136,7 +135,8 @@ class OpenAIBatches:
         target = submit_target(endpoint)
         if target is None or target.route.startswith(EXPLAIN):
             raise BadParameter(
-                f"endpoint {endpoint[:80]!r} is none that a batch can have: {EMBEDDINGS} or /v1/models/MODEL/jobs", param="endpoint"
+                f"endpoint {endpoint[:80]!r} is none that a batch can have: {EMBEDDINGS} or /v1/models/MODEL/jobs",
+                param="endpoint",
             )
         entry, _ = await self._registry.find(target.model, target.version)
         return entry.name, target.version

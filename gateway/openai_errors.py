@@ -7,21 +7,12 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import BadRequest
 from penstock.gateway.problems import Problem
 
 _FAMILIES = ("/v1/files", "/v1/batches", "/v1/embeddings")
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _LASTING = frozenset({409, 500, 501, 507})
 _NO_RETRY = (b"x-should-retry", b"false")
-
-
-class BadParameter(BadRequest):
-    """`param` names the member of the request that is wrong."""
-
-    def __init__(self, message: str, *, param: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.param = param
 
 
 def speaks_openai(path: str) -> bool:

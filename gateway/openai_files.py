@@ -14,9 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 
 from penstock.broker.files import FileRecord, FileStore, NewFile, Upload
-from penstock.errors import NotFound, StoreUnavailable
+from penstock.errors import BadParameter, NotFound, StoreUnavailable
 from penstock.gateway.access import Caller, CallerParam
-from penstock.gateway.openai_errors import BadParameter
 from penstock.gateway.openai_pages import page_of
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.problems import Busy

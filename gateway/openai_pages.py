@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.gateway.openai_errors import BadParameter
+from penstock.errors import BadParameter
 
 
 def page_of(views: Sequence[dict[str, Any]], *, after: str | None, limit: int) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from penstock.broker.files import FileRecord, FileStore, NewFile
 from penstock.broker.runs import AsyncRunStore
 from penstock.broker.store import CancelStatus
@@ -47,7 +49,8 @@ class RunDesk:
         if before is None:
             keep_s = self._file_ttl_s if ttl_s is None else ttl_s
             output, errors = await asyncio.to_thread(self._reserve, spec, caller.owner, run_id, keep_s)
-            made = RunSpec(**{**_fields(spec), "output": output, "errors": errors, "metadata": spec.metadata | {FINGERPRINT: mark}})
+            marked = spec.metadata | {FINGERPRINT: mark}
+            made = msgspec.structs.replace(spec, output=output, errors=errors, metadata=marked)
             created = await self._runs.create(run_id, made, owner=caller.owner)
             before = created.run
             if not created.new:
@@ -106,7 +109,3 @@ class RunDesk:
     def _forget(self, *paths: str) -> None:
         for path in paths:
             self.files.delete(self.files.id_of(path))
-
-
-def _fields(spec: RunSpec) -> dict[str, object]:
-    return {name: getattr(spec, name) for name in spec.__struct_fields__}

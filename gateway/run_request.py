@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import BadRequest, InvalidInput, WrongRole
-from penstock.gateway.openai_errors import BadParameter
+from penstock.errors import BadParameter, BadRequest, InvalidInput
 
 T = TypeVar("T", bound=Struct)
 
@@ -86,20 +85,22 @@ def window_s(text: str) -> float:
     total = sum(int(number) * _SECONDS[unit] for number, unit in parts)
     if "".join(number + unit for number, unit in parts) != text or not 0.0 < total <= LONGEST_WINDOW_S:
         raise BadParameter(
-            f"completion_window {text[:40]!r} is no duration from 1s to 30d; write it like 24h or 10m", param="completion_window"
+            f"completion_window {text[:40]!r} is no duration from 1s to 30d; write it like 24h or 10m",
+            param="completion_window",
         )
     return total
 
 
 def allowed_path(given: str, roots: Sequence[Path]) -> Path:
-    """The path, links resolved, if it lies below one of the folders; raises `WrongRole` for every other one alike."""
+    """The path, links resolved, if it lies below one of the folders; raises `InvalidInput` for every other one alike."""
     if "\0" in given or "://" in given or any(letter in given for letter in "*?["):
         raise BadRequest("input is the id of an uploaded file, or one plain path", hint="Upload it: POST /v1/files.")
     path = Path(given)
     resolved = path.resolve() if path.is_absolute() else None
     if resolved is None or not any(resolved.is_relative_to(root.resolve()) for root in roots):
-        raise WrongRole(
+        raise InvalidInput(
             "input is neither the id of a file of yours nor a path below a folder that runs may read",
+            errors=[{"pointer": "/input", "detail": "not a file's id, and below none of the folders"}],
             hint="Upload the file (POST /v1/files), or have its folder listed in runs.roots.",
         )
     return resolved

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from penstock.errors import BadRequest, UnsupportedMedia
+from penstock.errors import BadParameter, BadRequest, UnsupportedMedia
 from penstock.gateway.negotiation import MULTIPART, base_type
-from penstock.gateway.openai_errors import BadParameter
 
 MAX_PARTS = 16
 MAX_PART_HEADER_BYTES = 4 * 1024

@@ -6,13 +6,13 @@ import pytest
 
 from penstock.broker.records import Push
 from penstock.errors import NotFound
-from penstock.gateway.targets import Target, submit_target
 from penstock.gateway.events import event, lost_history
 from penstock.gateway.negotiation import host_name
 from penstock.gateway.openapi import rebased
 from penstock.gateway.predict import server_timing
 from penstock.gateway.registry import compile_schema, merged, unknown_model
 from penstock.gateway.results import end_of, ended
+from penstock.gateway.targets import Target, submit_target
 from penstock.gateway.views import accepted_body, change_id, etag, job_view
 from penstock.gateway.wire import header_value, must_close
 from penstock.job import BatchRecord, Job, JobError, JobState, Priority

@@ -1,4 +1,4 @@
-"""What POST /v1/embeddings asks for and answers, as values. Pure."""
+"""What a request for embeddings asks for and is answered, in OpenAI's form, as values. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from penstock.errors import PenstockError
-from penstock.gateway.openai_errors import BadParameter
+from penstock.errors import BadParameter, PenstockError
 
 MAX_INPUTS = 2_048
 _MEMBERS = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
@@ -77,7 +74,7 @@ def _few(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return inputs
 
 
-def answer_body(asked: EmbeddingRequest, vectors: Sequence[list[float]]) -> bytes:
+def answer_of(asked: EmbeddingRequest, vectors: Sequence[list[float]]) -> dict[str, Any]:
     """Raises `BadParameter` for a length that the model does not have."""
     for vector in vectors:
         if asked.dimensions is not None and len(vector) != asked.dimensions:
@@ -87,16 +84,12 @@ def answer_body(asked: EmbeddingRequest, vectors: Sequence[list[float]]) -> byte
         for place, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": asked.token_count, "total_tokens": asked.token_count}
-    return orjson.dumps({"object": "list", "data": data, "model": asked.model, "usage": usage})
+    return {"object": "list", "data": data, "model": asked.model, "usage": usage}
 
 
-def vector_of(output: bytes, model: str) -> list[float]:
+def vector_of(output: Any, model: str) -> list[float]:
     """A list of numbers, or an object that has one as `embedding`; raises `NoEmbedding` for anything else."""
-    try:
-        value = orjson.loads(output)
-    except orjson.JSONDecodeError:
-        value = None
-    found = value.get("embedding") if isinstance(value, dict) else value
+    found = output.get("embedding") if isinstance(output, dict) else output
     if not isinstance(found, list) or not found or not all(type(number) in (float, int) for number in found):
         raise NoEmbedding(f"model {model!r} gave no vector", hint="/v1/embeddings serves models that turn a text into numbers.")
     return found
