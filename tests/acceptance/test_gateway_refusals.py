@@ -15,6 +15,7 @@ from penstock.broker.async_store import AsyncStore
 from penstock.broker.blobs import LocalBlobs
 from penstock.gateway.app import Gateway
 from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.openai_errors import speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from tests.acceptance.gateway_process import Hand, gateway_process
@@ -24,6 +25,8 @@ MODELS = {"square": {"source": "square.py:Square"}}
 LIMITS = {"max_json_bytes": 50_000, "max_raw_bytes": 100_000}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
+_SERIAL = UNKNOWN_ID.partition("-")[0]
+OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL}
 POST = b"POST /predictions/square HTTP/1.1\r\nHost: localhost\r\n"
 DEEP = b"[" * 65 + b"]" * 65
 BAD_NAMES = ("..%2f..%2fetc%2fpasswd", "%00", "a%0d%0aset-cookie:b", "%c0%af", "x" * 300, "%F0%9F%92%A9", "-")
@@ -37,7 +40,7 @@ def _routes() -> dict[str, dict[str, Any]]:
 
 
 ROUTES = _routes()
-SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {})]
+SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
 WITH_ID = [path for path in ROUTES if "{job_id}" in path]
 MAKES = "/v1/models/{model}/versions"
 WITH_MODEL = [path for path in ROUTES if "{model}" in path]
@@ -53,14 +56,16 @@ def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def filled(path: str, **values: str) -> str:
-    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", **values}
+    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", **OTHER_IDS, **values}
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
 
 
 def check_problem(answer: httpx2.Response, *statuses: int) -> dict[str, Any]:
     assert answer.status_code in statuses, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
+    openai = speaks_openai(answer.request.url.path)
+    assert answer.headers["content-type"] == f"application/{'json' if openai else 'problem+json'}"
     told: dict[str, Any] = answer.json()
+    assert not openai or {"message", "type", "param", "code"} == told["error"].keys()
     assert told["status"] == answer.status_code
     assert told["request_id"] == answer.headers["x-request-id"]
     assert {"type", "title", "code", "detail"} <= told.keys()

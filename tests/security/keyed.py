@@ -25,6 +25,8 @@ from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {"square": {"source": "square.py:Square"}}
 UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
+_SERIAL = UNKNOWN_ID.partition("-")[0]
+OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL}
 REQUEST_ID = "the-callers-own"
 
 
@@ -103,11 +105,19 @@ ROUTES = routes()
 PAGES = page_routes()
 OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
 WITH_ID = [(method, path) for method, path in OPERATIONS if "{job_id}" in path]
-SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {})]
+SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
 
 
 def filled(path: str, **values: str) -> str:
-    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", "name": "icon.svg", **values}
+    known = {
+        "model": "square",
+        "version": "1",
+        "job_id": UNKNOWN_ID,
+        "code": "overloaded",
+        **OTHER_IDS,
+        "name": "icon.svg",
+        **values,
+    }
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
 
 
