@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
-from penstock.client import exchange, flows, protocol, rollouts
+from penstock.client import exchange, flows, protocol, rollouts, runs
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.protocol import Answer, Call
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
+from penstock.client.run_handle_aio import AsyncRunHandle
+from penstock.client.runs import RunOptions
 from penstock.client.timelines import TimelineView
 from penstock.client.views import JobView, job_view
 from penstock.errors import PenstockError
@@ -175,11 +179,51 @@ class AsyncClient:
     async def workers(self) -> list[dict[str, Any]]:
         return protocol.rows_of(await self.send(protocol.workers_call()))
 
+    async def run(
+        self,
+        model: str,
+        inputs: Iterable[Any] | Path | str,
+        *,
+        options: RunOptions | None = None,
+    ) -> AsyncRunHandle:
+        """A run over many inputs: values, a local file, or the id of one uploaded before. Returns once it is stored.
+
+        `async for result in run` waits for its end and gives one result per input, in order.
+        """
+        wanted = options or RunOptions()
+        if isinstance(inputs, str):
+            return await self._run(model, inputs, wanted, rows=None)
+        if isinstance(inputs, Path):
+            file_id = runs.file_of(await self.send(runs.upload_call(inputs)))
+            return await self._run(model, file_id, wanted, rows=None)
+        with contextlib.ExitStack() as held:
+            file, count = await asyncio.to_thread(held.enter_context, runs.as_file(inputs))
+            file_id = runs.file_of(await self.send(runs.upload_call(file)))
+        columns = replace(wanted, columns={"": runs.ROW}, input_format="jsonl")
+        return await self._run(model, file_id, columns, rows=count)
+
+    async def run_handle(self, run_id: str) -> AsyncRunHandle:
+        return AsyncRunHandle(self, runs.run_of(await self.send(runs.read_call(run_id))))
+
+    async def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> AsyncRunHandle:
+        view = runs.run_of(await self.send(runs.create_call(model, file_id, options)))
+        return AsyncRunHandle(self, view, rows=rows, output_format=options.output_format)
+
+    async def lines(self, link: str) -> AsyncIterator[str]:
+        """The lines of a file of the gateway as they come, without holding it."""
+        with self._peer.sending(Call("GET", link)) as asked:
+            async with self._http.stream(**asked) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                protocol.accepted(exchange.head_of(response))
+                async for line in response.aiter_lines():
+                    yield line
+
     async def send(self, call: Call) -> Answer:
         """The gateway's answer, good or bad, after the retries the call allows. Raises `GatewayUnreachable` for none at all."""
         return await self._retries.asynchronous(call)(self._exchange, call)
 
-    async def run(self, flow: Flow[T]) -> T:
+    async def follow(self, flow: Flow[T]) -> T:
         """What the flow comes to."""
         try:
             step = next(flow)
@@ -198,7 +242,8 @@ class AsyncClient:
 
     async def _exchange(self, call: Call) -> Answer:
         try:
-            return exchange.answer_of(await self._http.request(**self._peer.request(call)))
+            with self._peer.sending(call) as asked:
+                return exchange.answer_of(await self._http.request(**asked))
         except httpx2.TransportError as error:
             raise self._peer.fault(error) from error
 
@@ -227,12 +272,12 @@ class AsyncJobHandle:
 
     async def wait(self, timeout_s: float | None = None) -> JobView:
         """The job at its end, however it ended. Raises `WaitTimeout` when `timeout_s` passes first."""
-        self.view = await self._client.run(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        self.view = await self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         return self.view
 
     async def result(self, timeout_s: float | None = None) -> Any:
         """The output: decoded JSON, or bytes. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
-        found = await self._client.run(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        found = await self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         self.view = found.job
         return found.value
 

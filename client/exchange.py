@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,10 @@ import penstock
 from penstock.client import protocol
 from penstock.client.protocol import Answer, Call
 from penstock.client.retries import TransportFault
+from penstock.errors import BadRequest
 
 CONNECT_TIMEOUT_S = 5.0
+UPLOAD_FORM = {"purpose": "batch"}
 # Every job of a `map` may hold a long poll of its own; the default of 100 connections would make submits wait behind them.
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -28,8 +31,22 @@ class Peer:
     api_key: str | None
     timeout_s: float
 
+    @contextmanager
+    def sending(self, call: Call) -> Iterator[dict[str, Any]]:
+        """The keyword arguments for `httpx2.Client.request`; a file to be uploaded is open until the block ends."""
+        asked = self.request(call)
+        if call.upload is None:
+            yield asked
+            return
+        try:
+            file = call.upload.open("rb")
+        except OSError as fault:
+            raise BadRequest(f"cannot read the input file {call.upload}: {fault.strerror}") from fault
+        with file:
+            yield {**asked, "files": {"file": (call.upload.name, file, "application/octet-stream")}, "data": UPLOAD_FORM}
+
     def request(self, call: Call) -> dict[str, Any]:
-        """The keyword arguments for `httpx2.Client.request`."""
+        """The same without a file."""
         url = protocol.resolve(self.base_url, call.url)
         return {
             "method": call.method,
@@ -64,6 +81,12 @@ def peer(base_url: str | None, api_key: str | None, timeout_s: float, *, env: Ma
 
 def user_agent() -> dict[str, str]:
     return {"user-agent": f"penstock/{penstock.__version__}"}
+
+
+def head_of(response: httpx2.Response) -> Answer:
+    """An answer whose content may still be on its way; that of a refusal must have been read."""
+    content = response.content if response.status_code >= 400 else b""
+    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, content)
 
 
 def answer_of(response: httpx2.Response) -> Answer:

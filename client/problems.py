@@ -6,6 +6,7 @@ PenstockError
 ├── JobFailed              the job ran and failed; also a HandlerError
 ├── JobCancelled           somebody cancelled it
 ├── JobExpired             its deadline passed before it finished
+├── RunTimeout             the caller's own patience with a run ended; the run goes on. Also a TimeoutError
 ├── WaitTimeout            the caller's own patience ended; the job goes on. Also a TimeoutError
 ├── AnswerTimeout          `predict` had no answer within its deadline. Also a TimeoutError
 └── UnexpectedAnswer       not an answer of a penstock gateway
@@ -72,6 +73,11 @@ class WaitTimeout(errors.PenstockError, TimeoutError):
     def __init__(self, message: str, *, job: JobView, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.job = job
+
+
+class RunTimeout(errors.PenstockError, TimeoutError):
+    kind = "wait_timeout"
+    retryable = True
 
 
 class AnswerTimeout(errors.PenstockError, TimeoutError):

@@ -29,6 +29,7 @@ LONGEST_POLL_S = 25.0
 class Call:
     """One HTTP request to be made. `url` is a path of the gateway or a link it gave.
 
+    `upload`: a file to be sent as a form instead of `content`.
     `wait_s` is how long the gateway may hold the answer back. `repeatable` says that sending it twice does no more than once.
     `patience_s` after the first attempt an answer is worth nothing to the caller; None: any answer is.
     """
@@ -38,6 +39,7 @@ class Call:
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes = b""
+    upload: Path | None = None
     wait_s: float = 0.0
     repeatable: bool = True
     patience_s: float | None = None
@@ -100,7 +102,7 @@ def body_of(value: Any, content_type: str | None = None) -> Body:
         return Body(content_type or BYTES, bytes(value))
     if isinstance(value, str) and content_type and not is_json(content_type):
         return Body(content_type, value.encode())
-    return Body(content_type or JSON, _json_bytes(value))
+    return Body(content_type or JSON, json_bytes(value))
 
 
 def is_json(media_type: str) -> bool:
@@ -262,7 +264,8 @@ def _file_bytes(path: Path) -> bytes:
         raise BadRequest(f"cannot read the input file {path}: {fault.strerror}") from fault
 
 
-def _json_bytes(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
+    """Compact JSON; raises `BadRequest` for what it cannot hold."""
     try:
         return json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
     except (TypeError, ValueError) as fault:

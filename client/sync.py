@@ -6,16 +6,20 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
-from penstock.client import exchange, flows, protocol, rollouts
+from penstock.client import exchange, flows, protocol, rollouts, runs
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.problems import WaitTimeout
 from penstock.client.protocol import Answer, Call
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
+from penstock.client.run_handle import RunHandle
+from penstock.client.runs import RunOptions
 from penstock.client.timelines import TimelineView
 from penstock.client.views import JobView, job_view
 from penstock.errors import PenstockError
@@ -173,11 +177,46 @@ class Client:
     def workers(self) -> list[dict[str, Any]]:
         return protocol.rows_of(self.send(protocol.workers_call()))
 
+    def run(
+        self,
+        model: str,
+        inputs: Iterable[Any] | Path | str,
+        *,
+        options: RunOptions | None = None,
+    ) -> RunHandle:
+        """A run over many inputs: values, a local file, or the id of one uploaded before. Returns once it is stored.
+
+        `for result in run` waits for its end and gives one result per input, in order.
+        """
+        wanted = options or RunOptions()
+        if isinstance(inputs, str):
+            return self._run(model, inputs, wanted, rows=None)
+        if isinstance(inputs, Path):
+            return self._run(model, runs.file_of(self.send(runs.upload_call(inputs))), wanted, rows=None)
+        with runs.as_file(inputs) as (file, count):
+            file_id = runs.file_of(self.send(runs.upload_call(file)))
+        return self._run(model, file_id, replace(wanted, columns={"": runs.ROW}, input_format="jsonl"), rows=count)
+
+    def run_handle(self, run_id: str) -> RunHandle:
+        return RunHandle(self, runs.run_of(self.send(runs.read_call(run_id))))
+
+    def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> RunHandle:
+        view = runs.run_of(self.send(runs.create_call(model, file_id, options)))
+        return RunHandle(self, view, rows=rows, output_format=options.output_format)
+
+    def lines(self, link: str) -> Iterator[str]:
+        """The lines of a file of the gateway as they come, without holding it."""
+        with self._peer.sending(Call("GET", link)) as asked, self._http.stream(**asked) as response:
+            if response.status_code >= 400:
+                response.read()
+            protocol.accepted(exchange.head_of(response))
+            yield from response.iter_lines()
+
     def send(self, call: Call) -> Answer:
         """The gateway's answer, good or bad, after the retries the call allows. Raises `GatewayUnreachable` for none at all."""
         return self._retries.blocking(call)(self._exchange, call)
 
-    def run(self, flow: Flow[T]) -> T:
+    def follow(self, flow: Flow[T]) -> T:
         """What the flow comes to."""
         try:
             step = next(flow)
@@ -196,7 +235,8 @@ class Client:
 
     def _exchange(self, call: Call) -> Answer:
         try:
-            return exchange.answer_of(self._http.request(**self._peer.request(call)))
+            with self._peer.sending(call) as asked:
+                return exchange.answer_of(self._http.request(**asked))
         except httpx2.TransportError as error:
             raise self._peer.fault(error) from error
 
@@ -225,12 +265,12 @@ class JobHandle:
 
     def wait(self, timeout_s: float | None = None) -> JobView:
         """The job at its end, however it ended. Raises `WaitTimeout` when `timeout_s` passes first."""
-        self.view = self._client.run(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        self.view = self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         return self.view
 
     def result(self, timeout_s: float | None = None) -> Any:
         """The output: decoded JSON, or bytes. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
-        found = self._client.run(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        found = self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         self.view = found.job
         return found.value
 

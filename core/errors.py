@@ -62,7 +62,7 @@ class MalformedId(BadRequest):
 class BadParameter(BadRequest):
     """`param` is the member of the request that is wrong."""
 
-    def __init__(self, message: str, *, param: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.param = param
 

@@ -99,13 +99,13 @@ class Gateway:
         self._runs = [
             kind(desk, self._files, registry=self.registry, options=options).router() for kind in (Runs, OpenAIBatches)
         ]
-        self._pages = self._dashboard(blobs, replays, holds) if options.dashboard else None
+        self._pages = self._dashboard(blobs, replays, holds, desk) if options.dashboard else None
         self._routers = self._slow_routes(results, replays, holds)
         self.api = self._build_api()
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
 
-    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds) -> Pages:
+    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, desk: RunDesk) -> Pages:
         return Pages(
             self._options,
             store=self._store,
@@ -116,6 +116,7 @@ class Gateway:
             holds=holds,
             lifetime=self._lifetime,
             document=self._described,
+            runs=desk,
         )
 
     def _slow_routes(self, results: Results, replays: Replays, holds: Holds) -> list[APIRouter]:

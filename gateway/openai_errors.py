@@ -29,7 +29,7 @@ def as_openai(problem: Problem, error: Exception) -> Problem:
     error_body = {
         "message": told["detail"] if hint is None else f"{told['detail'].rstrip('.')}. {hint}",
         "type": _type(problem.status),
-        "param": getattr(error, "param", None),
+        "param": getattr(error, "param", None) or None,
         "code": told["code"],
     }
     body = orjson.dumps({"error": error_body, **told})

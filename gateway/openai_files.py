@@ -11,8 +11,7 @@ import orjson
 import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from penstock.broker.files import FileRecord, FileStore, NewFile, Upload
 from penstock.errors import BadParameter, NotFound, StoreUnavailable
@@ -21,6 +20,7 @@ from penstock.gateway.openai_pages import page_of
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.problems import Busy
 from penstock.gateway.upload_form import UploadForm
+from penstock.gateway.whole_file import WholeFile
 
 log = structlog.get_logger(__name__)
 
@@ -107,12 +107,7 @@ class OpenAIFiles:
 
     async def content(self, file_id: str, caller: CallerParam) -> Response:
         record = await self.visible(file_id, caller)
-        return _Whole(
-            self._files.content(record),
-            media_type="application/octet-stream",
-            filename=record.filename,
-            headers=_HEADERS,
-        )
+        return WholeFile.of(self._files.content(record), record.filename, headers=_HEADERS)
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await self.visible(file_id, caller)
@@ -167,14 +162,6 @@ class OpenAIFiles:
             except (StoreUnavailable, OSError) as fault:
                 log.warning("files_not_swept", reason=str(fault))
             await asyncio.sleep(SWEEP_S)
-
-
-class _Whole(FileResponse):
-    """The whole file, whatever parts are asked for: lists of ranges are a way to make a server work for nothing."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [item for item in scope["headers"] if item[0] not in (b"range", b"if-range")]
-        await super().__call__({**scope, "headers": headers}, receive, send)
 
 
 async def _read(request: Request, form: UploadForm, upload: Upload) -> None:

@@ -20,10 +20,12 @@ from penstock.gateway.pages.job_pages import JobPages
 from penstock.gateway.pages.live import Board
 from penstock.gateway.pages.overview import Document, OverviewPages
 from penstock.gateway.pages.render import HEADERS, Renderer
+from penstock.gateway.pages.run_pages import RunPages
 from penstock.gateway.pages.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
 from penstock.gateway.problems import Problem
 from penstock.gateway.registry import Registry
 from penstock.gateway.replay import Replays
+from penstock.gateway.run_desk import RunDesk
 
 SIGN_IN = "/ui/login"
 
@@ -47,6 +49,7 @@ class Pages:
         holds: Holds,
         lifetime: Lifetime,
         document: Document,
+        runs: RunDesk,
     ) -> None:
         self._root = options.root_path
         self._sessions = Sessions(store, door)
@@ -59,6 +62,7 @@ class Pages:
             ),
             JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
             FailedPages(self._renderer, store=store, registry=registry, replays=replays),
+            RunPages(self._renderer, runs),
         )
 
     def router(self) -> APIRouter:

@@ -139,6 +139,8 @@ def send(
     given = {"x-request-id": REQUEST_ID, **(key.header if key else {}), **(headers or {})}
     body = {"json": {"x": 4}} if "requestBody" in ROUTES.get(path, {}).get(method.lower(), {}) else {}
     # Where a worker happens to be announced, a prediction would wait for it.
-    params = {"params": {"deadline_s": "0.2"}} if path.startswith("/predictions") and method == "POST" else {}
+    params = (
+        {"params": {"deadline_s": "0.2"}} if path.startswith(("/predictions", "/explanations")) and method == "POST" else {}
+    )
     encoded = {name: value.encode("latin-1") for name, value in given.items()}
     return client.request(method, filled(path), headers=encoded, **{**body, **params, **more})  # type: ignore[arg-type]
