@@ -10,14 +10,14 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from io import BufferedRandom
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from penstock.bulk.openai_lines import MAX_LINES, Checked, Line, check_file, raw_lines, read_line
+from penstock.bulk.openai_lines import Checked, Line, check_file, raw_lines, read_line
 from penstock.bulk.rows import ResultBatch, RowBatch, RowError
 from penstock.embedding import EmbeddingRequest, NoEmbedding, answer_of, vector_of
 from penstock.errors import BadParameter
@@ -42,14 +42,13 @@ class OpenAISource:
 
     media = "application/json"
 
-    def __init__(self, spec: RunSpec, *, max_lines: int = MAX_LINES) -> None:
+    def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._path = Path(spec.input)
-        self._max_lines = max_lines
         self._checked: Checked | None = None
 
     def open(self) -> OpenAISource:
-        self._checked = check_file(self._path, self._spec, max_lines=self._max_lines)
+        self._checked = check_file(self._path, self._spec)
         return self
 
     def identity(self) -> dict[str, Any]:
@@ -112,17 +111,21 @@ class OpenAISink:
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._output, self._errors = Path(spec.output), Path(spec.errors)
-        self._files: dict[Path, BufferedRandom] = {}
+        self._files: dict[Path, FileIO] = {}
         self._mark = _Mark()
+        self._lines: tuple[list[bytes], list[bytes]] = ([], [])
 
     def append(self, results: ResultBatch) -> None:
         for place, output in enumerate(results.outputs):
             told = [results.carried[name][place] for name in (ID, PARTS, FORM)]
             self._row(told[0], told[1], told[2], output, results.failed.get(place))
+        for path, lines in zip((self._output, self._errors), self._lines, strict=True):
+            # Nothing is held back: a sink that is given up must not write later, when another may be at work.
+            _write(self._opened()[path], b"".join(lines))
+            lines.clear()
 
     def commit(self) -> dict[str, Any]:
         for file in self._opened().values():
-            file.flush()
             os.fsync(file.fileno())
         return {**msgspec.structs.asdict(self._mark), "pending": list(self._mark.pending)}
 
@@ -130,7 +133,6 @@ class OpenAISink:
         self._mark = msgspec.convert(mark or {}, _Mark)
         opened = self._opened()
         for path, size in ((self._output, self._mark.output_bytes), (self._errors, self._mark.error_bytes)):
-            opened[path].flush()
             opened[path].truncate(size)
             opened[path].seek(size)
 
@@ -142,6 +144,12 @@ class OpenAISink:
         mark = self._mark
         lines = {"total": mark.completed + mark.failed, "completed": mark.completed, "failed": mark.failed}
         return {**published, "lines": lines}
+
+    def close(self) -> None:
+        """Leave what is not published where it is."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     def _row(self, custom_id: str, parts: int, form: list[Any], output: Any, fault: RowError | None) -> None:
         mark = self._mark
@@ -165,11 +173,11 @@ class OpenAISink:
                 fault = [error.kind, error.message]
         if fault is not None:
             told["error"] = {"code": _CODES.get(fault[0], fault[0]), "message": fault[1]}
-        self._write(told, good=fault is None)
+        self._told(told, good=fault is None)
 
-    def _write(self, told: dict[str, Any], *, good: bool) -> None:
+    def _told(self, told: dict[str, Any], *, good: bool) -> None:
         text, mark = _encoder.encode(told) + b"\n", self._mark
-        self._opened()[self._output if good else self._errors].write(text)
+        self._lines[0 if good else 1].append(text)
         if good:
             mark.output_bytes += len(text)
             mark.completed += 1
@@ -186,12 +194,12 @@ class OpenAISink:
         body["usage"] = {"prompt_tokens": tokens, "total_tokens": tokens}
         return body
 
-    def _opened(self) -> dict[Path, BufferedRandom]:
+    def _opened(self) -> dict[Path, FileIO]:
         for path in (self._output, self._errors):
             if path not in self._files:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(_beside(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                self._files[path] = os.fdopen(descriptor, "r+b")
+                self._files[path] = FileIO(descriptor, "r+b")
         return self._files
 
 
@@ -220,11 +228,17 @@ def _line_id(spec: RunSpec, custom_id: str) -> str:
     return f"batch_req_{hashlib.blake2b(text, digest_size=12).hexdigest()}"
 
 
+def _write(file: FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-def _published(file: BufferedRandom, path: Path) -> dict[str, Any] | None:
+def _published(file: FileIO, path: Path) -> dict[str, Any] | None:
     """An empty file is not kept: a caller is told of the files that have something in them."""
     file.seek(0)
     digest = hashlib.file_digest(file, "sha256").hexdigest()

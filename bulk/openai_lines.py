@@ -16,6 +16,8 @@ from penstock.run import RunSpec
 
 EMBEDDINGS = "/v1/embeddings"
 MAX_LINES = 50_000
+# Of a run's metadata: the most lines that whoever made it allows.
+LINES_ALLOWED = "penstock:max_lines"
 MAX_LINE_BYTES = 4 * 1024 * 1024
 MAX_CUSTOM_ID = 512
 # A file can be wrong in every line; the first faults tell how.
@@ -61,11 +63,11 @@ class Checked:
     rows: int
 
 
-def check_file(path: Path, spec: RunSpec, *, max_lines: int = MAX_LINES) -> Checked:
+def check_file(path: Path, spec: RunSpec) -> Checked:
     """All or nothing; raises `InvalidBatch` with the faults found. Memory: 16 bytes and a set's place for each custom_id."""
     faults: list[dict[str, Any]] = []
     seen: set[bytes] = set()
-    lines = rows = 0
+    lines, rows, max_lines = 0, 0, int(spec.metadata.get(LINES_ALLOWED, MAX_LINES))
     for text in raw_lines(path):
         lines += 1
         if lines > max_lines:
@@ -127,7 +129,7 @@ def _embedding(body: Any, spec: RunSpec) -> EmbeddingRequest:
         asked = read_request(body)
     except BadParameter as fault:
         raise LineFault("invalid_body", fault.message, param=f"body.{fault.param}") from None
-    if asked.model != spec.model:
+    if spec.model and asked.model != spec.model:
         raise LineFault("mismatched_model", "every line of a batch names the same model", param="body.model")
     return asked
 

@@ -17,13 +17,12 @@ from penstock.gateway.embeddings import json_body
 from penstock.gateway.openai_files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.registry import Registry
-from penstock.gateway.run_desk import WINDOW, Outcome, RunDesk
+from penstock.gateway.run_desk import MAX_LINES, WINDOW, Outcome, RunDesk
 from penstock.gateway.run_request import BatchRequest, check_metadata, fingerprint, read_body, window_s
-from penstock.gateway.run_views import BATCH_PREFIX, batch_view
+from penstock.gateway.run_views import BATCH_PREFIX, EMBEDDINGS, batch_view
 from penstock.gateway.targets import EXPLAIN, submit_target
 from penstock.run import Run, RunSpec
 
-EMBEDDINGS = "/v1/embeddings"
 # Of the first line, which tells the model: what is longer is left to the check of the whole file.
 _FIRST_LINE_BYTES = 4 * 1024 * 1024
 _SHORTEST_TTL_S, _LONGEST_TTL_S = 3_600, 2_592_000
@@ -124,7 +123,7 @@ class OpenAIBatches:
             output_format="jsonl",
             deadline_s=deadline_s,
             endpoint=asked.endpoint,
-            metadata={**metadata, WINDOW: asked.completion_window},
+            metadata={**metadata, WINDOW: asked.completion_window, MAX_LINES: str(self._options.max_batch_lines)},
         )
         return spec, ttl_s
 

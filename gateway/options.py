@@ -45,5 +45,6 @@ class GatewayOptions:
     root_path: str = ""
     files_dir: Path = Path("files")
     max_file_bytes: int = 200 * MIB
+    max_batch_lines: int = 50_000
     file_ttl_s: float = 30 * 86_400.0
     run_roots: tuple[Path, ...] = ()

@@ -20,6 +20,7 @@ from penstock.run import Run, RunSpec
 
 FINGERPRINT = OURS + "fingerprint"
 WINDOW = OURS + "window"
+MAX_LINES = OURS + "max_lines"
 _READ_AT_ONCE = 200
 # Filters read past what they drop; this bounds one request.
 _MOST_READ = 5_000

@@ -24,6 +24,7 @@ _ENDED_AT = {
     RunState.CANCELLED: "cancelled_at",
 }
 BATCH_PREFIX = "batch_"
+EMBEDDINGS = "/v1/embeddings"
 
 
 def run_status(run: Run, now: float) -> str:
@@ -134,5 +135,12 @@ def _errors(run: Run) -> dict[str, Any] | None:
     if run.state is not RunState.FAILED:
         return None
     told = run.details.get("errors")
-    data = told if isinstance(told, list) and told else [{"code": run.error_code or "failed", "message": run.error_message}]
+    data = told if isinstance(told, list) and told else [_fault(run)]
     return {"object": "list", "data": [{"line": None, "param": None, **fault} for fault in data]}
+
+
+def _fault(run: Run) -> dict[str, Any]:
+    fault = {"code": run.error_code or "failed", "message": run.error_message}
+    # Only the lines of the embeddings endpoint name a model, all of them the same one.
+    missing = run.error_code == "not_found" and run.spec.endpoint == EMBEDDINGS
+    return {**fault, "code": "model_not_found", "line": 1, "param": "body.model"} if missing else fault

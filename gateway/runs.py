@@ -31,7 +31,7 @@ from penstock.gateway.run_views import run_view
 from penstock.run import Run, RunSpec, RunState
 
 OUTPUT_FORMATS = ("jsonl", "parquet")
-INPUT_FORMATS = ("", "jsonl", "csv", "parquet", "images", "texts")
+INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
 MAX_COLUMNS = 256
 _TEXT = {"type": "string"}
 _BODY = {

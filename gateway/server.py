@@ -101,6 +101,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         root_path=table.root_path,
         files_dir=settings.files_dir,
         max_file_bytes=settings.runs.max_file_bytes,
+        max_batch_lines=settings.runs.max_batch_lines,
         file_ttl_s=settings.runs.file_ttl_s,
         run_roots=settings.runs.roots,
     )
