@@ -7,6 +7,7 @@ one run shows all of them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -52,7 +53,8 @@ class Layer:
             self.origins[leaf] = origin
 
     def _located(self, path: tuple[str, ...], value: Any) -> Any:
-        if path in _FOLDER_LISTS and isinstance(value, list):
+        if path in _FOLDER_LISTS and isinstance(value, (list, str)):
+            value = [item for item in value.split(os.pathsep) if item] if isinstance(value, str) else value
             return [str(self.folder / Path(item).expanduser()) if isinstance(item, str) else item for item in value]
         if not isinstance(value, str) or not value:
             return value
