@@ -64,7 +64,7 @@ class RunDesk:
         """The run, if it is one of the caller's; else raises as for one that never was."""
         found = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
         if found is None or not caller.sees(found.owner) or (kind and found.spec.kind != kind):
-            raise NotFound(f"there is no {'batch' if kind else 'run'} {run_id[:80]!r}")
+            raise NotFound(f"there is no batch {'batch_' + run_id[:80]!r}" if kind else f"there is no run {run_id[:80]!r}")
         return found
 
     async def page(self, caller: Caller, *, after: str, limit: int, wanted: Callable[[Run], bool]) -> tuple[list[Run], bool]:
