@@ -73,6 +73,9 @@ class OpenAISource:
         place.row = first + len(taken.inputs)
         return RowBatch(first, taken.inputs, taken.carried, msgspec.structs.asdict(place)) if taken.inputs else None
 
+    def close(self) -> None:
+        """Nothing is held between two reads."""
+
 
 @dataclass(slots=True)
 class _Taken:
@@ -144,6 +147,12 @@ class OpenAISink:
         mark = self._mark
         lines = {"total": mark.completed + mark.failed, "completed": mark.completed, "failed": mark.failed}
         return {**published, "lines": lines}
+
+    def discard(self) -> None:
+        """Remove what is not published."""
+        self.close()
+        for path in (self._output, self._errors):
+            _beside(path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Leave what is not published where it is."""
