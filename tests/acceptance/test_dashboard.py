@@ -207,10 +207,10 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack:
     assert page.evaluate(focused) == "Skip to the content"
     expect(page.locator(".skip")).to_be_in_viewport()
     order = []
-    for _ in range(7):
+    for _ in range(8):
         page.keyboard.press("Tab")
         order.append(page.evaluate(focused))
-    assert order == ["penstock", "Queues", "Jobs", "Failed", "Workers", "API", "moody"]
+    assert order == ["penstock", "Queues", "Jobs", "Runs", "Failed", "Workers", "API", "moody"]
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     expect(page.locator("#live")).to_have_text("live")
     page.evaluate("window.before = document.querySelector('tbody tr')")
@@ -235,7 +235,17 @@ def test_a_dialog_opens_and_closes_by_keyboard_and_gives_the_focus_back(stack: S
     assert page.evaluate("document.activeElement.id") == "replay"
 
 
-PAGES = ("/", "/ui/jobs", "/ui/jobs/{job}", "/ui/failed", "/ui/models/moody", "/ui/workers", "/ui/api", "/ui/jobs/nonsense")
+PAGES = (
+    "/",
+    "/ui/jobs",
+    "/ui/jobs/{job}",
+    "/ui/runs",
+    "/ui/failed",
+    "/ui/models/moody",
+    "/ui/workers",
+    "/ui/api",
+    "/ui/jobs/nonsense",
+)
 
 
 def expect_refusal(watch: Watched, path: str) -> None:
