@@ -73,7 +73,6 @@ def capacity_line(capacity: Capacity) -> str:
     between = (
         f", between {capacity.workers_low} and {capacity.workers_high}" if capacity.workers_low != capacity.workers_high else ""
     )
-    return (
-        f"{rate(capacity.rate)} needs {count} {'worker' if count == 1 else 'workers'}{devices}{between} (error of the rate {share(capacity.error)}: "
-        f"{capacity.basis})"
-    )
+    many = "1 worker" if count == 1 else f"{count} workers"
+    error = f"error of the rate {share(capacity.error)}: {capacity.basis}"
+    return f"{rate(capacity.rate)} needs {many}{devices}{between} ({error})"
