@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from msgspec.structs import replace
 
-from penstock.broker.runs import KEEP_S, Created, DropStatus, RunChange, RunWord, Taken, TakeStatus
+from penstock.broker.runs import KEEP_S, Created, DropStatus, ReopenStatus, RunChange, RunWord, Taken, TakeStatus
 from penstock.broker.store import CancelStatus
 from penstock.run import Run, RunSpec, RunState
 
@@ -53,6 +53,18 @@ class MemoryRunStore:
             run = replace(run, started_at=now)
         self._runs[run_id] = _ended(run, now) if run.state.final else run
         return RunWord.CANCEL if run.request == "cancel" else RunWord.OK
+
+    def reopen(self, run_id: str) -> ReopenStatus:
+        run = self._runs.get(run_id)
+        if run is None:
+            return ReopenStatus.MISSING
+        if not run.state.final:
+            return ReopenStatus.LIVE
+        if run.state is RunState.COMPLETED:
+            return ReopenStatus.COMPLETED
+        plain = {"finished_at": None, "request": "", "error_code": "", "error_message": "", "driver": "", "driver_until": 0.0}
+        self._runs[run_id] = replace(run, state=RunState.QUEUED, **plain)
+        return ReopenStatus.REOPENED
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
         run, now = self._runs.get(run_id), self._clock()

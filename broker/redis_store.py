@@ -199,6 +199,11 @@ class RedisStore:
         [reply] = self._run(("read", job.model, [job.serial, "1"]))
         return enc.read_reply(reply, job)
 
+    def results(self, jobs: Sequence[JobId]) -> list[tuple[Job, Payload | None] | None]:
+        """`result` of each, in one round trip."""
+        replies = self._run(*(("read", job.model, [job.serial, "1"]) for job in jobs))
+        return [enc.read_reply(reply, job) for reply, job in zip(replies, jobs, strict=True)]
+
     def input(self, job: JobId) -> KeptInput | None:
         [reply] = self._run(("input", job.model, [job.serial]))
         return enc.input_reply(reply)

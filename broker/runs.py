@@ -46,6 +46,13 @@ class DropStatus(StrEnum):
     MISSING = "missing"
 
 
+class ReopenStatus(StrEnum):
+    REOPENED = "reopened"
+    LIVE = "live"  # it has not ended: nothing was done
+    COMPLETED = "completed"  # there is nothing left to do
+    MISSING = "missing"
+
+
 @dataclass(frozen=True, slots=True)
 class Created:
     """`new` is False when there was a run of this id: `run` is that one, whoever's it is and whatever it was to do."""
@@ -89,7 +96,11 @@ class Runs(Protocol):
         ...
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> RunWord:
-        """Write what changed and hold the run for `lease_s` more; 0 lets it go. The first final state stands for good."""
+        """Write what changed and hold the run for `lease_s` more; 0 lets it go. The first final state stands until `reopen`."""
+        ...
+
+    def reopen(self, run_id: str) -> ReopenStatus:
+        """Queue a run again that ended failed, cancelled or expired; somebody wants it resumed."""
         ...
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
@@ -132,6 +143,9 @@ class RunStore:
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> RunWord:
         return RunWord(self._call("run_update", [run_id, driver, ms(lease_s), *_changed(change)]).decode())
+
+    def reopen(self, run_id: str) -> ReopenStatus:
+        return ReopenStatus(self._call("run_reopen", [run_id]).decode())
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
         return CancelStatus(self._call("run_ask", [run_id, _whose(owner)]).decode())

@@ -74,6 +74,21 @@ local function run_update(keys, args)
   return request == 'cancel' and 'cancel' or 'ok'
 end
 
+-- run_reopen: a run that ended without being completed may be driven again. ARGS id. REPLY: reopened | live | completed | missing
+local function run_reopen(keys, args)
+  local r, now, id = keys[1], now_ms(), args[1]
+  local key = r .. 'run:' .. id
+  local state = redis.call('HGET', key, 'state')
+  if not state then return 'missing' end
+  if not ENDED[state] then return 'live' end
+  if state == 'completed' then return 'completed' end
+  redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until')
+  redis.call('HSET', key, 'state', 'queued')
+  redis.call('ZREM', r .. 'final', id)
+  redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
+  return 'reopened'
+end
+
 -- run_ask: ask that a run be cancelled. ARGS id, whose. REPLY: cancelled (nobody works on it) | requested | final | missing
 local function run_ask(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
@@ -131,6 +146,7 @@ end
 register('run_create', run_create, {})
 register('run_take', run_take, {'allow-oom'})
 register('run_update', run_update, {'allow-oom'})
+register('run_reopen', run_reopen, {'allow-oom'})
 register('run_ask', run_ask, {'allow-oom'})
 register('run_read', run_read, {'no-writes', 'allow-stale'})
 register('run_list', run_list, {'allow-oom'})

@@ -12,7 +12,7 @@ import pytest
 from penstock.broker.async_store import AsyncStore
 from penstock.broker.memory_runs import MemoryRunStore
 from penstock.broker.redis_store import RedisStore
-from penstock.broker.runs import AsyncRunStore, DropStatus, RunChange, Runs, RunStore, RunWord, TakeStatus
+from penstock.broker.runs import AsyncRunStore, DropStatus, ReopenStatus, RunChange, Runs, RunStore, RunWord, TakeStatus
 from penstock.broker.store import CancelStatus
 from penstock.run import Run, RunCounts, RunSpec, RunState
 
@@ -174,6 +174,23 @@ def test_only_an_ended_run_is_dropped(runs: Runs) -> None:
     assert runs.drop(run) is DropStatus.DROPPED
     assert runs.drop(run) is DropStatus.MISSING
     assert (runs.read(run), runs.runs()) == (None, [])
+
+
+def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: Runs) -> None:
+    run = create(runs)
+    assert runs.reopen(run) is ReopenStatus.LIVE
+    runs.take(run, "d1", lease_s=60.0)
+    runs.update(run, "d1", RunChange(state=RunState.FAILED, error_code="x", error_message="y"), lease_s=0)
+    assert runs.reopen(run) is ReopenStatus.REOPENED
+    found = runs.read(run)
+    assert found is not None
+    assert (found.state, found.error_code, found.finished_at, found.driver) == (RunState.QUEUED, "", None, "")
+    assert [each.id for each in runs.runs(states=[RunState.QUEUED])] == [run]
+    assert runs.update(run, "d1", RunChange(), lease_s=60.0) is RunWord.LOST
+    assert runs.take(run, "d2", lease_s=60.0).status is TakeStatus.TAKEN
+    runs.update(run, "d2", RunChange(state=RunState.COMPLETED), lease_s=0)
+    assert runs.reopen(run) is ReopenStatus.COMPLETED
+    assert runs.reopen("nothing") is ReopenStatus.MISSING
 
 
 def test_the_list_pages_through_all_newest_first(runs: Runs) -> None:
