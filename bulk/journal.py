@@ -120,7 +120,7 @@ def refuse_changed(changed: list[str]) -> None:
     if changed:
         raise Conflict(
             f"the run cannot go on as it was: {'; '.join(changed)}",
-            hint="start a new run, or resume with --force if the rows already written are still right",
+            hint="start a new run, or resume with --accept-changes if the rows already written are still right",
         )
 
 

@@ -20,6 +20,8 @@ class RowBatch:
     `media` is not JSON); `carried` holds one list per carried column. Rows that could not be read are in `bad` by place, their
     input None.
 
+    `known`: rows whose output is there already, by place; the model does not see them.
+
     `after` is where the source goes on behind this batch: plain values that survive JSON, understood by that source only.
     """
 
@@ -28,6 +30,7 @@ class RowBatch:
     carried: dict[str, list[Any]]
     after: dict[str, Any]
     bad: dict[int, RowError] = field(default_factory=dict)
+    known: dict[int, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -1,0 +1,67 @@
+"""How many rows the next shard holds: few at first, then as many as keep a slot busy for a moment. Pure.
+
+One shard is one row batch of the source, so how rows are cut never shows in the output: each batch is handed on whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+FIRST_ROWS = 64
+# Long enough that a job's own cost does not count, short enough that a killed worker, a cancel or an online call loses little.
+TARGET_S = 0.7
+MOST_BYTES = 8 * 1024 * 1024
+# One that runs, one that the worker has claimed ahead, one that waits: the slot finds work while we write and read.
+PER_SLOT = 3
+FEWEST_OPEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSize:
+    """`rows` to be read for the next shard, never more than `most`."""
+
+    rows: int
+    most: int
+
+    def after(self, rows: int, run_s: float) -> ShardSize:
+        """Having seen a shard of `rows` run for `run_s` seconds: at most twice or half of what it was."""
+        if rows * 2 < self.rows or run_s <= 0.0:
+            return self  # an end of the input or a repeat: too small to tell
+        ideal = int(rows * TARGET_S / run_s)
+        return replace(self, rows=max(1, min(self.most, max(ideal, self.rows // 2), self.rows * 2)))
+
+    def capped(self, most: int) -> ShardSize:
+        return replace(self, rows=min(self.rows, most), most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """So many rows per shard, however long they take."""
+
+    rows: int
+    most: int
+
+    def after(self, rows: int, run_s: float) -> FixedSize:
+        return self
+
+    def capped(self, most: int) -> FixedSize:
+        return replace(self, rows=min(self.rows, most), most=most)
+
+
+Size = ShardSize | FixedSize
+
+
+def first_size(shard_rows: int, *, window_rows: int, slots: int) -> Size:
+    """The size to start with; `shard_rows` 0: learned. Two shards of a window are always more than one slot needs."""
+    most = most_rows(window_rows, slots)
+    return FixedSize(min(shard_rows, window_rows), window_rows) if shard_rows else ShardSize(min(FIRST_ROWS, most), most)
+
+
+def open_shards(slots: int) -> int:
+    """How many shards to keep submitted for so many slots."""
+    return max(FEWEST_OPEN, PER_SLOT * slots + 1)
+
+
+def most_rows(window_rows: int, slots: int) -> int:
+    """So few that a full window holds a shard for each place that wants one."""
+    return max(1, window_rows // open_shards(slots))
