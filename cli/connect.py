@@ -34,4 +34,5 @@ def _gateway_of(folder: Path) -> str | None:
     if os.environ.get("PENSTOCK_URL"):
         return None
     stack = running_stack(folder / ".penstock")
-    return stack.url if stack else None
+    # A run that works alone leaves a note too, and has no gateway.
+    return stack.url or None if stack else None

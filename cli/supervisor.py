@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.cli.exits import StartError
@@ -50,6 +52,8 @@ class Child:
     argv: Sequence[str]
     env: Mapping[str, str]
     backoff: Backoff = field(default_factory=Backoff)
+    # Where what it says goes; None: our standard error.
+    log_path: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     starts_at: float = 0.0
@@ -65,9 +69,10 @@ class Child:
     def start(self, now: float) -> None:
         # A session of its own: Ctrl-C reaches us alone, so that the store outlives those who still write to it. Standard output
         # is ours (one line of JSON under --json), so logs go to standard error.
-        self.process = subprocess.Popen(
-            self.argv, env=dict(self.env), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
-        )
+        with self.log_path.open("ab") if self.log_path else nullcontext(sys.stderr) as log:
+            self.process = subprocess.Popen(
+                self.argv, env=dict(self.env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self.started_at = now
 
     def signal(self, number: int) -> None:
@@ -103,11 +108,15 @@ class Supervisor:
     def __init__(
         self, children: Sequence[Child], store: Store | None, *, stop: StopSignals, say: Callable[[str], None]
     ) -> None:
-        self._children, self._store, self._stop, self._say = children, store, stop, say
+        self._children, self._store, self._stop, self._say = list(children), store, stop, say
 
     def start(self) -> None:
         for child in self._children:
             child.start(time.monotonic())
+
+    def add(self, child: Child) -> None:
+        """One process more, started at the next turn."""
+        self._children.append(child)
 
     def run_until(self, done: Callable[[], bool]) -> None:
         """Supervise until `done`, or until told to stop. Raises `StartError` when a process keeps dying meanwhile."""

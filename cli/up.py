@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import IO, Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ from penstock.cli.exits import NOT_STARTED, OK
 from penstock.cli.lazy import STARTED_AT
 from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, StateDirOption, WorkersOption
 from penstock.cli.plan import Plan
+from penstock.cli.processes import child, store_server
 from penstock.cli.readiness import Readiness, readiness
 from penstock.cli.state import Stack, state_lock, write_note
 from penstock.cli.supervisor import Child, StopSignals, Supervisor
@@ -49,7 +50,7 @@ def up(
     fsync: FsyncOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when ready; nothing else on stdout.")] = False,
 ) -> None:
-    """Start everything: a store (unless PENSTOCK_REDIS_URL names one), a gateway and a worker.
+    """Start everything: a store (unless PENSTOCK_REDIS_URL names one), a gateway, a worker, a runner of bulk runs.
 
     Without MODELS, ./penstock.toml says what to serve. Ctrl-C finishes what runs and ends; a second Ctrl-C ends at once. Jobs
     stay in the state folder: starting again finds them.
@@ -74,14 +75,18 @@ def _serve(chosen: Plan, note: IO[str], stop: StopSignals, *, as_json: bool) -> 
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
-    with _store(settings) as server:
+    with store_server(settings) as server:
         write_note(note, Stack(os.getpid(), url, settings.store.url or server.url))
-        supervisor = Supervisor(_children(chosen, port, _addresses(settings, server)), server, stop=stop, say=_say)
+        children = _children(chosen, port, _addresses(settings, server))
+        # Nobody waits for the runner of bulk runs: it starts when the others are ready, and delays neither.
+        runner = children.pop("runner")
+        supervisor = Supervisor(list(children.values()), server, stop=stop, say=_say)
         try:
             supervisor.start()
             ready = _await_ready(supervisor, url)
             if ready:
                 _announce(settings, url, as_json=as_json)
+                supervisor.add(runner)
                 supervisor.run()
             clean = supervisor.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
         finally:
@@ -125,45 +130,22 @@ class _Asked:
             self.show(f"waiting: {self.last.why}")
 
 
-def _store(settings: Settings) -> Any:
-    """The embedded server, started; a stand-in without one when a Redis is configured."""
-    if settings.store.url:
-        return nullcontext()
-    # Here, because systems without an embedded server can still start everything on a Redis of their own.
-    from penstock.broker.embedded import EmbeddedServer
-
-    return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True)
-
-
 def _addresses(settings: Settings, server: Any) -> dict[str, str]:
     """The store's address for each process. Of our own server each gets a user of its own, who can do what it needs."""
     if settings.store.url:
-        return dict.fromkeys(("gateway", "worker"), settings.store.url)
-    return {"gateway": server.gateway_url, "worker": server.worker_url}
+        return dict.fromkeys(("gateway", "worker", "runner"), settings.store.url)
+    # A runner asks and submits as a gateway does.
+    return {"gateway": server.gateway_url, "worker": server.worker_url, "runner": server.gateway_url}
 
 
-def _children(chosen: Plan, port: int, addresses: Mapping[str, str]) -> list[Child]:
+def _children(chosen: Plan, port: int, addresses: Mapping[str, str]) -> dict[str, Child]:
     env = {
         **chosen.env,
         "PENSTOCK_GATEWAY__HOST": chosen.settings.gateway.host,
         "PENSTOCK_GATEWAY__PORT": str(port),
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
-        # They end with us even when we are killed: no gateway or worker is left without its store.
-        "PENSTOCK_DIE_WITH_PARENT": "1",
     }
-    modules = {"gateway": "penstock.gateway.server", "worker": "penstock.workers.main"}
-    # -P for the gateway, which runs no code of the user's: a redis.py beside the model must not shadow the real one.
-    flags: dict[str, list[str]] = {"gateway": ["-P"], "worker": []}
-    return [
-        Child(name, [sys.executable, *flags[name], "-m", module], _own(plan.with_store(env, addresses[name]), name))
-        for name, module in modules.items()
-    ]
-
-
-def _own(env: Mapping[str, str], name: str) -> dict[str, str]:
-    """What this process needs of the environment: keys are the gateway's business, and a caller's key nobody's here."""
-    strangers = ("PENSTOCK_API_KEY",) if name == "gateway" else ("PENSTOCK_API_KEY", "PENSTOCK_KEYS", "PENSTOCK_KEYS_FILE")
-    return {variable: value for variable, value in env.items() if variable not in strangers}
+    return {name: child(name, env, addresses[name]) for name in addresses}
 
 
 def _announce(settings: Settings, url: str, *, as_json: bool) -> None:

@@ -1,0 +1,237 @@
+"""Runs over files as a user starts, watches, kills and resumes them: real processes, a real store, a real model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.runs import RunStore
+from penstock.run import Run, RunSpec, RunState
+from tests.acceptance.test_cli import COMMAND, Up, clean_environment, started, stopped
+from tests.eventually import eventually
+
+# 0.2 ms a row: a run of ten thousand lasts long enough to be killed in the middle. Row 13 of a kind kills its process.
+MODEL = """
+import os
+import time
+
+from penstock import Failure, Handler
+
+
+class Double(Handler):
+    def inference(self, batch: list) -> list:
+        time.sleep(0.0002 * len(batch))
+        return [self.one(item) for item in batch]
+
+    def one(self, item: object) -> object:
+        if item.get("die"):
+            os._exit(9)
+        if not os.path.exists(item.get("needs", ".")):
+            return Failure("not yet", code="not_yet")
+        if not isinstance(item["x"], int):
+            return Failure("x must be a whole number", code="not_a_number")
+        return {"y": 2 * item["x"]}
+"""
+ROWS = 10_000
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "double.py").write_text(MODEL)
+    (folder / "penstock.toml").write_text('[models.double]\nsource = "double.py:Double"\nmax_batch_size = 64\n')
+    write_input(folder / "in.jsonl", ROWS)
+    running = started(folder)
+    yield running
+    assert stopped(running) == 0, (running.folder / "up.log").read_text()
+
+
+def write_input(path: Path, rows: int, **others: Any) -> None:
+    """Rows `{"x": number}`; `others`: what stands at some numbers instead, as `row_7=...`."""
+    lines = (json.dumps(others.get(f"row_{row}", {"x": row})) for row in range(rows))
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def expected(rows: int, *failed: int) -> list[Any]:
+    return [None if row in failed else {"y": 2 * row} for row in range(rows)]
+
+
+def outputs(path: Path) -> list[Any]:
+    return [json.loads(line)["output"] for line in path.read_text().splitlines()]
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class Background:
+    """A `penstock run` under way, and the events it has printed."""
+
+    def __init__(self, up: Up, *arguments: str) -> None:
+        self.log = up.folder / f"{arguments[arguments.index('-o') + 1]}.log"
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                [*COMMAND, "run", *arguments, "--json"], cwd=up.folder, env=clean_environment(), stdout=out, stderr=out
+            )
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return events("\n".join(line for line in self.log.read_text().splitlines() if line.endswith("}")))
+
+    def await_rows(self, rows: int) -> str:
+        """The run's id, once so many rows are written."""
+        eventually(lambda: any(event.get("done", 0) >= rows for event in self.events), timeout_s=30.0)
+        return str(self.events[0]["run"])
+
+
+def test_every_row_has_its_output_in_order_and_a_manifest_says_what_was_done(up: Up) -> None:
+    done = up.penstock("run", "double", "in.jsonl", "-o", "whole.jsonl", "--carry", "x", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = events(done.stdout)
+    assert (told[0]["event"], told[-1]["event"], told[-1]["state"]) == ("started", "ended", "completed")
+    assert (told[-1]["done"], told[-1]["failed"]) == (ROWS, 0)
+    assert outputs(up.folder / "whole.jsonl") == expected(ROWS)
+    assert json.loads((up.folder / "whole.jsonl").read_text().splitlines()[7]) == {"x": 7, "output": {"y": 14}}
+    manifest = json.loads((up.folder / "whole.jsonl.manifest.json").read_text())
+    assert (manifest["version"], manifest["counts"]["done"], manifest["output"]["rows"]) == ("1", ROWS, ROWS)
+    assert not (up.folder / "whole.jsonl.partial").exists()
+
+
+def test_rows_that_fail_have_their_reason_in_the_errors_file_and_stop_nobody(up: Up) -> None:
+    write_input(up.folder / "bad.jsonl", 300, row_7={"x": "seven"}, row_100={"x": 1, "die": True})
+    done = up.penstock("run", "double", "bad.jsonl", "-o", "bad_out.jsonl", "--shard-rows", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "298 rows done, 2 failed" in done.stdout
+    assert outputs(up.folder / "bad_out.jsonl") == expected(300, 7, 100)
+    errors = events((up.folder / "bad_out.jsonl.errors.jsonl").read_text())
+    assert [(error["row"], error["line"], error["code"]) for error in errors] == [(7, 8, "not_a_number"), (100, 101, "poison")]
+
+
+def test_too_many_failed_rows_stop_the_run_and_a_resume_with_patience_completes_it(up: Up) -> None:
+    bad = {f"row_{row}": {"x": "no"} for row in range(0, 300, 3)}
+    write_input(up.folder / "worse.jsonl", 300, **bad)
+    told = up.penstock("run", "double", "worse.jsonl", "-o", "worse_out.jsonl", "--max-failed", "5", "--shard-rows", "20")
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert "too_many_failed" in told.stdout
+    assert not (up.folder / "worse_out.jsonl").exists()
+    run_id = told.stdout.split()[1]
+    done = up.penstock("run", "resume", run_id, "--max-failed", "1000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(up.folder / "worse_out.jsonl") == expected(300, *range(0, 300, 3))
+
+
+def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_twice(up: Up) -> None:
+    run = Background(up, "double", "in.jsonl", "-o", "killed.jsonl")
+    run_id = run.await_rows(2_000)
+    run.process.kill()
+    run.process.wait()
+    assert not (up.folder / "killed.jsonl").exists()
+    assert json.loads(up.penstock("run", "show", run_id, "--json").stdout)["state"] == "interrupted"
+    done = up.penstock("run", "resume", run_id, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [event for event in events(done.stdout) if event["event"] == "progress"]
+    assert max(event["rows_per_s"] for event in told) > 0
+    assert outputs(up.folder / "killed.jsonl") == expected(ROWS)
+    assert up.penstock("run", "resume", run_id).returncode != 0, "there is nothing left to do"
+
+
+def test_ctrl_c_leaves_the_run_to_be_resumed_and_says_how(up: Up) -> None:
+    run = Background(up, "double", "in.jsonl", "-o", "left.jsonl")
+    run_id = run.await_rows(1_000)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(timeout=20) == 130
+    assert run.events[-1]["state"] == "interrupted"
+    assert up.penstock("run", "resume", run_id).returncode == 0
+    assert outputs(up.folder / "left.jsonl") == expected(ROWS)
+
+
+def test_a_changed_input_is_not_resumed_unless_told_to(up: Up) -> None:
+    write_input(up.folder / "moving.jsonl", ROWS)
+    run = Background(up, "double", "moving.jsonl", "-o", "moved.jsonl")
+    run_id = run.await_rows(500)
+    run.process.kill()
+    run.process.wait()
+    os.utime(up.folder / "moving.jsonl", (1.0, 1.0))
+    refused = up.penstock("run", "resume", run_id)
+    assert refused.returncode == 1, refused.stdout + refused.stderr
+    assert "changed since the run started" in refused.stdout
+    assert up.penstock("run", "resume", run_id, "--accept-changes").returncode == 0
+    assert outputs(up.folder / "moved.jsonl") == expected(ROWS)
+
+
+def test_a_run_is_cancelled_from_another_terminal_and_listed(up: Up) -> None:
+    write_input(up.folder / "long.jsonl", 20 * ROWS)
+    run = Background(up, "double", "long.jsonl", "-o", "cancelled.jsonl")
+    run_id = run.await_rows(500)
+    assert up.penstock("run", "cancel", run_id).returncode == 0
+    assert run.process.wait(timeout=20) == 1
+    assert run.events[-1]["state"] == "cancelled"
+    listed = up.penstock("run", "list").stdout
+    assert any(run_id in line and "cancelled" in line for line in listed.splitlines()), listed
+    shown = up.penstock("run", "show", run_id).stdout
+    assert "cancelled.jsonl" in shown
+
+
+def test_failed_rows_are_run_again_and_the_output_is_published_anew_in_order(up: Up) -> None:
+    needed = up.folder / "needed"
+    row = {"x": 7, "needs": str(needed)}
+    write_input(up.folder / "early.jsonl", 300, row_7=row, row_8={"x": "never"})
+    done = up.penstock("run", "double", "early.jsonl", "-o", "early_out.jsonl")
+    run_id = done.stdout.split()[1]
+    assert outputs(up.folder / "early_out.jsonl") == expected(300, 7, 8)
+    needed.touch()
+    again = up.penstock("run", "retry-failed", run_id)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "299 rows done, 1 failed" in again.stdout
+    assert outputs(up.folder / "early_out.jsonl") == expected(300, 8)
+    assert [error["row"] for error in events((up.folder / "early_out.jsonl.errors.jsonl").read_text())] == [8]
+
+
+def test_a_run_made_by_another_face_is_driven_by_the_runner_of_penstock_up(up: Up) -> None:
+    stack = json.loads((up.folder / ".penstock" / "up.json").read_text())
+    spec = RunSpec(model="double", input=str(up.folder / "in.jsonl"), output=str(up.folder / "driven.jsonl"))
+    with closing(RedisStore(stack["redis_url"])) as store:
+        runs = RunStore(store)
+        runs.create("made0elsewhere", spec)
+        eventually(lambda: found(runs, "made0elsewhere").state is RunState.COMPLETED, timeout_s=30.0)
+        run = found(runs, "made0elsewhere")
+    assert (run.counts.done, run.version, run.details["output"]["rows"]) == (ROWS, "1", ROWS)
+    assert run.busy is not None
+    assert outputs(up.folder / "driven.jsonl") == expected(ROWS)
+
+
+def found(runs: RunStore, run_id: str) -> Run:
+    run = runs.read(run_id)
+    assert run is not None
+    return run
+
+
+def test_a_model_that_nobody_serves_is_said_so_at_once(up: Up) -> None:
+    told = up.penstock("run", "nothing", "in.jsonl", "-o", "nothing.jsonl")
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert "no model 'nothing' is served" in told.stdout
+
+
+def test_alone_a_run_brings_its_own_store_and_workers_and_ends_them(tmp_path: Path) -> None:
+    (tmp_path / "double.py").write_text(MODEL)
+    write_input(tmp_path / "in.jsonl", 500)
+    done = subprocess.run(
+        [*COMMAND, "run", "double", "in.jsonl", "-o", "out.jsonl", "--models", "double=double.py:Double"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(tmp_path / "out.jsonl") == expected(500)
