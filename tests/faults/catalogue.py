@@ -50,9 +50,7 @@ ABSENT = {
     "F28": "Measured by `python -m penstock.benchmarks.deep_queue`: a million queued jobs take too long beside other faults.",
     "F30": "Counting store operations under 500 reconnecting clients needs more than the two cores this runs on.",
     "F32": "There are no webhooks yet.",
-    "F33": "There are no bulk runs yet; a body over the limit is refused while it streams (gateway tests).",
     "F38": "There is one version of penstock so far, so nothing to roll between; functions are already named by their hash.",
-    "F39": "There are no bulk runs yet.",
 }
 
 

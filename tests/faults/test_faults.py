@@ -17,7 +17,7 @@ from tests.faults.catalogue import ABSENT, FAULTS, PENSTOCK, Setting
 from tests.faults.scenarios import every_fault
 from tests.faults.shims import NoCompiler
 
-ON_EVERY_CHANGE = ["F2", "F3", "F5", "F8", "F9", "F14", "F17", "F18", "F18-everysec", "F25", "F34", "F35"]
+ON_EVERY_CHANGE = ["F2", "F3", "F5", "F8", "F9", "F14", "F17", "F18", "F18-everysec", "F25", "F33", "F34", "F35", "F39"]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.catalogue import FAULTS, Fault
 from tests.faults.scenarios import (
+    bulk_runs,
     celery_peer,
     children,
     gateway_loss,
@@ -16,7 +17,7 @@ from tests.faults.scenarios import (
     worker_loss,
 )
 
-MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, links, load, meaning, celery_peer)
+MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, links, load, meaning, bulk_runs, celery_peer)
 
 
 def every_fault() -> list[Fault]:

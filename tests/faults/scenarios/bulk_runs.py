@@ -1,0 +1,136 @@
+"""Runs over files: the window of what is under way, and everything killed in the middle: F33 and F39."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from penstock.broker.redis_store import RedisStore
+from penstock.errors import StoreUnavailable
+from tests.faults.bulk_stack import MODEL, BulkStack, bulk_stack, outputs, write_rows
+from tests.faults.catalogue import PENSTOCK, Setting, fault
+from tests.faults.checker import Verdict
+from tests.faults.processes import Group
+
+WINDOW_ROWS = 10_000
+_SHARD_ROWS = 500
+_MIB = 1 << 20
+_KILL_WINDOW_ROWS = 400
+_ROW_S = 0.0003
+_TRIES = 12
+
+
+def verdict(name: str, *, rows: int, missing: int, extra: int, complaints: list[str], notes: str) -> Verdict:
+    """For a run, a row is what a job is elsewhere."""
+    done = rows - missing
+    return Verdict(name, PENSTOCK, rows, done, missing, 0, extra, None, 0, 0, not complaints, notes, tuple(complaints))
+
+
+@fault("F33", "a run over a million lines: what is under way, and what it holds in memory")
+def long_input(setting: Setting) -> Verdict:
+    rows = setting.count(30_000, 1_000_000)
+    with bulk_stack(setting.folder, row_s=0.0) as stack:
+        wanted = write_rows(setting.folder / "in.jsonl", rows)
+        run = stack.command(MODEL, str(setting.folder / "in.jsonl"), "-o", str(setting.folder / "out.jsonl"),
+                            "--shard-rows", str(_SHARD_ROWS), "--window-rows", str(WINDOW_ROWS))  # fmt: skip
+        run.start()
+        open_rows, resident = zip(*_watched(stack, run), strict=True)
+        code = run.wait()
+        complaints = [] if code == 0 else [f"the run ended with {code}: {stack.logs()}"]
+        complaints += _differences(setting.folder / "out.jsonl", wanted)
+    half = len(resident) // 2
+    grown = (max(resident[half:]) - max(resident[:half])) / _MIB
+    most = max(open_rows)
+    complaints += [f"{most} rows were under way, {WINDOW_ROWS} allowed"] if most > WINDOW_ROWS else []
+    complaints += [f"the driver grew by {grown:.0f} MiB, 16 allowed"] if grown > 16 else []
+    notes = f"{rows:,} rows, at most {most:,} under way, driver {grown:+.1f} MiB in the second half; uploads: gateway tests"
+    return verdict("F33", rows=rows, missing=0 if code == 0 else rows, extra=0, complaints=complaints, notes=notes)
+
+
+def _watched(stack: BulkStack, run: Group) -> Iterator[tuple[int, int]]:
+    """Rows of shards that have not ended, and the driver's resident bytes, until it ends."""
+    with contextlib.closing(RedisStore(stack.server.url)) as store:
+        while run.running:
+            stats = store.stats(MODEL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                yield (stats.accepted - sum(stats.ended.values())) * _SHARD_ROWS, psutil.Process(run.pid).memory_info().rss
+            time.sleep(0.02)
+
+
+@fault("F39", "kill -9 of driver, worker and store in the middle of a run, then resume")
+def everything_killed(setting: Setting) -> Verdict:
+    seeds, rows = setting.count(3, 30), setting.count(1_500, 6_000)
+    complaints: list[str] = []
+    kills = 0
+    with bulk_stack(setting.folder, row_s=_ROW_S) as stack:
+        wanted = write_rows(setting.folder / "in.jsonl", rows)
+        warm = stack.rows_run()
+        for seed in range(setting.seed, setting.seed + seeds):
+            out = setting.folder / f"out{seed}.jsonl"
+            kills += _run_with_kills(stack, out, Random(seed), rows * _ROW_S)
+            complaints += [f"seed {seed}: {what}" for what in _differences(out, wanted)]
+        extra = stack.rows_run() - warm - seeds * rows
+    allowed = kills * (_KILL_WINDOW_ROWS + 64)
+    complaints += [f"{extra} rows ran twice, {allowed} allowed"] if extra > allowed else []
+    notes = f"{seeds} runs of {rows:,} rows, {kills} kills, {extra:,} rows ran twice"
+    missing = rows * len(complaints)
+    return verdict("F39", rows=seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
+
+
+def _run_with_kills(stack: BulkStack, out: Path, random: Random, lasts_s: float) -> int:
+    """One run, resumed until it is completed; how many kills it took."""
+    run = stack.command(MODEL, str(stack.folder / "in.jsonl"), "-o", str(out), "--window-rows", str(_KILL_WINDOW_ROWS))
+    run.start()
+    kills = 0
+    for victim in random.sample(["driver", "worker", "store"], 3):
+        time.sleep(0.7 + random.random() * lasts_s * 0.6)
+        kills += 1
+        if victim == "driver" and run.running:
+            run.kill()
+            run = _resumed(stack, out)
+        elif victim == "worker":
+            stack.worker.kill()
+            stack.worker.start()
+        elif victim == "store":
+            stack.server.kill()
+            time.sleep(random.random() * 0.3)
+            stack.server.start()
+    for _ in range(_TRIES):
+        if run.wait(60.0) == 0:
+            return kills
+        run = _resumed(stack, out)
+    raise AssertionError(f"the run over {out} was never completed: {stack.logs()}")
+
+
+def _resumed(stack: BulkStack, out: Path) -> Group:
+    """A new command that goes on with the run that writes `out`; one that had no run yet begins it."""
+    run_id = _run_of(stack, out)
+    again = ("resume", run_id) if run_id else (MODEL, str(stack.folder / "in.jsonl"), "-o", str(out))
+    run = stack.command(*again)
+    run.start()
+    return run
+
+
+def _run_of(stack: BulkStack, out: Path) -> str:
+    with contextlib.closing(RedisStore(stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
+        from penstock.broker.runs import RunStore
+
+        return next((run.id for run in RunStore(store).runs(limit=100) if run.spec.output == str(out)), "")
+    return ""
+
+
+def _differences(out: Path, wanted: list[object]) -> list[str]:
+    if not out.exists():
+        return [f"{out.name} was not published"]
+    found = outputs(out)
+    wrong = sum(one != other for one, other in zip(found, wanted, strict=False)) + abs(len(found) - len(wanted))
+    left = [] if not Path(f"{out}.partial").exists() else [f"{out.name}.partial was left behind"]
+    manifest = json.loads(Path(f"{out}.manifest.json").read_text())
+    left += [] if manifest["counts"]["done"] == len(wanted) else [f"the manifest counts {manifest['counts']}"]
+    return left + ([f"{wrong} rows of {out.name} are not what they should be"] if wrong else [])
