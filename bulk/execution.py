@@ -17,6 +17,8 @@ from penstock.bulk.desk import Desk, Terms
 from penstock.bulk.driver import Driver, Pace, Stop
 from penstock.bulk.ears import Ears
 from penstock.bulk.hold import Held, Hold
+from penstock.bulk.openai_batch import OpenAISource
+from penstock.bulk.openai_run import OPENAI, open_batch, tell_unfinished
 from penstock.bulk.progress import Progress
 from penstock.bulk.publishing import publish, published_before
 from penstock.bulk.run_files import RunFiles, open_source, opened
@@ -112,6 +114,9 @@ class Execution:
         hold.say(RunChange(state=RunState.VALIDATING))
         if (manifest := published_before(run)) is not None:
             return Left(RunState.COMPLETED, manifest.counts)
+        if run.spec.kind == OPENAI:
+            # Before its model is looked for: a first line that cannot be read names none.
+            open_batch(run.spec)
         with ExitStack() as open_things:
             store = open_things.enter_context(closing(RedisStore(self._shop.redis_url, name="penstock-run")))
             model = self._await_model(store, hold)
@@ -180,8 +185,11 @@ class Execution:
         if why is Stop.INTERRUPT:
             return Left(RunState.RUNNING, counts, driver.mean_rate())
         state = _ENDS.get(why, RunState.COMPLETED)
-        if state is not RunState.COMPLETED:
+        if state is not RunState.COMPLETED and not isinstance(files.source, OpenAISource):
             return Left(state, counts, driver.mean_rate())
+        if state is not RunState.COMPLETED and isinstance(files.source, OpenAISource):
+            place = driver.place
+            counts = tell_unfinished(files.source, files.sink, place.after, place.counts, state)
         hold.say(RunChange(state=RunState.PUBLISHING, counts=counts))
         hold.told(driver.look("publishing"))
         details = publish(run, files, counts=counts, version=self._version)

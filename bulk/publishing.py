@@ -10,6 +10,7 @@ import msgspec
 import penstock
 from penstock.bulk.files import exists, open_read
 from penstock.bulk.manifest import FileTold, Manifest, manifest_path, read_manifest, write_manifest
+from penstock.bulk.openai_run import OPENAI
 from penstock.bulk.run_files import RunFiles
 from penstock.run import Run, RunCounts
 
@@ -17,7 +18,8 @@ from penstock.run import Run, RunCounts
 def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str) -> dict[str, Any]:
     """What was published. Safe to repeat after a crash at any point of it."""
     told = files.sink.publish()
-    told["manifest"] = _manifest(run, files, told, counts=counts, version=version)
+    if run.spec.kind != OPENAI:
+        told["manifest"] = _manifest(run, files, told, counts=counts, version=version)
     files.close()
     files.discard()
     return told
@@ -26,7 +28,7 @@ def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str) -> di
 def published_before(run: Run) -> Manifest | None:
     """The manifest of this very run, if all was put in place and only the store was not told any more."""
     name = manifest_path(run.spec.output)
-    if not exists(name):
+    if run.spec.kind == OPENAI or not exists(name):
         return None
     with open_read(name) as file:
         manifest = read_manifest(file.read())

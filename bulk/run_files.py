@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.bulk.driver import Place
 from penstock.bulk.journal import NAME, Entry, Header, Journal, refuse_changed
+from penstock.bulk.openai_run import OPENAI, open_answers, open_batch
 from penstock.bulk.retry import RETRY_OF, retry_source
 from penstock.bulk.rows import Sink, Source
 from penstock.errors import InvalidInput
@@ -68,6 +69,8 @@ def spec_digest(spec: RunSpec) -> str:
 
 def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Source, int | None]:
     """The run's input, and the line its first row stands on where rows are lines; raises what is wrong with it."""
+    if spec.kind == OPENAI:
+        return open_batch(spec), 1
     if spec.kind != FILES:
         raise InvalidInput(f"this version of penstock drives no runs of the kind {spec.kind!r}")
     from penstock.bulk.sources.opening import open_source as open_files
@@ -78,6 +81,8 @@ def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Sou
 
 def _open_sink(run: Run, first_line: int | None, state_dir: Path) -> tuple[Sink, Path, Callable[[], None]]:
     """The output, the folder that is the run's own until it ends, and what removes from there what is done with."""
+    if run.spec.kind == OPENAI:
+        return open_answers(run.spec)
     from penstock.bulk.sinks.opening import open_sink as open_files
 
     sink = open_files(run.spec, run.id, state=state_dir, first_line=first_line)
