@@ -134,7 +134,7 @@ class Search:
             ranking = self._simulate([point for point in points if point not in out], knowledge)
         trials = self._trials(folder, knowledge, reference.inputs)
         with self._clock.step("confirm"):
-            tried, behind = self._confirm(trials, ranking, most_confirmed(len(points)))
+            tried, behind = self._confirm(trials, ranking, most_confirmed(len(points)), {})
         outcome = Outcome(out, ranking, tried, behind)
         with self._clock.step("rerun"):
             outcome = self._rerun(trials, outcome)
@@ -237,14 +237,20 @@ class Search:
     def _confirmed_share(self) -> float:
         return min(1.0, max(0.0, 1.0 - self._clock.left_s / (self._question.budget_s * (1.0 - _SIMULATED_BY))))
 
-    def _confirm(self, trials: Trials, ranking: Ranking, most: int) -> tuple[dict[Choice, Tried], dict[Choice, str]]:
+    def _confirm(
+        self, trials: Trials, ranking: Ranking, most: int, before: Mapping[Choice, Tried]
+    ) -> tuple[dict[Choice, Tried], dict[Choice, str]]:
         """The best few under real load, and those that what was learned there put behind the best of them."""
-        tried: dict[Choice, Tried] = {}
+        tried = dict(before)
         behind: dict[Choice, str] = {}
         alike = stand_ins(ranking)
-        best = 0.0
-        for choice in shortlist(ranking):
-            if len(tried) >= most or (tried and self._clock.past(_CONFIRMED_BY)) or (best and self._question.goal.min_rate):
+        best = max((one.figures.offered_rps for one in tried.values() if one.figures), default=0.0)
+        for choice in (choice for choice in shortlist(ranking) if choice not in before):
+            if (
+                len(tried) >= most
+                or (len(tried) > len(before) and self._clock.past(_CONFIRMED_BY))
+                or (best and self._question.goal.min_rate)
+            ):
                 break
             if best and not trials.beats(choice, best):
                 behind[choice] = f"corrected by what real load showed, it is not expected to reach more than {best:.4g}/s"
@@ -254,10 +260,18 @@ class Search:
         return tried, {**{twin: why for twin, why in alike.items() if twin not in tried}, **behind}
 
     def _rerun(self, trials: Trials, outcome: Outcome) -> Outcome:
-        """With the winner's second run, and what it takes back; then the next best has its turn."""
-        while (winner := outcome.winner(self._question.goal)) is not None and outcome.champion is None:
-            choice, figures = winner
-            outcome = self._again(trials, outcome, choice, figures)
+        """With the winner's second run, and what it takes back; then the next best has its turn, while there is time."""
+        while outcome.champion is None:
+            winner = outcome.winner(self._question.goal)
+            if winner is not None:
+                outcome = self._again(trials, outcome, *winner)
+                continue
+            tried, behind = outcome.tried, outcome.behind
+            if tried and self._clock.left_s > 0.0:
+                tried, behind = self._confirm(trials, outcome.ranking, len(tried) + 1, tried)
+            if len(tried) == len(outcome.tried):
+                break
+            outcome = replace(outcome, tried=tried, behind=behind)
         return outcome
 
     def _again(self, trials: Trials, outcome: Outcome, choice: Choice, figures: Figures) -> Outcome:
