@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from penstock.broker.redis_store import RedisStore
@@ -42,6 +43,7 @@ class Double(Handler):
         return {"y": 2 * item["x"]}
 """
 ROWS = 10_000
+ENDPOINT = "/v1/models/double/jobs"
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +209,37 @@ def test_a_run_made_by_another_face_is_driven_by_the_runner_of_penstock_up(up: U
     assert (run.counts.done, run.version, run.details["output"]["rows"]) == (ROWS, "1", ROWS)
     assert run.busy is not None
     assert outputs(up.folder / "driven.jsonl") == expected(ROWS)
+
+
+def test_a_batch_and_a_run_made_over_http_are_driven_to_their_files(up: Up) -> None:
+    lines = "".join(
+        json.dumps({"custom_id": f"c{row}", "method": "POST", "url": ENDPOINT, "body": {"x": row}}) + "\n" for row in range(5)
+    )
+    with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client:
+        given = {"file": ("b.jsonl", lines.encode())}
+        file = client.post("/v1/files", files=given, data={"purpose": "batch"}).json()
+        asked = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+        made = client.post("/v1/batches", json=asked)
+        assert made.status_code < 300, made.text
+        path = f"/v1/batches/{made.json()['id']}"
+        batch = eventually(lambda: ended(client.get(path).json()), timeout_s=30.0)
+        assert batch["status"] == "completed", batch
+        content = client.get(f"/v1/files/{batch['output_file_id']}/content").text
+        rows = "".join(json.dumps({"x": row}) + "\n" for row in range(50)).encode()
+        file = client.post("/v1/files", files={"file": ("rows.jsonl", rows)}, data={"purpose": "user_data"}).json()
+        made = client.post("/v1/runs", json={"model": "double", "input": file["id"], "input_format": "jsonl"})
+        assert made.status_code < 300, made.text
+        path = f"/v1/runs/{made.json()['id']}"
+        run = eventually(lambda: ended(client.get(path).json()), timeout_s=30.0)
+        assert run["status"] == "completed", run
+        written = client.get(f"/v1/files/{run['output_file_id']}/content").text
+    assert [line["output"] for line in events(written)] == expected(50)
+    answers = {line["custom_id"]: line["response"]["body"] for line in events(content)}
+    assert answers == {f"c{row}": {"y": 2 * row} for row in range(5)}
+
+
+def ended(batch: dict[str, Any]) -> dict[str, Any] | None:
+    return batch if batch["status"] in ("completed", "failed", "expired", "cancelled") else None
 
 
 def found(runs: RunStore, run_id: str) -> Run:
