@@ -16,7 +16,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-models bench-peers tune-case gpu faults compose-test up clean
+.PHONY: help demo test check format bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one
 
 tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings within a latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.tune_case $(TUNE_ARGS) && $(BIN)/python -m penstock.benchmarks.tune_case --docs
+
+bench-bulk: $(VENV)/.installed-test ## runs over files against loops, their memory, and online traffic beside (BENCH_ARGS=--quick)
+	$(BIN)/python -m penstock.benchmarks.bulk $(BENCH_ARGS)
 
 gpu: $(VENV)/.installed-test ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.gpu $(BENCH_ARGS)

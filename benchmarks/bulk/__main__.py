@@ -1,0 +1,177 @@
+"""What runs over files cost and give, beside the same model without penstock.
+
+`python -m penstock.benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]`, about 9 minutes. Texts embedded and digits
+read, each against the best loop in the same minutes; a model of next to no cost; peak memory of driver and store at 10^5 and 10^6
+rows; and a run at full speed beside online traffic. Leaves with 1 when a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from penstock.benchmarks.bulk.beside import shared
+from penstock.benchmarks.bulk.ground import Ground, Model, ground, peak_bytes
+from penstock.benchmarks.bulk.inputs import write_images, write_numbers, write_texts
+from penstock.benchmarks.bulk.ratio import compared
+from penstock.benchmarks.report import describe_machine
+from penstock.benchmarks.stack import EXAMPLES
+
+RESULT = Path(__file__).parents[1] / "results" / "bulk.json"
+EMBEDDINGS = Model("embeddings", str(EXAMPLES / "embeddings" / "handler.py") + ":Embeddings", lines=("max_batch_size = 32",))
+DIGITS = Model("digits", str(EXAMPLES / "digits" / "handler.py") + ":Digits", lines=("max_batch_size = 64",))
+CHEAP = Model("cheap", str(Path(__file__).with_name("cheap.py")) + ":Cheap", workers=1, lines=("max_batch_size = 256",))
+ALONE = Model("embeddings", EMBEDDINGS.source, workers=1, lines=EMBEDDINGS.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`least` or else at most `bound`."""
+
+    bound: float
+    least: bool
+    words: str
+
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.least else value <= self.bound
+
+
+TARGETS = {
+    "embed_ratio": Target(0.95, True, "texts embedded by a run, by the best loop"),
+    "digits_ratio": Target(0.95, True, "digits read by a run, by the best loop"),
+    "cheap_rows_per_s": Target(100_000, True, "rows per second of a model of 1 ms per 256, Parquet to Parquet"),
+    "rss_growth_ratio": Target(1.10, False, "peak memory at 10^6 rows by that at 10^5, driver or store, whichever grew more"),
+    "online_p99_ratio": Target(1.5, False, "online p99 beside a run, by that alone"),
+    "bulk_share": Target(0.80, True, "the run's share of what 30 % online traffic leaves"),
+}
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    texts: int
+    images: int
+    numbers: int
+    memory: tuple[int, int]
+    seconds: float
+    rounds: int
+
+
+FULL = Scale(20_000, 20_000, 1_000_000, (100_000, 1_000_000), 8.0, 3)
+QUICK = Scale(1_000, 2_000, 50_000, (20_000, 50_000), 2.0, 1)
+
+
+class Session:
+    """Measures part by part; `details` is what lies behind the figures."""
+
+    def __init__(self, folder: Path, scale: Scale) -> None:
+        self._folder = folder
+        self._scale = scale
+        self.details: dict[str, Any] = {}
+
+    def embed(self) -> Figures:
+        file = self._folder / "texts.jsonl"
+        write_texts(file, self._scale.texts)
+        with ground(self._folder / "embed", [EMBEDDINGS]) as place:
+            found = compared(place, EMBEDDINGS, file, "--column", "text", turns=1 + (self._scale is FULL))
+        self.details["embed"] = found.figures()
+        return {"embed_ratio": found.ratio}
+
+    def digits(self) -> Figures:
+        file = self._folder / "images.parquet"
+        write_images(file, self._scale.images)
+        with ground(self._folder / "digits", [DIGITS]) as place:
+            found = compared(place, DIGITS, file, "--column", "image", turns=1 + 2 * (self._scale is FULL))
+        self.details["digits"] = found.figures()
+        return {"digits_ratio": found.ratio}
+
+    def cheap(self) -> Figures:
+        with ground(self._folder / "cheap", [CHEAP]) as place:
+            rates = [self._numbers(place, self._scale.numbers)[0] for _ in range(2)]
+        self.details["cheap"] = {"turns": [round(rate) for rate in rates]}
+        return {"cheap_rows_per_s": max(rates)}
+
+    def memory(self) -> Figures:
+        """A fresh store for each size, so that its peak is of that run alone."""
+        peaks: dict[int, tuple[int, int]] = {}
+        for rows in self._scale.memory:
+            with ground(self._folder / f"memory-{rows}", [CHEAP]) as place:
+                _, driver = self._numbers(place, rows)
+                peaks[rows] = driver, peak_bytes(place.store_pid)
+        few, many = (peaks[rows] for rows in self._scale.memory)
+        self.details["memory"] = {str(rows): {"driver_bytes": d, "store_bytes": s} for rows, (d, s) in peaks.items()}
+        return {"rss_growth_ratio": max(after / before for before, after in zip(few, many, strict=True))}
+
+    def _numbers(self, place: Ground, rows: int) -> tuple[float, int]:
+        file = self._folder / f"numbers-{rows}.parquet"
+        if not file.exists():
+            write_numbers(file, rows)
+        ran = place.run(CHEAP.name, file, self._folder / "numbers.out.parquet")
+        return ran.rows_per_s, ran.driver_peak_bytes
+
+    def online(self) -> Figures:
+        """One slot on a core of its own; driver, gateway, store and callers have the others."""
+        file = self._folder / "more-texts.jsonl"
+        write_texts(file, 40_000)
+        with ground(self._folder / "online", [ALONE], worker_cores={0}) as place:
+            found = shared(place, ALONE, file, seconds=self._scale.seconds, rounds=self._scale.rounds)
+        self.details["online"] = found.figures()
+        return {"online_p99_ratio": found.p99_ratio, "bulk_share": found.bulk_share}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m penstock.benchmarks.bulk", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rows: to see that it runs, not to quote")
+    parser.add_argument("--only", choices=["embed", "digits", "cheap", "memory", "online"])
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args(arguments)
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-bulk-", dir=_disk()) as folder:
+        session = Session(Path(folder), QUICK if options.quick else FULL)
+        parts: dict[str, Callable[[], Figures]] = {
+            name: getattr(session, name) for name in ("embed", "digits", "cheap", "memory", "online")
+        }
+        for name, part in parts.items():
+            if options.only in (None, name):
+                figures |= part()
+                Console(stderr=True).print(name, session.details[name])
+    _print(figures)
+    _store(options.out, figures, session.details)
+    return 0 if all(TARGETS[name].met(value) for name, value in figures.items()) else 1
+
+
+def _disk() -> str:
+    """Not /tmp where that is memory: syncs there cost nothing."""
+    from penstock.benchmarks.report import on_memory
+
+    return str(Path.cwd()) if on_memory(Path(tempfile.gettempdir())) else tempfile.gettempdir()
+
+
+def _print(figures: Figures) -> None:
+    table = Table("figure", "what", "value", "target", "")
+    for name, value in figures.items():
+        target = TARGETS[name]
+        bound = f"{'>=' if target.least else '<='} {target.bound:,g}"
+        table.add_row(name, target.words, f"{value:,.4g}", bound, "met" if target.met(value) else "MISSED")
+    Console().print(table)
+
+
+def _store(out: Path, figures: Figures, details: dict[str, Any]) -> None:
+    """Figures of parts that were not measured now stay."""
+    before: dict[str, Any] = msgspec.json.decode(out.read_bytes()) if out.exists() else {}
+    rounded = {name: round(value, 3) for name, value in figures.items()}
+    kept = {**before, **rounded, "details": {**before.get("details", {}), **details}, "machine": describe_machine()}
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""A stack to measure runs on: embedded store, gateway and workers of one model, and `penstock run` against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.benchmarks.stack import Processes, await_ready, environment, free_port, running
+from penstock.broker.embedded import EmbeddedServer
+from penstock.errors import PenstockError
+
+_WATCH_S = 0.02
+_HIGH_WATER = "VmHWM:"
+_ROWS = "penstock_bulk_rows_total{"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model as the settings name it; `options` are more lines of its table."""
+
+    name: str
+    source: str
+    workers: int = 2
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Ran:
+    """One run: its record as `penstock run show` tells it, and the driver's peak memory in bytes."""
+
+    record: dict[str, Any]
+    driver_peak_bytes: int
+
+    @property
+    def rows_per_s(self) -> float:
+        """From the first row asked for to the file in its place."""
+        seconds: float = self.record["finished_at"] - self.record["started_at"]
+        done: int = self.record["counts"]["done"]
+        return done / seconds
+
+
+@dataclass(slots=True)
+class Ground:
+    folder: Path
+    url: str
+    port: int
+    metrics_port: int
+    store_pid: int
+    processes: Processes
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(self, model: str, source: Path, output: Path, *options: str) -> Ran:
+        """Start a run and see it through; raises `PenstockError` unless it completed."""
+        process = self.begin(model, source, output, *options)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, peak_bytes(process.pid))
+            time.sleep(_WATCH_S)
+        record = self.newest()
+        if process.returncode or record["state"] != "completed":
+            raise PenstockError(f"the run over {source.name} ended {record['state']}: {self._log.read_text()[-1_000:]}")
+        return Ran(record, peak)
+
+    def begin(self, model: str, source: Path, output: Path, *options: str) -> subprocess.Popen[str]:
+        command = self._command("start", model, str(source), "-o", str(output), "--overwrite", "--json", *options)
+        with self._log.open("a") as log:
+            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, text=True)
+        self.started.append(process)
+        return process
+
+    def newest(self) -> dict[str, Any]:
+        """The record of the run begun last."""
+        command = self._command("list", "--json", "--limit", "1")
+        told = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True, timeout=60)
+        record: dict[str, Any] = json.loads(told.stdout.splitlines()[0])
+        return record
+
+    def end(self, process: subprocess.Popen[str]) -> None:
+        """Stop a run under way, with its driver."""
+        process.terminate()
+        process.wait(60)
+
+    def bulk_rows(self) -> int:
+        """Rows of shards that the worker has settled since it started."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_ROWS)))
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "runs.log"
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "penstock.cli.main", "run", *arguments]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return environment({"PENSTOCK_CONFIG": str(self.folder / "penstock.toml"), "PENSTOCK_REDIS_URL": self.url})
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process ever had resident; 0 once it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            lines = [line for line in status if line.startswith(_HIGH_WATER)]
+    except OSError:
+        return 0
+    return int(lines[0].split()[1]) * 1024 if lines else 0
+
+
+@contextmanager
+def ground(folder: Path, models: Sequence[Model], *, worker_cores: set[int] | None = None) -> Iterator[Ground]:
+    """The stack up and ready. `worker_cores`: the worker gets those and all else the others."""
+    every = os.sched_getaffinity(0)
+    others = every - (worker_cores or set()) or every
+    folder.mkdir(parents=True, exist_ok=True)
+    config, port, metrics_port = folder / "penstock.toml", free_port(), free_port()
+    config.write_text(_config(folder, port, metrics_port, models))
+    try:
+        os.sched_setaffinity(0, others)
+        with EmbeddedServer(folder / "state") as server:
+            assert server.pid is not None
+            processes = Processes(folder, {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": server.url})
+            with running(processes, [["gateway"]]):
+                os.sched_setaffinity(0, worker_cores or every)
+                processes.start("worker")
+                os.sched_setaffinity(0, others)
+                await_ready(port, processes, path="/readyz")
+                yield Ground(folder, server.url, port, metrics_port, server.pid, processes)
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+def _config(folder: Path, port: int, metrics_port: int, models: Sequence[Model]) -> str:
+    head = f'[store]\nstate_dir = "{folder / "state"}"\n[gateway]\nport = {port}\n[worker]\nmetrics_port = {metrics_port}\n'
+    return head + "".join(_table(model) for model in models)
+
+
+def _table(model: Model) -> str:
+    lines = [f"[models.{model.name}]", f'source = "{model.source}"', "threads = 1", f"workers = {model.workers}", *model.lines]
+    return "\n".join(lines) + "\n"

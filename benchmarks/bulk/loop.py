@@ -1,0 +1,75 @@
+"""The best that a loop without penstock does with a file: rows sorted by length, the best batch size, one process per slot.
+
+`python -m penstock.benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORE`, started by `penstock.benchmarks.bulk`. It loads the
+model from the same settings as the worker does, on one core, reads every PARTS-th row of FILE, tries batch sizes on a sample,
+says which is best, and at each line of its input runs all its rows once: read, sort, preprocess, inference, postprocess. What
+it answers are the seconds that took. Results stay in memory: a loop in a notebook does no more.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.benchmarks.bulk.inputs import read_inputs
+from penstock.handlers.load import load
+from penstock.handlers.loaded import Loaded
+from penstock.settings import Settings
+
+_SIZES = (4, 8, 16, 32, 64, 128, 256)
+_SAMPLE = 512
+_ROUNDS = 2
+
+
+def run_all(loaded: Loaded, rows: Sequence[Any], size: int) -> list[Any]:
+    """Every row in batches of `size`, the short ones first; one output per row, in the order they ran."""
+    ordered = sorted(rows, key=len)
+    outputs: list[Any] = []
+    for first in range(0, len(ordered), size):
+        values: list[Any] = list(ordered[first : first + size])
+        for stage in (loaded.preprocess, loaded.inference, loaded.postprocess):
+            values = values if stage is None else list(stage(values))
+        outputs += values
+    return outputs
+
+
+def best_size(loaded: Loaded, rows: Sequence[Any], sizes: Sequence[int] = _SIZES) -> int:
+    """The fastest of the sizes on a sample that holds every length."""
+    sample = rows[:: max(1, len(rows) // _SAMPLE)]
+    return min(sizes, key=lambda size: min(_seconds(loaded, sample, size) for _ in range(_ROUNDS)))
+
+
+def _seconds(loaded: Loaded, rows: Sequence[Any], size: int) -> float:
+    began = time.perf_counter()
+    run_all(loaded, rows, size)
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    config, name, file, part, parts, core = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    os.sched_setaffinity(0, {int(core)})
+    [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
+    loaded = load(spec.source, spec.name, threads=1, options=spec.options, max_batch_size=spec.policy.max_batch_size)
+    rows = read_inputs(Path(file))[int(part) :: int(parts)]
+    size = best_size(loaded, rows)
+    gc.collect()
+    gc.freeze()
+    answers.write(json.dumps({"rows": len(rows), "size": size}) + "\n")
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        mine = read_inputs(Path(file))[int(part) :: int(parts)]
+        run_all(loaded, mine, size)
+        answers.write(json.dumps(time.perf_counter() - began) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
