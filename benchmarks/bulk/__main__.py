@@ -1,8 +1,8 @@
 """What runs over files cost and give, beside the same model without penstock.
 
-`python -m penstock.benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]`, about 9 minutes. Texts embedded and digits
-read, each against the best loop in the same minutes; a model of next to no cost; peak memory of driver and store at 10^5 and 10^6
-rows; and a run at full speed beside online traffic. Leaves with 1 when a target was missed.
+`python -m penstock.benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]`, about 9 minutes. Texts embedded and
+digits read, each against the best loop in the same minutes; a model of next to no cost; peak memory of driver and store at
+10^5 and 10^6 rows; and a run at full speed beside online traffic. Leaves with 1 when a target was missed.
 """
 
 from __future__ import annotations

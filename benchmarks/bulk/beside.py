@@ -1,7 +1,8 @@
-"""Online traffic and a run on one slot: what each loses. The run at full speed alone, the traffic alone, both together, in turns.
+"""Online traffic and a run on one slot: what each loses. The run at full speed alone, the traffic alone, both together, in
+turns.
 
-The traffic is Poisson at 30 % of what the run does alone, one row per request. `online_p99_ratio` is the traffic's p99 beside the
-run by that alone; `bulk_share` the run's rows per second beside the traffic by those that 70 % of the slot give.
+The traffic is Poisson at 30 % of what the run does alone, one row per request. `online_p99_ratio` is the traffic's p99 beside
+the run by that alone; `bulk_share` the run's rows per second beside the traffic by those that 70 % of the slot give.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class Cheap(Handler):
     """Answers `{"y": x * x}` to `{"x": x}`."""
 
     max_batch_size: ClassVar[int | None] = 256
-    sample: Any = {"x": 1}
+    sample: ClassVar[Any] = {"x": 1}
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         until = time.perf_counter() + ROW_S * len(batch)

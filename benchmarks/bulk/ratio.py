@@ -48,7 +48,7 @@ class Loops:
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
-        told = [json.loads(self._answer(process)) for process in processes]
+        told: list[dict[str, int]] = [json.loads(self._answer(process)) for process in processes]
         self.rows = sum(one["rows"] for one in told)
         self.size = max(one["size"] for one in told)
 
@@ -58,7 +58,8 @@ class Loops:
             assert process.stdin is not None
             process.stdin.write("run\n")
             process.stdin.flush()
-        return self.rows / max(float(json.loads(self._answer(process))) for process in self._processes)
+        slowest: float = max(float(json.loads(self._answer(process))) for process in self._processes)
+        return self.rows / slowest
 
     def _answer(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
