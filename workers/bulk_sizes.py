@@ -7,7 +7,7 @@ ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import median
 
 # Runs of a size until it is believed, and how many are remembered.
@@ -19,7 +19,8 @@ _CHEAPER = 0.93
 _AGAIN_AFTER = 512
 # Online jobs seen within this time keep micro-batches short.
 ONLINE_RECENT_S = 2.0
-_SMOOTHING = 0.2
+_ONLINE_WINDOW = 64
+_LONG_ONES = 0.9
 
 
 class _Kind:
@@ -45,7 +46,7 @@ class _Kind:
 
 class BulkSizes:
     """`limit`: the most rows of one call. `warm`: seconds per size from the warm-up. `slice_s`: how long a micro-batch may
-    keep online jobs waiting; None: as long as a usual batch of theirs runs.
+    keep online jobs waiting; None: as long as the long ones among their own batches run, nine of ten being shorter.
     """
 
     def __init__(self, limit: int, *, warm: Mapping[int, float] | None = None, slice_s: float | None = None) -> None:
@@ -55,14 +56,14 @@ class BulkSizes:
         self._kinds: dict[int, _Kind] = {}
         self._cap = limit
         self._since_cap = 0
-        self._online_s = 0.0
+        self._online: deque[float] = deque(maxlen=_ONLINE_WINDOW)
         self._online_at = float("-inf")
 
     # What happened.
 
     def online(self, run_s: float, at: float) -> None:
         """A batch of online jobs ran."""
-        self._online_s = run_s if not self._online_s else self._online_s + _SMOOTHING * (run_s - self._online_s)
+        self._online.append(run_s)
         self._online_at = at
 
     def ran(self, size: int, cost: int, *, whole_s: float, device_s: float) -> None:
@@ -109,7 +110,7 @@ class BulkSizes:
 
     def _longest(self, kind: _Kind) -> int:
         """The largest size that is expected to keep the slice; 1 if none does."""
-        slice_s = self._slice_s if self._slice_s is not None else self._online_s
+        slice_s = self._slice_s if self._slice_s is not None else _long_one(self._online)
         fitting = [size for size in self._ladder if self._expect(kind, size) <= slice_s]
         return max(fitting, default=self._ladder[0])
 
@@ -139,3 +140,8 @@ class BulkSizes:
             best = self._ladder[-1] if near is None else self._kinds[near].best
             found = self._kinds[step] = _Kind(best)
         return found
+
+
+def _long_one(runs: Collection[float]) -> float:
+    """What nine of ten runs do not exceed; 0 before the first."""
+    return sorted(runs)[int(_LONG_ONES * (len(runs) - 1))] if runs else 0.0

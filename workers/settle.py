@@ -11,11 +11,13 @@ from typing import NamedTuple
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack
 from penstock.errors import InternalError
 from penstock.job import JobState, Payload, Priority
+from penstock.shard import SHARD_MEDIA
 from penstock.workers.batcher import Held
 from penstock.workers.frames import Done, Failed, Outcome, Output
 
 RETRY_FIRST_S = 1.0
 RETRY_MOST_S = 60.0
+_SHARD_INLINE_BYTES = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +126,8 @@ def blob_name(ending: Ending) -> str:
 
 
 def too_large(ending: Ending, inline_bytes: int) -> bool:
-    return ending.output is not None and len(ending.output.data) > inline_bytes
+    """Whether an output goes to the blob store. Those of shards do: a run's would pile up in memory."""
+    if ending.output is None:
+        return False
+    limit = _SHARD_INLINE_BYTES if ending.output.content_type == SHARD_MEDIA else inline_bytes
+    return len(ending.output.data) > limit

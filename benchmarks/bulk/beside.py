@@ -82,11 +82,13 @@ def shared(ground: Ground, model: Model, file: Path, *, seconds: float, rounds: 
 
 @contextmanager
 def _running(ground: Ground, model: Model, file: Path) -> Iterator[None]:
-    process = ground.begin(model.name, file, file.with_name("beside.out.jsonl"), *_OPTIONS)
+    # Each with an output of its own: a run that is stopped keeps what it has written, and its name.
+    output = file.with_name(f"beside-{len(ground.started)}.jsonl")
+    process = ground.begin(model.name, file, output, *_OPTIONS)
     try:
         before = ground.bulk_rows()
         while ground.bulk_rows() == before:
-            ground.processes.check()
+            ground.check(process)
             time.sleep(0.1)
         time.sleep(_SETTLED_S)
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar
 
-from penstock import Handler
+from penstock import Context, Handler
 
 ROW_S = 0.001 / 256
 
@@ -14,7 +14,9 @@ class Cheap(Handler):
     """Answers `{"y": x * x}` to `{"x": x}`."""
 
     max_batch_size: ClassVar[int | None] = 256
-    sample: ClassVar[Any] = {"x": 1}
+
+    def initialize(self, context: Context, /) -> None:
+        self.sample = {"x": 1}
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         until = time.perf_counter() + ROW_S * len(batch)

@@ -19,6 +19,8 @@ from penstock.broker.embedded import EmbeddedServer
 from penstock.errors import PenstockError
 
 _WATCH_S = 0.02
+# Longer than a shard of the size used for such runs takes.
+_QUIET_S = 1.5
 _HIGH_WATER = "VmHWM:"
 _ROWS = "penstock_bulk_rows_total{"
 
@@ -84,10 +86,21 @@ class Ground:
         record: dict[str, Any] = json.loads(told.stdout.splitlines()[0])
         return record
 
+    def check(self, process: subprocess.Popen[str]) -> None:
+        """Raise when the stack or this run ended by itself."""
+        self.processes.check()
+        if process.poll() is not None:
+            raise PenstockError(f"the run ended by itself: {self._log.read_text()[-1_000:]}")
+
     def end(self, process: subprocess.Popen[str]) -> None:
-        """Stop a run under way, with its driver."""
-        process.terminate()
+        """Cancel the run under way, and wait until the workers have nothing of it any more."""
+        command = self._command("cancel", self.newest()["id"])
+        subprocess.run(command, env=self._environment, capture_output=True, check=True, timeout=60)
         process.wait(60)
+        before = -1
+        while (now := self.bulk_rows()) != before:
+            before = now
+            time.sleep(_QUIET_S)
 
     def bulk_rows(self) -> int:
         """Rows of shards that the worker has settled since it started."""
