@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ import msgspec
 import redis.asyncio
 
 from penstock.broker import encoding as enc
+from penstock.broker.call_link import CallLink
 from penstock.broker.connection import connect_async
 from penstock.broker.group_commit import GroupCommit
 from penstock.broker.library import library
@@ -39,6 +41,8 @@ from penstock.rollout import Rollout
 
 # A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
 ANSWER_WITHIN_S = 1.5
+# Submits that leave while the rest of a burst is still being read: the store and the workers begin beside the gateway.
+EARLY_JOBS = 16
 _SESSION = "ps:session:"
 
 
@@ -53,14 +57,17 @@ class AsyncStore:
         self.channel = f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
+        self._link = CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
         self._router = PushRouter(url, self.channel, self._recheck)
         self._commits: dict[str, GroupCommit[tuple[NewJob, int], Submitted]] = {}
 
     async def start(self) -> None:
+        self._link.open()
         await self._router.start()
 
     async def close(self) -> None:
         await self._router.close()
+        await self._link.close()
         await self._redis.aclose()
 
     async def _run(self, name: str, model: str, args: Sequence[enc.Arg]) -> Any:
@@ -98,13 +105,20 @@ class AsyncStore:
         model = job.id.model
         commit = self._commits.get(model)
         if commit is None:
-            commit = self._commits[model] = GroupCommit(self._submit_all, size_of=_input_bytes)
+            commit = self._commits[model] = GroupCommit(self._submit_all, size_of=_input_bytes, early=EARLY_JOBS)
         return await commit.commit((job, max_depth))
 
-    async def _submit_all(self, items: Sequence[tuple[NewJob, int]]) -> list[Submitted]:
+    def _submit_all(self, items: Sequence[tuple[NewJob, int]]) -> Awaitable[list[Submitted]]:
         jobs = [job for job, _ in items]
         model, max_depth = jobs[0].id.model, items[-1][1]
-        return enc.submit_reply(await self._run("submit", model, enc.submit_args(jobs, max_depth)), model)
+        command = self._command("submit", enc.prefix(model), enc.submit_args(jobs, max_depth))
+        return self._submitted(model, command, self._link.call(command))
+
+    async def _submitted(self, model: str, command: tuple[Any, ...], sent: asyncio.Future[Any] | None) -> list[Submitted]:
+        calls = iter([sent] if sent is not None else [])
+        # Repeated by the pool where the library had to be loaded first; a serial that was stored is found again.
+        reply = await self._loaded(lambda: next(calls, None) or self._redis.execute_command(*command))
+        return enc.submit_reply(reply, model)
 
     def waiter(self, job: JobId) -> AbstractContextManager[Waiter]:
         """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may pass unseen."""

@@ -50,3 +50,14 @@ class _Link:
             await super().send_packed_command(*args, **options)  # type: ignore[misc]
         except RuntimeError as closed:
             raise redis.ConnectionError(f"the link is closed: {closed}") from closed
+
+    def write_at_once(self) -> None:
+        """From now on `write_now` does not wait for the end of the event loop's turn."""
+        self._writer.transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
+
+    def write_now(self, packed: bytes) -> None:
+        """Out of order with `send_packed_command`: for whoever has the link alone."""
+        try:
+            self._writer.write(packed)  # type: ignore[attr-defined]
+        except RuntimeError as closed:
+            raise redis.ConnectionError(f"the link is closed: {closed}") from closed

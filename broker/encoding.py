@@ -36,6 +36,7 @@ _CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 8
 _STATES = {state.value.encode(): state for state in JobState}
+_size_at = struct.Struct(">I").unpack_from
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
 
 
@@ -259,15 +260,16 @@ def _counts(flat: Sequence[bytes]) -> dict[str, int]:
 def _frame(message: bytes, at: int) -> tuple[list[bytes], int]:
     fields = []
     for _ in range(8):
-        (size,) = struct.unpack_from(">I", message, at)
-        fields.append(message[at + 4 : at + 4 + size])
-        at += 4 + size
+        (size,) = _size_at(message, at)
+        at += 4
+        fields.append(message[at : at + size])
+        at += size
     return fields, at
 
 
 def parse_pushes(message: bytes) -> Iterator[Push]:
     """The state changes in one message of a gateway's channel: the model, then 8 length-prefixed fields per job."""
-    (size,) = struct.unpack_from(">I", message)
+    (size,) = _size_at(message)
     model, at = message[4 : 4 + size].decode(), 4 + size
     while at < len(message):
         (serial, state, media, data, blob, code, text, stamp), at = _frame(message, at)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+Group = list[tuple[Item, "asyncio.Future[Answer]"]]
 
 # Bounds on one call, so that Redis is never held for more than about a millisecond.
 MAX_ITEMS = 64
@@ -20,6 +21,7 @@ class GroupCommit(Generic[Item, Answer]):
     """Gathers `commit` calls. A lone item leaves at the end of the loop's turn, without any wait.
 
     `send` answers one `Answer` per item, in order; what it raises reaches every caller of that group. `size_of` is in bytes.
+    `early` items are a group before the turn is over: what `send` does when called is then under way beside the rest of it.
     """
 
     def __init__(
@@ -29,11 +31,13 @@ class GroupCommit(Generic[Item, Answer]):
         size_of: Callable[[Item], int],
         max_bytes: int = MAX_BYTES,
         max_calls: int = MAX_CALLS,
+        early: int = MAX_ITEMS,
     ) -> None:
         self._send = send
         self._size_of = size_of
         self._max_bytes = max_bytes
         self._max_calls = max_calls
+        self._early = early
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._scheduled = False
@@ -42,7 +46,10 @@ class GroupCommit(Generic[Item, Answer]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append((item, future))
-        self._schedule(loop)
+        if len(self._waiting) >= self._early and len(self._calls) < self._max_calls:
+            self._send_group(loop)
+        else:
+            self._schedule(loop)
         return await future
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,10 +59,19 @@ class GroupCommit(Generic[Item, Answer]):
 
     def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
+        if self._waiting and len(self._calls) < self._max_calls:
+            self._send_group(loop)
+
+    def _send_group(self, loop: asyncio.AbstractEventLoop) -> None:
         group = self._take()
-        call = loop.create_task(self._commit(group))
-        self._calls.add(call)
-        call.add_done_callback(self._landed)
+        try:
+            sent = self._send([item for item, _ in group])
+        except Exception as error:  # noqa: BLE001 - handed to every caller of this group, none is lost
+            _fail(group, error)
+        else:
+            call = loop.create_task(self._commit(group, sent))
+            self._calls.add(call)
+            call.add_done_callback(self._landed)
         self._schedule(loop)
 
     def _landed(self, call: asyncio.Task[None]) -> None:
@@ -72,14 +88,18 @@ class GroupCommit(Generic[Item, Answer]):
         group, self._waiting = self._waiting, []
         return group
 
-    async def _commit(self, group: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
+    async def _commit(self, group: Group[Item, Answer], sent: Awaitable[Sequence[Answer]]) -> None:
         try:
-            answers = await self._send([item for item, _ in group])
+            answers = await sent
         except Exception as error:  # noqa: BLE001 - handed to every caller of this group, none is lost
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(error)
+            _fail(group, error)
             return
         for (_, future), answer in zip(group, answers, strict=True):
             if not future.done():  # its caller may have gone away
                 future.set_result(answer)
+
+
+def _fail(group: Group[Item, Answer], error: Exception) -> None:
+    for _, future in group:
+        if not future.done():
+            future.set_exception(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from penstock.broker.records import BatchStamp
 from penstock.job import Attempt, BatchRecord, JobState, LeftOut
 
@@ -21,10 +23,17 @@ def stamp_text(stamp: BatchStamp) -> str:
 def parse_stamp(text: str, worker: str = "") -> BatchRecord | None:
     if not text:
         return None
-    name, size, reason, *times, place = text.split("|")
+    batch, _, place = text.rpartition("|")
+    name, size, reason, before, during, after, waited, decoded, queued = _of_all(batch)
+    return BatchRecord(name, size, reason, before, during, after, worker, waited, decoded, queued, int(place))
+
+
+@lru_cache(maxsize=64)
+def _of_all(batch: str) -> tuple[str, int, str, float, float, float, float, float, float]:
+    """What the jobs of a batch have in common; their ends come together, so it is read once."""
+    name, size, reason, *times = batch.split("|")
     before, during, after, waited, decoded, queued = (int(time, 36) / 1e6 for time in times)
-    why = _LONG.get(reason, reason)
-    return BatchRecord(name, int(size), why, before, during, after, worker, waited, decoded, queued, int(place))
+    return name, int(size), _LONG.get(reason, reason), before, during, after, waited, decoded, queued
 
 
 def token_parts(token: str) -> tuple[int, str, str]:

@@ -123,7 +123,7 @@ local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply
     local token = epoch .. ':' .. worker .. ':' .. nonce
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,
       'worker', worker)
-    push_change(todo, p, job[8], false, {serial, 'leased', '', '', '', '', '', ''})
+    push_change(todo, p, job[8], false, serial, 'leased', '', '', '', '', '', '')
     leased[#leased + 1] = entry
     later(todo, 'ZREM', line, serial) -- guard:pop
     held[#held + 1] = serial

@@ -224,22 +224,21 @@ local function dequeue(p, serial, job, now)
   if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
 end
 
-local function frame(fields)
-  local out = {}
-  for i, field in ipairs(fields) do out[i] = struct.pack('>I4', #field) .. field end
-  return table.concat(out)
+-- Each text behind its length; one call, for packing them one by one takes three times as long.
+local function frame(a, b, c, d, e, f, g, h)
+  return struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0I4c0I4c0', #a, a, #b, b, #c, c, #d, d, #e, e, #f, f, #g, g, #h, h)
 end
 
 -- Watchers are channels, each with a mark in front: '=' wants the end only, '+' every change. One message per channel, so that a
 -- settled batch costs a gateway one wake-up.
-local function push_change(todo, p, watch, final, fields)
+local function push_change(todo, p, watch, final, ...)
   if not watch or watch == '' then return end
   todo.pushes = todo.pushes or {}
   local change
   for mark, channel in string.gmatch(watch, '([=+])([^,]+)') do
     if final or mark == '+' then
-      change = change or frame(fields)
-      local list = todo.pushes[channel] or {frame({model_of(p)})}
+      change = change or frame(...)
+      local list = todo.pushes[channel] or {struct.pack('>I4c0', #model_of(p), model_of(p))}
       list[#list + 1] = change
       todo.pushes[channel] = list
     end
@@ -293,7 +292,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
   count_open(todo, job.owner, -1)
   if not last.token then tell(todo, 'finished', serial, state, job) end -- nobody holds it who could say so
-  push_change(todo, p, job.watch, true, {serial, state, media, last.output or '', blob, code, message, last.stamp or ''})
+  push_change(todo, p, job.watch, true, serial, state, media, last.output or '', blob, code, message, last.stamp or '')
   if job.celery and job.celery ~= '' then
     celery_meta(p, serial, job.celery, state, media, last.output, code, message)
   end
