@@ -22,8 +22,6 @@ class Line(Protocol):
 
     async def connect(self) -> None: ...
 
-    def write_at_once(self) -> None: ...
-
     def write_now(self, packed: bytes) -> None: ...
 
     async def read_response(self, *, timeout: float) -> Any: ...
@@ -77,7 +75,6 @@ class CallLink:
         line = cast("Line", self._pool.make_connection())
         try:
             await line.connect()
-            line.write_at_once()
             self._line = line
             while True:
                 self._answer(await _reply(line))

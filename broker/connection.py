@@ -51,10 +51,6 @@ class _Link:
         except RuntimeError as closed:
             raise redis.ConnectionError(f"the link is closed: {closed}") from closed
 
-    def write_at_once(self) -> None:
-        """From now on `write_now` does not wait for the end of the event loop's turn."""
-        self._writer.transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
-
     def write_now(self, packed: bytes) -> None:
         """Out of order with `send_packed_command`: for whoever has the link alone."""
         try:

@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.gateway.joined import join
+
 HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
@@ -59,6 +61,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = False
         self.due_at = self.loop.time() + self.body_s
         super().on_headers_complete()
+        join(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self.due_at += len(body) / BODY_BYTES_PER_S

@@ -60,9 +60,7 @@ async def test_calls_of_one_turn_are_answered_in_order_and_a_refusal_reaches_its
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_call_is_executed_before_the_event_loop_goes_on(
-    fresh_redis: str, loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_a_call_runs_before_the_event_loop_goes_on(fresh_redis: str, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def call() -> None:
         client = connect_async(fresh_redis)
         link = CallLink(client.connection_pool, within_s=WITHIN_S)

@@ -1,0 +1,83 @@
+"""Working trees beside each other: the same load on a stack of each, in turns of a second, so that a drift slows all.
+
+`python -m penstock.benchmarks.side_by_side TREE TREE ... [--turns 12] [--connections 64]`: rates and CPU per request, the medians
+of the turns; `ratio` is the median of each turn's rate by that of the first tree. A TREE is a checkout with its `.typing` folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.benchmarks.connection import Body
+from penstock.benchmarks.costs import per_request_us
+from penstock.benchmarks.load import run_load
+from penstock.benchmarks.session import Session, check_answers, post_plan
+from penstock.benchmarks.stack import Processes, whole_stack
+
+_BODY = Body(b'{"x": 4}', "application/json")
+_WARM_UP_S = 2.0
+_STAGES = ("gateway", "redis", "worker", "child", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One tree's stack and what its turns showed: requests per second, p50 in ms, microseconds by stage."""
+
+    tree: Path
+    url: str
+    processes: Processes
+    rates: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    costs: list[dict[str, float]] = field(default_factory=list)
+
+    def turn(self, *, connections: int, seconds: float) -> None:
+        before = self.processes.read_cpu()
+        report = run_load(post_plan(self.url, _BODY, connections=connections, duration_s=seconds))
+        check_answers(str(self.tree), report)
+        self.rates.append(report.summary.rps)
+        self.p50_ms.append(report.summary.p50_ms)
+        self.costs.append(per_request_us(self.processes.read_cpu().since(before), report.summary.count))
+
+    def told(self, first: Side) -> str:
+        ratio = statistics.median(mine / other for mine, other in zip(self.rates, first.rates, strict=True))
+        costs = ", ".join(f"{stage} {statistics.median(cost[stage] for cost in self.costs):.0f}" for stage in _STAGES)
+        rate, p50 = statistics.median(self.rates), statistics.median(self.p50_ms)
+        return f"{self.tree}: {rate:,.0f}/s, ratio {ratio:.3f}, p50 {p50:.2f} ms; us per request: {costs}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trees", nargs="+", type=Path)
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn")
+    parser.add_argument("--connections", type=int, default=64)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="penstock-sides-") as folder, contextlib.ExitStack() as stack:
+        sides = [_side(tree.resolve(), Path(folder) / str(number), stack) for number, tree in enumerate(options.trees)]
+        for side in sides:
+            run_load(post_plan(side.url, _BODY, connections=options.connections, duration_s=_WARM_UP_S))
+        for turn in range(options.turns):
+            # Each goes first as often as the others.
+            for place in range(len(sides)):
+                sides[(turn + place) % len(sides)].turn(connections=options.connections, seconds=options.seconds)
+                time.sleep(0.05)
+        for side in sides:
+            print(side.told(sides[0]))
+
+
+def _side(tree: Path, folder: Path, stack: contextlib.ExitStack) -> Side:
+    folder.mkdir()
+    plan = Session(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
+    processes = stack.enter_context(whole_stack(plan, {"PYTHONPATH": f"{tree / '.typing'}:{tree}"}))
+    return Side(tree, f"{plan.url}/predictions/noop", processes)
+
+
+if __name__ == "__main__":
+    main()
