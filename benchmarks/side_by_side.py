@@ -1,7 +1,8 @@
 """Working trees beside each other: the same load on a stack of each, in turns of a second, so that a drift slows all.
 
-`python -m penstock.benchmarks.side_by_side TREE TREE ... [--turns 12] [--connections 64]`: rates and CPU per request, the medians
-of the turns; `ratio` is the median of each turn's rate by that of the first tree. A TREE is a checkout with its `.typing` folder.
+`python -m penstock.benchmarks.side_by_side TREE TREE ... [--turns 12] [--connections 64]`: rates and CPU per request, the
+medians of the turns; `ratio` is the median of each turn's rate by that of the first tree. A TREE is a checkout with its
+`.typing` folder.
 """
 
 from __future__ import annotations
