@@ -1,8 +1,8 @@
 """Working trees beside each other: the same load on a stack of each, in turns of a second, so that a drift slows all.
 
-`python -m penstock.benchmarks.side_by_side TREE TREE ... [--turns 12] [--connections 64]`: rates and CPU per request, the
-medians of the turns; `ratio` is the median of each turn's rate by that of the first tree. A TREE is a checkout with its
-`.typing` folder.
+`python -m penstock.benchmarks.side_by_side TREE TREE ... [--turns 12] [--connections 64] [--path PATH]`: rates and CPU per
+request, the medians of the turns; `ratio` is the median of each turn's rate by that of the first tree. A TREE is a checkout
+with its `.typing` folder.
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn")
     parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--path", default="/predictions/noop", help="what is asked: /v1/models/noop/jobs only submits")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-sides-") as folder, contextlib.ExitStack() as stack:
-        sides = [_side(tree.resolve(), Path(folder) / str(number), stack) for number, tree in enumerate(options.trees)]
+        sides = [
+            _side(tree.resolve(), Path(folder) / str(number), stack, path=options.path)
+            for number, tree in enumerate(options.trees)
+        ]
         for side in sides:
             run_load(post_plan(side.url, _BODY, connections=options.connections, duration_s=_WARM_UP_S))
         for turn in range(options.turns):
@@ -73,11 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(side.told(sides[0]))
 
 
-def _side(tree: Path, folder: Path, stack: contextlib.ExitStack) -> Side:
+def _side(tree: Path, folder: Path, stack: contextlib.ExitStack, *, path: str) -> Side:
     folder.mkdir()
     plan = Session(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
     processes = stack.enter_context(whole_stack(plan, {"PYTHONPATH": f"{tree / '.typing'}:{tree}"}))
-    return Side(tree, f"{plan.url}/predictions/noop", processes)
+    return Side(tree, f"{plan.url}{path}", processes)
 
 
 if __name__ == "__main__":
