@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 figures |= part()
                 Console(stderr=True).print(name, session.details[name])
     _print(figures)
-    _store(options.out, figures, session.details)
+    store(options.out, figures, session.details)
     return 0 if all(TARGETS[name].met(value) for name, value in figures.items()) else 1
 
 
@@ -165,7 +165,7 @@ def _print(figures: Figures) -> None:
     Console().print(table)
 
 
-def _store(out: Path, figures: Figures, details: dict[str, Any]) -> None:
+def store(out: Path, figures: Figures, details: dict[str, Any]) -> None:
     """Figures of parts that were not measured now stay."""
     before: dict[str, Any] = msgspec.json.decode(out.read_bytes()) if out.exists() else {}
     rounded = {name: round(value, 3) for name, value in figures.items()}
