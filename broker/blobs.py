@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -14,10 +15,22 @@ from penstock.errors import Gone, InternalError, StoreUnavailable
 
 # The serial of a job, then which side of it: `<serial>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash fits.
 # A repeat that was cut short leaves its name with a tail, to be collected like any other.
-_NAME = re.compile(r"([0-9a-z]{26})\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")
+_NAME = re.compile(r"[0-9a-z]{26}\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")
 # Few enough that blobs written together share folders to sync, enough that no folder grows slow.
 _FOLDERS = 64
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class BlobsUnavailable(StoreUnavailable):
+    """The place of the blobs does not answer or does not let us; the job store may be well."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobFile:
+    """`own`: a copy for whoever asked, who deletes it after use; else the blob itself."""
+
+    path: Path
+    own: bool = False
 
 
 class BlobStore(Protocol):
@@ -43,8 +56,15 @@ class BlobStore(Protocol):
         """Remove it; a name that is not there is no fault, since deletions are repeated after a crash."""
         ...
 
-    def local_path(self, name: str) -> Path | None:
-        """Where a process on this machine may read the bytes itself; None when they are not there or not local."""
+    def delete_all(self, names: Sequence[str]) -> None:
+        """The same for several at once, for less than the sum."""
+        ...
+
+    def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
+        """Per name a file where a process on this machine may read the bytes itself; None for one that is not there.
+
+        Raises `BlobsUnavailable` when they cannot be fetched, with no copy left.
+        """
         ...
 
     def belong_to(self, store: str) -> bool:
@@ -71,7 +91,7 @@ class LocalBlobs:
             _write_all(paths, [data for _, data in blobs])
         except OSError as fault:
             size = sum(len(data) for _, data in blobs)
-            raise StoreUnavailable(
+            raise BlobsUnavailable(
                 f"{len(blobs)} blobs ({size} bytes) cannot be written to {self._folder}: {fault.strerror}"
             ) from fault
         return [None] * len(blobs)
@@ -95,13 +115,21 @@ class LocalBlobs:
                 f"blob {name} is not in {self._folder}: it was collected, or the folder is not the one it was put in"
             ) from None
         except OSError as fault:
-            raise StoreUnavailable(f"blob {name} cannot be read from {path.parent}: {fault.strerror}") from fault
+            raise BlobsUnavailable(f"blob {name} cannot be read from {path.parent}: {fault.strerror}") from fault
 
     def delete(self, name: str) -> None:
         # Not synced: a deletion lost in a power cut leaves an orphan, which is collected.
         self._path(name).unlink(missing_ok=True)
 
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+
+    def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
+        return [BlobFile(path) if (path := self.local_path(name)) else None for name in names]
+
     def local_path(self, name: str) -> Path | None:
+        """Where its file is; None when there is none."""
         path = self._path(name)
         return path if path.exists() else None
 
@@ -119,15 +147,24 @@ class LocalBlobs:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
             for entry in os.scandir(folder):
                 age_s = _age_s(entry, now)
-                if age_s is not None and _NAME.fullmatch(entry.name):
+                if age_s is not None and is_blob_name(entry.name):
                     yield entry.name, age_s
 
     def _path(self, name: str) -> Path:
-        match = _NAME.fullmatch(name)
-        if not match:
-            raise InternalError(f"{name[:100]!r} is not a blob name (<serial>.in or <serial>.<token hash>.out)")
+        serial = checked(name).partition(".")[0]
         # By hash, since serials of one hour share their first characters; by serial, so that a job's blobs lie together.
-        return self._folder / f"{zlib.crc32(match[1].encode()) % _FOLDERS:02x}" / name
+        return self._folder / f"{zlib.crc32(serial.encode()) % _FOLDERS:02x}" / name
+
+
+def is_blob_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def checked(name: str) -> str:
+    """The name; raises `InternalError` for what is none, before it becomes part of a path."""
+    if not is_blob_name(name):
+        raise InternalError(f"{name[:100]!r} is not a blob name (<serial>.in or <serial>.<token hash>.out)")
+    return name
 
 
 def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:

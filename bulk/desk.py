@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.broker.blobs import BlobStore
+from penstock.broker.blobs import BlobStore, BlobsUnavailable
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.bulk.rows import RowError
 from penstock.bulk.window import Piece
@@ -110,7 +110,7 @@ class Desk:
     def _send(self) -> None:
         batch = list(self._waiting)
         # Blobs first, then the records that name them.
-        inputs = [self._payload(job, piece) for job, piece in batch]
+        inputs = self._payloads(batch)
         jobs = [self._new_job(job, piece, given) for (job, piece), given in zip(batch, inputs, strict=True)]
         answers = self._queue.submit(jobs, max_depth=self._terms.max_queue_depth)
         refused = {answer.id: answer.status for answer in answers if answer.status not in _STORED}
@@ -126,13 +126,12 @@ class Desk:
         else:
             self._wait(f"the queue of {self._terms.model} is full")
 
-    def _payload(self, job: JobId, piece: Piece) -> Payload:
-        data = encode_shard(Shard(self._terms.media, self._inputs(piece)))
-        if len(data) <= INLINE_BYTES:
-            return Payload(SHARD_MEDIA, data)
-        name = _input_name(job)
-        self._blobs.put(name, data)
-        return Payload(SHARD_MEDIA, blob=name)
+    def _payloads(self, batch: Sequence[tuple[JobId, Piece]]) -> list[Payload]:
+        given = [(_input_name(job), encode_shard(Shard(self._terms.media, self._inputs(piece)))) for job, piece in batch]
+        self._blobs.put_all([(name, data) for name, data in given if len(data) > INLINE_BYTES])
+        return [
+            Payload(SHARD_MEDIA, data) if len(data) <= INLINE_BYTES else Payload(SHARD_MEDIA, blob=name) for name, data in given
+        ]
 
     def _new_job(self, job: JobId, piece: Piece, given: Payload) -> NewJob:
         return NewJob(
@@ -153,7 +152,7 @@ class Desk:
     def ends(self, timeout_s: float) -> list[End]:
         """The shards that ended since the last call, or as soon as one does; [] after `timeout_s`."""
         pushes = {push.id: push for push in self._ears.heard(timeout_s) if push.state.final}
-        found = [self._told(push) for push in pushes.values() if push.id in self._open]
+        found = list(self._told_all(push for push in pushes.values() if push.id in self._open))
         if self._open and self._ears.recheck_due():
             found += self._looked_up()
         if found:
@@ -161,6 +160,14 @@ class Desk:
             self._pause_s, self._again_at = _PAUSES_S[0], 0.0
         self.push_on()
         return found
+
+    def _told_all(self, pushes: Iterable[Push]) -> Iterator[End]:
+        """Those whose outcome could be read; the others stay open and are looked up again."""
+        for push in pushes:
+            try:
+                yield self._told(push)
+            except BlobsUnavailable as away:
+                self._wait(away.message)
 
     def _told(self, push: Push) -> End:
         error = JobError(push.error_code, push.error_message)
@@ -179,20 +186,17 @@ class Desk:
             self._wait(away.message)
             return []
         self._waiting.extend((job, self._open.pop(job)) for job, found in zip(jobs, records, strict=True) if found is None)
-        return list(self._final(found for found in records if found is not None))
-
-    def _final(self, records: Iterator[tuple[Job, Payload | None]]) -> Iterator[End]:
-        for job, output in records:
-            if job.state.final:
-                error = job.error or JobError("", "")
-                yield self._told(Push(job.id, job.state, output, error.code, error.message, job.batch))
+        return list(self._told_all(_pushes(found for found in records if found is not None)))
 
     def _end(
         self, job: JobId, state: JobState, output: Payload | None, error: JobError, *, run_s: float, device_s: float
     ) -> End:
-        piece = self._open.pop(job)
+        piece = self._open[job]
         if state is JobState.SUCCEEDED and output is not None:
-            return End(piece, decode_outcome(self._taken(output)), run_s=run_s, device_s=device_s)
+            outcome = decode_outcome(self._taken(output))
+            del self._open[job]
+            return End(piece, outcome, run_s=run_s, device_s=device_s)
+        del self._open[job]
         # Kept by the store for whoever replays a failed job; the rows of this one are tried again under other names.
         self._blobs.delete(_input_name(job))
         code = error.code or state.value
@@ -221,6 +225,14 @@ class Desk:
         self.note = why
         self._again_at = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+
+
+def _pushes(records: Iterable[tuple[Job, Payload | None]]) -> Iterator[Push]:
+    """What would have been told of those that have ended."""
+    for job, output in records:
+        if job.state.final:
+            error = job.error or JobError("", "")
+            yield Push(job.id, job.state, output, error.code, error.message, job.batch)
 
 
 def _input_name(job: JobId) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.blobs import LocalBlobs
+from penstock.blob_place import BlobPlace
+from penstock.broker.blob_places import open_blobs
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.runs import RunChange, RunStore
 from penstock.bulk.desk import Desk, Terms
@@ -42,7 +43,7 @@ class Shop:
     """
 
     redis_url: str
-    blob_dir: Path
+    blobs: BlobPlace
     state_dir: Path
     patience_s: float = 0.0
 
@@ -168,7 +169,7 @@ class Execution:
             max_queue_depth=model.max_queue_depth,
         )
         with closing(Ears(self._shop.redis_url)) as ears:
-            desk = Desk(store, LocalBlobs(self._shop.blob_dir), ears, terms=terms, inputs=driver.inputs)
+            desk = Desk(store, open_blobs(self._shop.blobs), ears, terms=terms, inputs=driver.inputs)
             try:
                 why = driver.drive(desk)
             except PenstockError as error:

@@ -54,7 +54,7 @@ def main() -> int:
             sign.touch()  # for whoever checks that we are alive
         return ended.wait(seconds)
 
-    Runner(Shop(settings.store.url, settings.blob_dir, settings.store.state_dir), stopped=stopped).run()
+    Runner(Shop(settings.store.url, settings.blob_place, settings.store.state_dir), stopped=stopped).run()
     return 0
 
 

@@ -44,7 +44,7 @@ def driven(
         held = _taken(runs, made(runs), ground, stop)
     said(held)
     latest = _Latest()
-    shop = Shop(ground.redis_url, ground.blob_dir, ground.blob_dir.parent, patience_s=patience_s)
+    shop = Shop(ground.redis_url, ground.blobs, ground.state_dir, patience_s=patience_s)
     execution = Execution(held, shop, told=lambda look: setattr(latest, "look", look), allowed=allowed)
     return held, _watched(execution, ground, latest, stop=stop, shown=shown)
 

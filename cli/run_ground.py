@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.blob_place import BlobPlace
 from penstock.cli import plan
 from penstock.cli.exits import StartError
 from penstock.cli.plan import Plan
@@ -26,7 +27,8 @@ class Ground:
     """Where the store and the blobs are; `turn` keeps up what was started for this command, and is to be called often."""
 
     redis_url: str
-    blob_dir: Path
+    blobs: BlobPlace
+    state_dir: Path
     turn: Callable[[], None]
     alone: bool = False
 
@@ -53,14 +55,14 @@ def standing(
     found = store.url or (running.redis_url if running else "")
     if found:
         with _workers(chosen, found, None, stop=stop, say=say, wanted=workers and bool(models)) as turn:
-            yield Ground(found, chosen.settings.blob_dir, turn)
+            yield Ground(found, chosen.settings.blob_place, store.state_dir, turn)
         return
     if workers:
         _need_models(chosen)
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, Stack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as turn:
-            yield Ground(server.url, chosen.settings.blob_dir, turn, alone=True)
+            yield Ground(server.url, chosen.settings.blob_place, store.state_dir, turn, alone=True)
 
 
 def _need_models(chosen: Plan) -> None:

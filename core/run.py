@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec import Struct
+
+_FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".txt": "text",
+}
+
+
+def format_of(name: str) -> str:
+    """The format of rows that a file's name says; empty for a name that says none."""
+    return _FORMATS.get(PurePosixPath(name.lower()).suffix, "")
 
 
 class RunState(StrEnum):

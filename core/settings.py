@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from penstock.access import Key
+from penstock.blob_place import BlobPlace
 from penstock.errors import ConfigError
 from penstock.job_events import JobLines
 from penstock.job_id import MODEL_NAME
@@ -41,12 +42,17 @@ Task = Literal["", "image-classification", "segmentation", "object-detection", "
 
 
 class StoreSettings(Table):
-    """Where jobs live. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password."""
+    """Where jobs live. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password.
+
+    `blob_url`: large payloads are objects there (S3, Google, Azure) and not files in `blob_dir`; credentials come from the
+    environment and may not stand in it.
+    """
 
     url: str | None = Field(default=None, repr=False, pattern=r"^(rediss?|unix|redis\+socket|sentinel|valkeys?)://")
     state_dir: Path
     fsync: Literal["always", "everysec"] = "always"
     blob_dir: Path | None = None
+    blob_url: str = Field(default="", pattern=r"^((s3|gs|az)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^?#\s]+)?$")
     files_dir: Path | None = None
     inline_input_bytes: Bytes = 16 * KIB
     inline_output_bytes: Bytes = 64 * KIB
@@ -241,6 +247,10 @@ class Settings(Table):
     @property
     def blob_dir(self) -> Path:
         return self.store.blob_dir or self.store.state_dir / "blobs"
+
+    @property
+    def blob_place(self) -> BlobPlace:
+        return BlobPlace(self.blob_dir, self.store.blob_url, self.store.state_dir / "blob-copies")
 
     @property
     def files_dir(self) -> Path:

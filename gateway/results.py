@@ -63,7 +63,7 @@ class Results:
         except Gone:
             raise Gone(
                 f"the stored output of job {job} is gone",
-                hint="Gateways and workers must share one blob folder (store.blob_dir).",
+                hint="Gateways and workers must share one blob folder (store.blob_dir) or object store (store.blob_url).",
             ) from None
         return Payload(payload.content_type, data)
 

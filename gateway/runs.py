@@ -28,7 +28,7 @@ from penstock.gateway.run_request import (
     read_body,
 )
 from penstock.gateway.run_views import run_view
-from penstock.run import Run, RunSpec, RunState
+from penstock.run import Run, RunSpec, RunState, format_of
 
 OUTPUT_FORMATS = ("jsonl", "parquet")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
@@ -126,12 +126,13 @@ class Runs:
         check_numbers(asked)
         metadata = check_metadata(asked.metadata)
         entry, _ = await self._registry.find(asked.model, asked.version)
+        given, kind = await self._input(asked.input, caller)
         return RunSpec(
             model=entry.name,
             version=asked.version,
-            input=await self._input(asked.input, caller),
+            input=given,
             output="",
-            input_format=asked.input_format,
+            input_format=asked.input_format or kind,
             output_format=asked.output_format,
             columns=asked.columns,
             carry=tuple(asked.carry),
@@ -141,14 +142,15 @@ class Runs:
             metadata=metadata,
         )
 
-    async def _input(self, given: str, caller: Caller) -> str:
+    async def _input(self, given: str, caller: Caller) -> tuple[str, str]:
+        """The path, and the format if the path does not say it: an uploaded file lies there under its id."""
         if given.startswith("file-"):
             record = await self._files.visible(given, caller)
-            return str(self._desk.files.content(record))
+            return str(self._desk.files.content(record)), format_of(record.filename)
         path = await asyncio.to_thread(allowed_path, given, self._options.run_roots)
         if not await asyncio.to_thread(path.exists):
             raise NotFound(f"there is nothing at {given[:200]!r}")
-        return str(path)
+        return str(path), ""
 
     def _view(self, run: Run, outcome: Outcome) -> dict[str, Any]:
         named = self._desk.files.id_of(run.spec.input) or run.spec.input

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from penstock.broker.async_store import AsyncStore
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blob_places import open_blobs
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.lifetime import Lifetime
@@ -47,7 +47,7 @@ def serve(settings: Settings) -> int:
 def serve_one(settings: Settings, *, shared: bool) -> int:
     """One process. `shared`: its port may be bound by siblings too, and the kernel spreads connections over them."""
     lifetime = Lifetime()
-    store, blobs = AsyncStore(store_url(settings)), LocalBlobs(settings.blob_dir)
+    store, blobs = AsyncStore(store_url(settings)), open_blobs(settings.blob_place)
     options = gateway_options(settings, shared=shared)
     gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
     table = settings.gateway
@@ -89,7 +89,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         # Never on a port that siblings share: each scrape would meet another process, and every counter would jump.
         metrics=is_loopback(table.host) and not table.metrics_port and not shared,
         torchserve_metrics=table.torchserve_metrics,
-        blob_dir=settings.blob_dir,
+        blob_dir=None if settings.store.blob_url else settings.blob_dir,
         max_json_bytes=table.max_json_bytes,
         max_raw_bytes=table.max_raw_bytes,
         max_json_depth=table.max_json_depth,

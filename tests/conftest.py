@@ -12,6 +12,7 @@ from redis import Redis
 
 from penstock.broker.embedded import EmbeddedServer, find_server
 from penstock.errors import ConfigError
+from tests.s3_server import BUCKET, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +58,18 @@ def _skip_without_server() -> None:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Variables for whoever is to reach the bucket `s3://penstock` of an S3 server that lives as long as the session."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as environment:
+        yield environment
+
+
+@pytest.fixture
+def s3_url(s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix of the test's own, with the environment in place."""
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{os.urandom(6).hex()}"

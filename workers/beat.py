@@ -199,8 +199,7 @@ class Sweeper:
         self._witness.swept(report)
         if report.changes:
             self._changed(report.changes)
-        for blob in report.blobs:
-            self._blobs.delete(blob)
+        self._blobs.delete_all(report.blobs)
         if report.requeued or report.cancelled:
             log.warning(
                 JOBS_TAKEN_BACK, model=model, requeued=report.requeued, workers=list(report.workers_lost), gone=len(gone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from penstock.job_id import JobId
 from penstock.workers.batcher import IDLE, Busy, Held
@@ -21,6 +22,8 @@ class Custody:
         # By number, in the order given. None: the child still works on it, but nobody wants the outcome any more.
         self._batches: dict[int, Held | None] = {}
         self._shards: dict[int, Held | None] = {}
+        # Copies of inputs that the child may yet read, those of batches that nobody awaits among them.
+        self._copies: dict[tuple[bool, int], list[str]] = {}
         self._head_since = 0.0
 
     @property
@@ -30,20 +33,29 @@ class Custody:
     def give(self, child: ChildProcess, held: Held, items: list[Item], now: float) -> None:
         if held.shard:
             [item] = items
-            self._shards[child.give_shard(item)] = replace(held, given_at=now)
+            number = child.give_shard(item)
+            self._shards[number] = replace(held, given_at=now)
+            self._keep(number, items, shard=True)
             return
         if not self._batches:
             self._head_since = now
         number = child.give(items, held.profile_dir)
         self._batches[number] = replace(held, given_at=now, fresh=not self._batches)
+        self._keep(number, items, shard=False)
+
+    def _keep(self, number: int, items: list[Item], *, shard: bool) -> None:
+        if copies := [item.path for item in items if item.own]:
+            self._copies[shard, number] = copies
 
     def done(self, done: Done, now: float) -> Ran | Lost | None:
         """None for a batch that nobody awaits."""
         held = self._batches.pop(done.batch, None)
+        _delete(self._copies.pop((False, done.batch), []))
         self._head_since = now
         return _came_back(held, done)
 
     def shard_done(self, number: int, done: Done) -> Ran | Lost | None:
+        _delete(self._copies.pop((True, number), []))
         return _came_back(self._shards.pop(number, None), done)
 
     def limit_at(self, child: ChildProcess, max_run_s: float) -> float:
@@ -138,7 +150,14 @@ class Custody:
         return set(list(self._batches)[:1]), set()
 
     def clear(self) -> None:
-        self._batches, self._shards = {}, {}
+        for copies in self._copies.values():
+            _delete(copies)
+        self._batches, self._shards, self._copies = {}, {}, {}
+
+
+def _delete(copies: list[str]) -> None:
+    for copy in copies:
+        Path(copy).unlink(missing_ok=True)
 
 
 def _came_back(held: Held | None, done: Done) -> Ran | Lost | None:

@@ -193,8 +193,7 @@ class Exchange:
         return replace(ending, output=Payload(ending.output.content_type, blob=name))
 
     def _note(self, debt: Finish, settled: Sequence[Settled], store_s: float) -> None:
-        for blob in unneeded(debt, settled):
-            self._blobs.delete(blob)
+        self._blobs.delete_all(unneeded(debt, settled))
         stale = sum(answer is Settled.STALE for answer in settled)
         if stale:
             log.warning(SETTLED_STALE, worker=debt.worker, items=stale, batch=debt.stamp.id)

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blob_places import open_blobs
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.wakeup import WakeUps
 from penstock.errors import ConfigError, StoreUnavailable
@@ -72,7 +72,7 @@ class Fleet:
         self._url = settings.store.url
         self._name = name
         self._started_at = time.time()
-        self._blobs = LocalBlobs(settings.blob_dir)
+        self._blobs = open_blobs(settings.blob_place)
         self._specs = settings.specs()
         self._kept = {key_of(spec) for spec in self._specs}
         self._rollouts: dict[str, Rollout] = {}

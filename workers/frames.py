@@ -37,12 +37,13 @@ class Load(Struct, tag="load", array_like=True):
 
 
 class Item(Struct, array_like=True, gc=False):
-    """One input: held in `data`, or lying in the file `path`."""
+    """One input: held in `data`, or lying in the file `path`; `own`: a copy that goes when the batch is back."""
 
     content_type: str
     data: bytes = b""
     path: str = ""
     call: Call = Call.PREDICT
+    own: bool = False
 
 
 class Run(Struct, tag="run", array_like=True):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from penstock.broker.blobs import BlobStore
+from penstock.broker.blobs import BlobStore, BlobsUnavailable
 
 log = structlog.get_logger(__name__)
 ORPHANS_DELETED = "orphans_deleted"
@@ -63,22 +63,24 @@ class Orphans:
         try:
             if self._due(now):
                 self._part()
-        except OSError as fault:
-            # A folder that cannot be read or written today must not hold up the sweeps.
+        except (OSError, BlobsUnavailable) as fault:
+            # A folder or bucket that cannot be read or written today must not hold up the sweeps.
             log.warning(ORPHANS_MISSED, error=str(fault))
             self._left = None
 
     def _are_ours(self) -> bool:
         ours = self._blobs.belong_to(self._records.identity())
         if not ours:
-            log.warning(FOREIGN_BLOBS, next="give each Redis a store.blob_dir of its own; orphans here are not collected")
+            log.warning(
+                FOREIGN_BLOBS, next="give each Redis a store.blob_dir or blob_url of its own; orphans here are not collected"
+            )
         return ours
 
     def _due(self, now: float) -> bool:
         if self._due_at is None:
+            self._due_at = now + FIRST_AFTER_S
             # Marks a new folder as this store's before anybody else's blobs lie in it.
             self._are_ours()
-            self._due_at = now + FIRST_AFTER_S
         if self._left is None and now >= self._due_at:
             self._due_at = now + EVERY_S
             self._left = self._blobs.names(now=time.time()) if self._are_ours() else None
@@ -93,7 +95,6 @@ class Orphans:
         if not names:
             return
         gone = orphans(names, self._records.known(sorted(set(map(serial_of, names)))))
-        for name in gone:
-            self._blobs.delete(name)
+        self._blobs.delete_all(gone)
         if gone:
             log.warning(ORPHANS_DELETED, blobs=len(gone))

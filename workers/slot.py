@@ -24,7 +24,7 @@ from penstock.workers.child_events import Event, Gone, Lost, Ran, Unloadable, Up
 from penstock.workers.devices.pins import Pin
 from penstock.workers.exchange import RETRY_MOST_S, Absence, Exchange, Finish
 from penstock.workers.frames import Done, Ready
-from penstock.workers.inputs import INPUT_MISSING, with_inputs
+from penstock.workers.inputs import INPUT_MISSING, Inputs
 from penstock.workers.keeper import Keeper
 from penstock.workers.latency import Latency
 from penstock.workers.lease import Lease
@@ -68,6 +68,7 @@ class Slot:
         self._verdicts = Verdicts(spec, self._exchange, self._tell)
         self._ear_fd: int | None = None
         self._waiting: list[Held] = []
+        self._inputs = Inputs(around.blobs)
         self._absence = Absence()
         self._unsure = False
         self._lapsed = False
@@ -146,7 +147,7 @@ class Slot:
 
     def _pause_s(self, now: float) -> float:
         """How long nothing needs to be done unless something happens."""
-        times = [now + IDLE_POLL_S, self._keeper.due_at()]
+        times = [now + IDLE_POLL_S, self._keeper.due_at(), self._inputs.again_at(now)]
         if self._exchange.owes or self.lease.ear is None:
             times.append(self._absence.try_at)
         if self._may_claim:
@@ -376,7 +377,10 @@ class Slot:
             self._return(self._keeper.recall_shards(), ReleaseReason.UNSTARTED)
         if busy.alone or (self._waiting[0].solo and (busy.batches or busy.shards)):
             return
-        batch = with_inputs(self._waiting.pop(0), self._around.blobs)
+        batch = self._inputs.fill(self._waiting[0], time.monotonic())
+        if batch is None:
+            return
+        self._waiting.pop(0)
         if batch.missing:
             unrun = BatchStamp(batch.held.nonce, batch.held.size, batch.held.reason)
             self._verdicts.fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)

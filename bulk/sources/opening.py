@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from typing import Any
 
 from penstock.bulk import files
@@ -14,17 +13,8 @@ from penstock.bulk.sources.parquet import ParquetFile
 from penstock.bulk.sources.parts import BYTES_MEDIA, JSON_MEDIA, Part, PartsSource
 from penstock.bulk.sources.table_text import TextTable, kinds_of
 from penstock.errors import InvalidInput
-from penstock.run import RunSpec
+from penstock.run import RunSpec, format_of
 
-_BY_SUFFIX = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".txt": "text",
-}
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
 _TABLES = {"csv": ",", "tsv": "\t"}
 
@@ -52,8 +42,7 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
 
 def input_format(names: list[str], many: bool) -> str:
     """By the first name; a folder or glob of texts is one row per file, one file of text is one row per line."""
-    path = PurePosixPath(names[0].lower().removesuffix(".gz"))
-    kind = _BY_SUFFIX.get(path.suffix, "files")
+    kind = format_of(names[0].removesuffix(".gz")) or "files"
     return "files" if many and kind == "text" else kind
 
 

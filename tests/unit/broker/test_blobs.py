@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,34 +14,6 @@ from penstock.job_id import new_serial
 
 def input_name() -> str:
     return f"{new_serial()}.in"
-
-
-def test_what_was_put_is_got_back_whole(tmp_path: Path) -> None:
-    store, name, data = LocalBlobs(tmp_path / "blobs"), input_name(), os.urandom(300_000)
-    store.put(name, data)
-    assert store.get(name) == data
-
-
-def test_an_empty_blob_is_a_blob(tmp_path: Path) -> None:
-    store, name = LocalBlobs(tmp_path), input_name()
-    store.put(name, b"")
-    assert store.get(name) == b""
-
-
-def test_another_store_on_the_same_folder_reads_it(tmp_path: Path) -> None:
-    name = f"{new_serial()}.9f86d081.out"
-    LocalBlobs(tmp_path).put(name, b"x")
-    assert LocalBlobs(tmp_path).get(name) == b"x"
-
-
-def test_a_repeated_put_never_shows_less_than_the_whole(tmp_path: Path) -> None:
-    store, name, data = LocalBlobs(tmp_path), input_name(), b"x" * 200_000
-    store.put(name, data)
-    with ThreadPoolExecutor(4) as threads:
-        puts = [threads.submit(store.put, name, data) for _ in range(20)]
-        assert {len(store.get(name)) for _ in range(200)} == {len(data)}
-        assert [put.result() for put in puts] == [None] * 20
-    assert [found for found, _ in store.names(now=0)] == [name]
 
 
 def test_the_data_and_its_entry_are_synced_before_put_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+../../core/blob_place.py

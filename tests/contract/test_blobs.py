@@ -1,0 +1,142 @@
+"""What every place of blobs promises: a folder, and objects in memory, on a disk and behind an S3 server."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from obstore.store import LocalStore, MemoryStore
+
+from penstock.blob_place import BlobPlace
+from penstock.broker.blob_copies import Copies
+from penstock.broker.blob_places import open_blobs
+from penstock.broker.blobs import BlobStore, LocalBlobs
+from penstock.broker.object_blobs import ObjectBlobs
+from penstock.errors import Gone, InternalError
+from penstock.job_id import new_serial
+
+Open = Callable[[], BlobStore]
+
+
+@pytest.fixture(params=["folder", "objects in memory", "objects on a disk", "objects behind S3"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens the same place each time."""
+    place, copies = tmp_path / "blobs", tmp_path / "copies"
+    match request.param:
+        case "folder":
+            return lambda: LocalBlobs(place)
+        case "objects in memory":
+            memory = MemoryStore()
+            return lambda: ObjectBlobs(memory, Copies(copies), place="memory")
+        case "objects on a disk":
+            return lambda: ObjectBlobs(LocalStore(place, mkdir=True), Copies(copies), place="disk")
+    url = request.getfixturevalue("s3_url")
+    return lambda: open_blobs(BlobPlace(place, url, copies))
+
+
+@pytest.fixture
+def blobs(opened: Open) -> BlobStore:
+    return opened()
+
+
+def input_name() -> str:
+    return f"{new_serial()}.in"
+
+
+def read(blobs: BlobStore, name: str) -> bytes | None:
+    """As a child does, which deletes nothing."""
+    [file] = blobs.readable([name])
+    return file.path.read_bytes() if file else None
+
+
+def test_what_was_put_is_got_back_whole(blobs: BlobStore) -> None:
+    name, data = input_name(), os.urandom(300_000)
+    blobs.put(name, data)
+    assert blobs.get(name) == data
+    assert read(blobs, name) == data
+
+
+def test_an_empty_blob_is_a_blob(blobs: BlobStore) -> None:
+    name = input_name()
+    blobs.put(name, b"")
+    assert blobs.get(name) == b""
+    assert blobs.peek(name, 10) == (b"", 0)
+    assert read(blobs, name) == b""
+
+
+def test_whoever_opens_the_same_place_reads_it(opened: Open) -> None:
+    name = f"{new_serial()}.9f86d081.out"
+    opened().put(name, b"x")
+    assert opened().get(name) == b"x"
+
+
+def test_several_are_put_at_once_and_all_are_there(blobs: BlobStore) -> None:
+    given = [(input_name(), os.urandom(1000)) for _ in range(40)]
+    assert blobs.put_all(given) == [None] * 40
+    assert {name: blobs.get(name) for name, _ in given} == dict(given)
+    files = blobs.readable([name for name, _ in given])
+    assert [file.path.read_bytes() if file else None for file in files] == [data for _, data in given]
+
+
+def test_a_look_shows_the_beginning_and_how_much_there_is(blobs: BlobStore) -> None:
+    name = input_name()
+    blobs.put(name, b"0123456789")
+    assert blobs.peek(name, 4) == (b"0123", 10)
+    assert blobs.peek(name, 40) == (b"0123456789", 10)
+
+
+def test_a_repeated_put_never_shows_less_than_the_whole(blobs: BlobStore) -> None:
+    name, data = input_name(), b"x" * 200_000
+    blobs.put(name, data)
+    with ThreadPoolExecutor(4) as threads:
+        puts = [threads.submit(blobs.put, name, data) for _ in range(20)]
+        assert {len(blobs.get(name)) for _ in range(50)} == {len(data)}
+        assert [put.result() for put in puts] == [None] * 20
+    assert [found for found, _ in blobs.names(now=0)] == [name]
+
+
+def test_a_missing_blob_is_told_with_its_name(blobs: BlobStore) -> None:
+    name, other = input_name(), input_name()
+    blobs.put(other, b"x")
+    for call in (blobs.get, lambda name: blobs.peek(name, 1)):
+        with pytest.raises(Gone, match=f"blob {name} is not in"):
+            call(name)
+    found = blobs.readable([other, name])
+    assert [file is not None for file in found] == [True, False]
+
+
+def test_a_deleted_blob_is_gone_and_deleting_it_again_is_no_fault(blobs: BlobStore) -> None:
+    names = [input_name() for _ in range(3)]
+    blobs.put_all([(name, b"x") for name in names])
+    blobs.delete(names[0])
+    blobs.delete(names[0])
+    assert blobs.readable(names[:1]) == [None]
+    blobs.delete_all(names)
+    blobs.delete_all([])
+    assert list(blobs.names(now=0)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../etc/passwd", "/etc/passwd", "a/../b.in", "0" * 26 + ".in/../x", "0" * 26 + ".in\n", "STORE"]
+)
+def test_a_name_that_could_leave_the_place_is_refused(blobs: BlobStore, name: str) -> None:
+    for call in (blobs.get, blobs.delete, lambda name: blobs.readable([name]), lambda name: blobs.put(name, b"")):
+        with pytest.raises(InternalError, match="not a blob name"):
+            call(name)
+
+
+def test_names_tells_every_blob_with_its_age_and_nothing_else(blobs: BlobStore) -> None:
+    names = [input_name() for _ in range(5)]
+    blobs.put_all([(name, b"x") for name in names])
+    assert blobs.belong_to("a")
+    assert {name: 998 < age_s < 1060 for name, age_s in blobs.names(now=time.time() + 1000)} == dict.fromkeys(names, True)
+
+
+def test_the_first_store_that_asks_has_the_place_for_ever(opened: Open) -> None:
+    assert opened().belong_to("first")
+    assert not opened().belong_to("second")
+    assert opened().belong_to("first")
