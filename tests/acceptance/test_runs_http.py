@@ -149,6 +149,27 @@ def test_progress_is_told_as_it_goes_and_a_cancel_is_asked_of_whoever_works(clie
     assert run.view.body["cancel_requested"]
 
 
+@pytest.mark.parametrize(
+    ("filename", "given", "kind"),
+    [
+        ("rows.jsonl", "", "jsonl"),
+        ("ROWS.CSV", "", "csv"),
+        ("t.parquet", "", "parquet"),
+        ("rows.jsonl", "text", "text"),
+        ("rows", "", ""),
+    ],
+)
+def test_the_format_of_an_uploaded_file_is_that_of_its_name_unless_the_caller_says_it(
+    gateway: GatewayClient, runner: Runner, filename: str, given: str, kind: str
+) -> None:
+    uploaded = gateway.post("/v1/files", files={"file": (filename, b"{}\n")}, data={"purpose": "user_data"})
+    assert uploaded.status_code == 200, uploaded.text
+    body = {"model": "square", "input": uploaded.json()["id"], **({"input_format": given} if given else {})}
+    made = runner.runs.read(gateway.post("/v1/runs", json=body).json()["id"])
+    assert made is not None
+    assert made.spec.input_format == kind
+
+
 def test_a_path_is_taken_below_the_roots_alone(gateway: GatewayClient, folder: Path, tmp_path: Path) -> None:
     good = folder / "open" / "in.jsonl"
     good.write_text("{}\n")

@@ -61,6 +61,10 @@ class Bench:
         self.keeper.give(held, [item], time.monotonic())
         return held
 
+    def online_from(self, path: Path, order: Any) -> Held:
+        path.write_bytes(msgspec.json.encode(order))
+        return self._give(Item("application/json", path=str(path), own=True), Call.PREDICT)
+
     def lane(self, lane: Lane) -> int:
         """The shard that is there."""
         assert self.keeper._child is not None
@@ -231,4 +235,24 @@ def test_a_child_that_is_worn_ends_its_shard_and_is_then_replaced() -> None:
     assert bench.keeper.taking
     assert bench.outcome_of(held).outputs == list(range(20))
     bench.await_true(lambda: bench.keeper.taking and bench.keeper.pid != first)
+    bench.keeper.close()
+
+
+def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(tmp_path: Path) -> None:
+    bench = Bench(max_run_s=30.0)
+    slow, waiting = tmp_path / "slow", tmp_path / "waiting"
+    first = bench.online_from(slow, {"do": "sleep", "seconds": 0.3})
+    second = bench.online_from(waiting, {"do": "echo", "tag": 1})
+    assert isinstance(bench.end_of(first), Ran)
+    assert not slow.exists()
+    assert isinstance(bench.end_of(second), Ran)
+    assert not waiting.exists()
+    killed = bench.online_from(slow, {"do": "segfault"})
+    assert isinstance(bench.end_of(killed), Lost)
+    assert not slow.exists()
+    bench.await_true(lambda: bench.keeper.taking)
+    disowned = bench.online_from(slow, {"do": "sleep", "seconds": 0.3})
+    assert [given_up.nonce for given_up in bench.keeper.disown()] == [disowned.nonce]
+    assert slow.exists(), "the child may not have read it yet"
+    bench.await_true(lambda: not slow.exists())
     bench.keeper.close()

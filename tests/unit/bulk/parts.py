@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from penstock.broker.blobs import BlobsUnavailable
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.bulk.driver import Stop
 from penstock.bulk.progress import Progress
@@ -75,15 +76,27 @@ class ListSink:
 
 
 class DictBlobs:
-    """Blobs of one process."""
+    """Blobs of one process. `away`: the share of calls of the driver's that are not answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, away: float = 0.0, seed: int = 1) -> None:
         self.blobs: dict[str, bytes] = {}
+        self._away, self._random = away, Random(seed)
 
-    def put(self, name: str, data: bytes) -> None:
-        self.blobs[name] = data
+    def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+        self._answer()
+        self.blobs.update(blobs)
+        return [None] * len(blobs)
 
     def get(self, name: str) -> bytes:
+        self._answer()
+        return self.read(name)
+
+    def _answer(self) -> None:
+        if self._random.random() < self._away:
+            raise BlobsUnavailable("the blobs are away")
+
+    def read(self, name: str) -> bytes:
+        """What a worker does."""
         try:
             return self.blobs[name]
         except KeyError:
@@ -136,7 +149,7 @@ class Desk0:
         return answers
 
     def _rows(self, job: NewJob) -> list[Any]:
-        data = self.blobs.get(job.input.blob) if job.input.blob else job.input.data
+        data = self.blobs.read(job.input.blob) if job.input.blob else job.input.data
         return decode_shard(data).rows
 
     def cancel(self, job: JobId) -> None:
@@ -182,7 +195,7 @@ class Desk0:
 
     def _kept(self, job: JobId, outcome: ShardOutcome) -> str:
         name = f"{job.serial}.x.out"
-        self.blobs.put(name, _encoder.encode(outcome))
+        self.blobs.blobs[name] = _encoder.encode(outcome)
         return name
 
 

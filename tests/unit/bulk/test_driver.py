@@ -24,8 +24,10 @@ def double(rows: list[Any]) -> ShardOutcome:
 class Stage:
     """A driver and all that it works with; `drive` goes on where the last call ended."""
 
-    def __init__(self, model: Model = double, rows: Any = range(ROWS), *, seed: int = 1, **faults: Any) -> None:
-        self.source, self.sink, self.blobs = ListSource(rows), ListSink(), DictBlobs()
+    def __init__(
+        self, model: Model = double, rows: Any = range(ROWS), *, seed: int = 1, blobs_away: float = 0.0, **faults: Any
+    ) -> None:
+        self.source, self.sink, self.blobs = ListSource(rows), ListSink(), DictBlobs(away=blobs_away, seed=seed)
         self.queue = Desk0(model, self.blobs, Random(seed), **faults)
         self.places: list[Place] = [Place()]
 
@@ -56,6 +58,15 @@ def test_lost_pushes_lost_replies_and_a_full_queue_cost_no_row(seed: int) -> Non
     stage = Stage(seed=seed, lose=0.3, away=0.1, most_open=3)
     assert stage.drive(shard_rows=100, window_rows=1_000) is Stop.GO_ON
     assert stage.sink.lines == expected()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.bulk.desk._PAUSES_S", (0.0, 0.0))
+    stage = Stage(seed=seed, blobs_away=0.3, lose=0.1)
+    assert stage.drive(shard_rows=100) is Stop.GO_ON
+    assert stage.sink.lines == expected()
+    assert stage.blobs.blobs == {}
 
 
 @pytest.mark.parametrize("pace", [{"shard_rows": 1, "window_rows": 10}, {"shard_rows": 700}, {"window_rows": 37}])
