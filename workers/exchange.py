@@ -178,7 +178,9 @@ class Exchange:
         Blob first, finish second: a crash between them leaves a blob that no record names, which is collected; the reverse
         shows a result that is not there.
         """
-        if any(too_large(ending, self._inline_bytes) for ending in debt.endings):
+        large = {blob_name(e): e.output.data for e in debt.endings if e.output and too_large(e, self._inline_bytes)}
+        if large:
+            self._blobs.put_all(list(large.items()))
             debt = replace(debt, endings=tuple(map(self._with_blob, debt.endings)))
             # A repeat after a lost reply need not write them again.
             self._debts[0] = debt
@@ -188,9 +190,7 @@ class Exchange:
     def _with_blob(self, ending: Ending) -> Ending:
         if ending.output is None or not too_large(ending, self._inline_bytes):
             return ending
-        name = blob_name(ending)
-        self._blobs.put(name, ending.output.data)
-        return replace(ending, output=Payload(ending.output.content_type, blob=name))
+        return replace(ending, output=Payload(ending.output.content_type, blob=blob_name(ending)))
 
     def _note(self, debt: Finish, settled: Sequence[Settled], store_s: float) -> None:
         self._blobs.delete_all(unneeded(debt, settled))
