@@ -19,6 +19,7 @@ from penstock.bulk import files
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.eventually import eventually
+from tests.faults.proxy import Proxy
 from tests.integration.worker_process import WorkerProcess
 
 # Outputs are too large for a record; a batch lasts long enough to be killed in the middle.
@@ -41,12 +42,13 @@ ROWS, ROW_PAD = 400, "r" * 2_000
 
 @dataclass
 class Apart:
-    """What runs in folders of its own: a gateway, a worker; and a folder with the files of a run."""
+    """A gateway and a worker in folders of their own, a folder with the files of a run, and the `link` from the worker to S3."""
 
     client: httpx2.Client
     worker: WorkerProcess
     driver: Path
     env: dict[str, str]
+    link: Proxy
 
     def submit(self, number: int) -> str:
         answer = self.client.post("/v1/models/pad/jobs", json={"n": number, "pad": JOB_PAD})
@@ -74,11 +76,15 @@ def apart(fresh_redis: str, s3_url: str, s3_environment: dict[str, str], tmp_pat
     source.write_text(MODEL)
     models = {"pad": {"source": f"{source}:Pad"}}
     env = {**s3_environment, "PENSTOCK_STORE__BLOB_URL": s3_url}
+    link = Proxy(int(s3_environment["AWS_ENDPOINT"].rpartition(":")[2]))
+    link.start()
+    theirs = env | {"AWS_ENDPOINT": f"http://127.0.0.1:{link.port}"}
     # The lease is short so that the test is.
-    worker = WorkerProcess(fresh_redis, tmp_path / "worker", models, env, lease_s=3.0, beat_s=1.0)
+    worker = WorkerProcess(fresh_redis, tmp_path / "worker", models, theirs, lease_s=3.0, beat_s=1.0)
     with gateway_process(fresh_redis, tmp_path / "gateway", models=models, env=env) as client, worker:
         worker.await_ready()
-        yield Apart(client, worker, tmp_path / "driver", env | {"PENSTOCK_REDIS_URL": fresh_redis})
+        yield Apart(client, worker, tmp_path / "driver", env | {"PENSTOCK_REDIS_URL": fresh_redis}, link)
+    link.stop()
 
 
 def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_shared(
@@ -109,6 +115,19 @@ def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_
     eventually(lambda: list((tmp_path / "worker" / "state" / "blob-copies").rglob("*.in.*")) == [])
     left = {name.partition(".")[2].rpartition(".")[2] for name, _ in open_blobs(BlobPlace(tmp_path, s3_url)).names(now=0.0)}
     assert left == {"out"}, "inputs go with the jobs that needed them"
+
+
+def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_none(apart: Apart) -> None:
+    jobs = [apart.submit(number) for number in range(40)]
+    eventually(lambda: apart.ended() >= 8, timeout_s=30.0)
+    apart.link.refuse()
+    told = eventually(lambda: apart.worker.events("blobs_away") + apart.worker.events("store_away"), timeout_s=30.0)
+    assert apart.ended() < len(jobs), "nothing would be left to wait"
+    assert "test-secret" not in json.dumps(told)
+    apart.link.heal()
+    eventually(lambda: apart.ended() == len(jobs), timeout_s=30.0)
+    assert [apart.result(job)["n"] for job in jobs] == list(range(40))
+    assert [apart.client.get(f"/v1/jobs/{job}").json()["attempts"] for job in jobs] == [1] * 40, "nothing ran twice"
 
 
 def test_a_job_whose_object_is_gone_fails_and_says_where_it_was_looked_for(apart: Apart, s3_url: str, tmp_path: Path) -> None:
