@@ -42,7 +42,7 @@ ROWS, ROW_PAD = 400, "r" * 2_000
 
 @dataclass
 class Apart:
-    """A gateway and a worker in folders of their own, a folder with the files of a run, and the `link` from the worker to S3."""
+    """A gateway and a worker in folders of their own, one with the files of a run, and the `link` from the worker to S3."""
 
     client: httpx2.Client
     worker: WorkerProcess
