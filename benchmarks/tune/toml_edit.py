@@ -12,7 +12,8 @@ from penstock.errors import ConfigError
 _HEADER = re.compile(r"\s*\[(?!\[)\s*(?P<path>[^\]]+?)\s*\]\s*(#.*)?$")
 _ANY_HEADER = re.compile(r"\s*\[")
 _KEY = re.compile(r"(?P<lead>\s*)(?P<key>[A-Za-z0-9_-]+)\s*=\s*(?P<rest>.*)$")
-_REMARK = re.compile(r"(?P<value>\"[^\"]*\"|'[^']*'|[^#\"'\[{]*?)(?P<remark>\s*#.*)?$")
+# Possessive where spaces may follow: a line of 50,000 of them is read once.
+_REMARK = re.compile(r"""(?P<value>"[^"]*"\s*+|'[^']*'\s*+|[^#"'\[{]*+)(?P<remark>(?:#.*)?)$""")
 
 
 def with_settings(text: str, table: str, values: Mapping[str, Any], *, name: str = "") -> str:
@@ -87,10 +88,10 @@ def _changed(found: re.Match[str], value: Any) -> str:
     parts = _REMARK.match(found["rest"])
     if parts is None:
         return str(found.string)
-    told = _read(f"x = {parts['value']}")
-    if told == {"x": value}:
+    said = parts["value"].rstrip()
+    if _read(f"x = {said}") == {"x": value}:
         return str(found.string)
-    return f"{found['lead']}{found['key']} = {literal(value)}{parts['remark'] or ''}"
+    return f"{found['lead']}{found['key']} = {literal(value)}{parts['value'][len(said) :]}{parts['remark']}"
 
 
 def literal(value: Any) -> str:

@@ -138,6 +138,12 @@ def closing_process(process: WorkerProcess) -> Iterator[None]:
         process.kill()
 
 
+def told_stale(process: WorkerProcess) -> bool:
+    found = process.events("settled_stale")
+    assert found, process.log.read_text()
+    return True
+
+
 def test_a_frozen_worker_that_wakes_up_publishes_nothing(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     other = worker(fresh_redis, tmp_path / "b")
     with worker(fresh_redis, tmp_path / "a") as frozen, closing_process(other):
@@ -147,8 +153,9 @@ def test_a_frozen_worker_that_wakes_up_publishes_nothing(desk: Desk, fresh_redis
         frozen.send(signal.SIGSTOP)
         other.start()
         [job] = desk.await_final([id])
+        assert job.attempts == 2, "it ended before the worker was frozen"
         frozen.send(signal.SIGCONT)
-        eventually(lambda: frozen.events("settled_stale"))
+        eventually(lambda: told_stale(frozen))
         assert desk.job(id) == job
         # It goes on under a new name.
         [after] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
