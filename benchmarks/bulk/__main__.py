@@ -51,7 +51,7 @@ TARGETS = {
     "cheap_rows_per_s": Target(100_000, True, "rows per second of a model of 1 ms per 256, Parquet to Parquet"),
     "rss_growth_ratio": Target(1.10, False, "peak memory at 10^6 rows by that at 10^5, driver or store, whichever grew more"),
     "online_p99_ratio": Target(1.5, False, "online p99 beside a run, by that alone"),
-    "bulk_share": Target(0.80, True, "the run's share of what 30 % online traffic leaves"),
+    "bulk_share": Target(0.80, True, "the run's share of what online traffic leaves of the slot"),
 }
 Figures = dict[str, float]
 

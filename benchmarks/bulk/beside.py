@@ -2,7 +2,8 @@
 turns.
 
 The traffic is Poisson at 30 % of what the run does alone, one row per request. `online_p99_ratio` is the traffic's p99 beside
-the run by that alone; `bulk_share` the run's rows per second beside the traffic by those that 70 % of the slot give.
+the run by that alone. What the traffic leaves is one less the share of the slot's core that worker and child take for it alone;
+`bulk_share` is the run's rows per second beside the traffic by that share of what it reaches alone.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Shared:
     bulk_beside: list[float] = field(default_factory=list)
     alone_s: list[float] = field(default_factory=list)
     beside_s: list[float] = field(default_factory=list)
+    online_core: list[float] = field(default_factory=list)
 
     @property
     def p99_ratio(self) -> float:
@@ -44,7 +46,7 @@ class Shared:
 
     @property
     def bulk_share(self) -> float:
-        return mean(self.bulk_beside) / (mean(self.bulk_alone) * (1 - ONLINE_LOAD))
+        return mean(self.bulk_beside) / (mean(self.bulk_alone) * (1 - mean(self.online_core)))
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -52,6 +54,7 @@ class Shared:
             "online_p99_beside_ms": round(_p99_ms(self.beside_s), 2),
             "online_p99_ratio": round(self.p99_ratio, 3),
             "online_answers": len(self.beside_s),
+            "online_core_share": round(mean(self.online_core), 3),
             "bulk_alone_rows_per_s": round(mean(self.bulk_alone), 1),
             "bulk_beside_rows_per_s": round(mean(self.bulk_beside), 1),
             "bulk_share": round(self.bulk_share, 3),
@@ -71,7 +74,10 @@ def shared(ground: Ground, model: Model, file: Path, *, seconds: float, rounds: 
     rate = found.bulk_alone[0] * ONLINE_LOAD
     _ask(ground, model, requests, rate, min(2.0, seconds))
     for _ in range(rounds):
+        cpu, began_at = ground.processes.read_cpu(), time.monotonic()
         found.alone_s += _ask(ground, model, requests, rate, seconds)
+        spent = ground.processes.read_cpu().since(cpu)
+        found.online_core.append((spent["worker"] + spent["child"]) / (time.monotonic() - began_at))
         with _running(ground, model, file):
             before, began_at = ground.bulk_rows(), time.monotonic()
             found.beside_s += _ask(ground, model, requests, rate, seconds)

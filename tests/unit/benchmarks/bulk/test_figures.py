@@ -20,7 +20,7 @@ def test_the_ratio_is_of_the_means_so_that_a_drift_over_the_turns_hits_both_alik
 
 
 def test_the_share_is_of_what_the_traffic_leaves_and_the_p99_of_all_rounds_together() -> None:
-    found = Shared([100.0, 100.0], [56.0], alone_s=[0.01] * 100, beside_s=[0.015] * 100)
+    found = Shared([100.0, 100.0], [56.0], alone_s=[0.01] * 100, beside_s=[0.015] * 100, online_core=[0.25, 0.35])
     assert found.bulk_share == pytest.approx(0.8)
     assert found.p99_ratio == pytest.approx(1.5)
 
