@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 def child(name: str, env: Mapping[str, str], store_url: str) -> Child:
     """One of `gateway`, `worker`, `runner`, to be supervised. It ends with us even when we are killed."""
-    whole = {**plan.with_store(env, store_url), "PENSTOCK_DIE_WITH_PARENT": "1"}
+    whole = {**plan.with_store(env, store_url), "PENSTOCK_DIE_WITH_PARENT": str(os.getpid())}
     return Child(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _own(whole, name))
 
 

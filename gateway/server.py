@@ -187,11 +187,12 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
     return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
 
 
-def die_with_parent() -> None:
+def die_with_parent(told: str) -> None:
     """Have the kernel send SIGTERM when the parent dies (Linux); elsewhere the parent's own supervision must do."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    # Its pid, where it is told: a parent that was killed while this process started is not ours to ask for any more.
+    parent = int(told) if told != "1" else os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before the kernel was told
         sys.exit(0)
@@ -229,8 +230,8 @@ def log_renderer(*, terminal: bool) -> Any:
 
 def main(arguments: list[str]) -> int:
     configure_logs()
-    if os.environ.get("PENSTOCK_DIE_WITH_PARENT") == "1":
-        die_with_parent()
+    if told := os.environ.get("PENSTOCK_DIE_WITH_PARENT"):
+        die_with_parent(told)
     try:
         settings = Settings.load()
         return serve_one(settings, shared=True) if SHARED in arguments else serve(settings)

@@ -14,17 +14,18 @@ _PR_SET_PDEATHSIG = 1
 CONFIG_EXIT = 4
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(told: str) -> None:
     """`penstock up` asks for this: a worker that outlives it would keep a model in memory that nobody knows of."""
-    parent = os.getppid()
+    # Its pid, where it is told: a parent that was killed while this process started is not ours to ask for any more.
+    parent = int(told) if told != "1" else os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(0)
 
 
 def main() -> int:
-    if os.environ.get("PENSTOCK_DIE_WITH_PARENT") == "1":
-        _die_with_parent()
+    if told := os.environ.get("PENSTOCK_DIE_WITH_PARENT"):
+        _die_with_parent(told)
     try:
         # Imported here: the settings are read, and found wanting, as the app is built.
         from penstock.broker.celery_app import app
