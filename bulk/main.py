@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -14,25 +13,15 @@ from typing import Any
 from penstock.bulk.execution import Shop
 from penstock.bulk.runner import Runner
 from penstock.errors import ConfigError
+from penstock.parent import die_with_parent
 from penstock.settings import Settings
 
-_PR_SET_PDEATHSIG = 1
 # As the command line's table of exit codes has it for settings that cannot be used.
 CONFIG_EXIT = 4
 
 
-def _die_with_parent(told: str) -> None:
-    """`penstock up` asks for this."""
-    # Its pid, where it is told: a parent that was killed while this process started is not ours to ask for any more.
-    parent = int(told) if told != "1" else os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
 def main() -> int:
-    if told := os.environ.get("PENSTOCK_DIE_WITH_PARENT"):
-        _die_with_parent(told)
+    die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     try:
         settings = Settings.load()

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.cli import plan
 from penstock.cli.supervisor import Child
+from penstock.parent import TOLD
 from penstock.settings import Settings
 
 _MODULES = {"gateway": "penstock.gateway.server", "worker": "penstock.workers.main", "runner": "penstock.bulk.main"}
@@ -19,7 +20,7 @@ _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 def child(name: str, env: Mapping[str, str], store_url: str) -> Child:
     """One of `gateway`, `worker`, `runner`, to be supervised. It ends with us even when we are killed."""
-    whole = {**plan.with_store(env, store_url), "PENSTOCK_DIE_WITH_PARENT": str(os.getpid())}
+    whole = {**plan.with_store(env, store_url), TOLD: str(os.getpid())}
     return Child(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _own(whole, name))
 
 

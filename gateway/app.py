@@ -96,14 +96,16 @@ class Gateway:
         files = FileStore(options.files_dir)
         self._files = OpenAIFiles(files, options)
         desk = RunDesk(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
-        self._runs = [
-            kind(desk, self._files, registry=self.registry, options=options).router() for kind in (Runs, OpenAIBatches)
-        ]
+        self._runs = self._run_routes(desk)
         self._pages = self._dashboard(blobs, replays, holds, desk) if options.dashboard else None
         self._routers = self._slow_routes(results, replays, holds)
         self.api = self._build_api()
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
+
+    def _run_routes(self, desk: RunDesk) -> list[APIRouter]:
+        kinds = (Runs, OpenAIBatches)
+        return [kind(desk, self._files, registry=self.registry, options=self._options).router() for kind in kinds]
 
     def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, desk: RunDesk) -> Pages:
         return Pages(

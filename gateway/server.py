@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -25,6 +24,7 @@ from penstock.gateway.listener import GatewayServer, Port, bind, bind_aside
 from penstock.gateway.metrics_port import MetricsPort
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.tracing import tracing
+from penstock.parent import TOLD, die_with_parent
 from penstock.settings import Settings
 from penstock.settings_keys import is_loopback
 
@@ -33,7 +33,6 @@ log = structlog.get_logger(__name__)
 RESTART_S = 1.0
 POLL_S = 0.2
 SHARED = "--shared-port"
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(settings: Settings) -> int:
@@ -182,20 +181,9 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
-        "PENSTOCK_DIE_WITH_PARENT": 1,
+        TOLD: 1,
     }
     return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
-
-
-def die_with_parent(told: str) -> None:
-    """Have the kernel send SIGTERM when the parent dies (Linux); elsewhere the parent's own supervision must do."""
-    if sys.platform != "linux":
-        return
-    # Its pid, where it is told: a parent that was killed while this process started is not ours to ask for any more.
-    parent = int(told) if told != "1" else os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before the kernel was told
-        sys.exit(0)
 
 
 def configure_logs() -> None:
@@ -230,8 +218,7 @@ def log_renderer(*, terminal: bool) -> Any:
 
 def main(arguments: list[str]) -> int:
     configure_logs()
-    if told := os.environ.get("PENSTOCK_DIE_WITH_PARENT"):
-        die_with_parent(told)
+    die_with_parent()
     try:
         settings = Settings.load()
         return serve_one(settings, shared=True) if SHARED in arguments else serve(settings)
