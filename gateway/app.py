@@ -93,8 +93,7 @@ class Gateway:
         self._predict, self._explain = answer_now(), answer_now(route="explanations")
         replays, holds = Replays(intake, store=store, blobs=blobs, registry=self.registry), Holds()
         self._embeddings = Embeddings(intake, options, store=store, registry=self.registry, results=results, lifetime=lifetime)
-        files = FileStore(options.files_dir)
-        self._files = OpenAIFiles(files, options)
+        self._files = OpenAIFiles(files := FileStore(options.files_dir), options)
         desk = RunDesk(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
         self._runs = self._run_routes(desk)
         self._pages = self._dashboard(blobs, replays, holds, desk) if options.dashboard else None
