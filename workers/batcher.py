@@ -27,8 +27,8 @@ _SMOOTHING = 0.2
 _NEVER_S = 1e9
 # Jobs with less slack than this many full batches are in a hurry: claimed early, they would be late before they start.
 _HURRY_BATCHES = 4
-# In units of one call: a run this long makes a call in its course cheap.
-_LONG_RUN = 8.0
+# In units of one call: a run this long makes a call in its course worth it, for else the device waits for settling and call.
+_LONG_RUN = 2.0
 # After memory ran out, so many full batches in a row must pass before a larger one is tried; doubled each time it fails again.
 _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024

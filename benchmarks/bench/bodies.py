@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import mimetypes
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def read_bodies(text: str) -> list[Body]:
     path = Path(text.removeprefix("@"))
     if text.startswith("@"):
         return [_of_file(path)]
-    if path.is_dir():
+    # Not `path.is_dir()`: it raises for a JSON text that is longer than a name may be.
+    if os.path.isdir(path):
         return _of_folder(path)
     if path.suffix in (".jsonl", ".ndjson"):
         return _of_lines(path)

@@ -14,6 +14,11 @@ def test_json_is_sent_as_it_is() -> None:
     assert read_bodies('{"x": 4}') == [Body(b'{"x": 4}', "application/json")]
 
 
+def test_json_may_be_longer_than_a_files_name() -> None:
+    text = json.dumps({"text": "a" * 5_000})
+    assert read_bodies(text) == [Body(text.encode(), "application/json")]
+
+
 def test_a_file_has_the_media_type_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8")
     assert read_bodies(f"@{tmp_path / 'cat.jpg'}") == [Body(b"\xff\xd8", "image/jpeg")]
