@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from penstock.benchmarks.alarm import Alarm, open_alarm
 from penstock.benchmarks.connection import Connection, Driver, Target, connect
 from penstock.benchmarks.summary import LOST, Samples
 
@@ -41,7 +42,7 @@ class Recorder:
 class Wire:
     """Where a load goes and what is said: `follow` gives the next request of the same call after an answer, or None.
 
-    `clock` and `dial` are the real ones but in tests, which pass time of their own.
+    `clock`, `dial` and `alarm` are the real ones but in tests, which pass time of their own.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Wire:
         *,
         clock: Callable[[], float] = time.perf_counter,
         dial: Dial = connect,
+        alarm: Callable[[Callable[[], None]], Alarm] = open_alarm,
     ) -> None:
         self.target = target
         self.follow = follow
         self.clock = clock
         self.dial = dial
+        self.alarm = alarm
 
 
 class LoadDriver:

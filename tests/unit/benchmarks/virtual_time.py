@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from penstock.benchmarks.connection import Connection, Driver, Target
@@ -38,6 +38,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def run_virtually(work: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(work)
+
+
+class VirtualAlarm:
+    """Rings by the running loop's own timers, which are exact here."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_at(at, self._ring)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Server:
