@@ -81,6 +81,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
+        if not self.busy:
+            # Nothing was asked: what a server says then, on its way to closing, is no answer to any call.
+            self.close()
+            return
         try:
             complete = self.reader.feed(data)
         except (UnreadableAnswer, ValueError):

@@ -32,7 +32,7 @@ NEAR_BEST, NEAR_PREDICTED = 0.05, 0.10
 SPACE: dict[str, list[Any]] = {"batch_size": [1, 4, 16], "workers": [1, 2], "threads": [1], "max_wait_s": [0.0]}
 GOAL = Goal(limit_s=0.3)
 MODEL = Path(__file__).with_name("slow_device.py")
-_BUDGET_S = 120.0
+_BUDGET_S = 300.0
 _LOAD_S, _WARM_UP_S = 3.0, 0.7
 # From 60 % of the ceiling on, each load halves what is not known: 2.5 % of the ceiling after four.
 _LOADS = 4

@@ -77,10 +77,19 @@ class GuardedProtocol(HttpToolsProtocol):
     def enforce(self, now: float) -> None:
         """Hang up on a client that is too slow; called about once a second."""
         if now > self.due_at and not self._refused:
-            self.refuse(408, "too_slow", "The request did not arrive in time")
+            self._give_up()
         elif self._unread(now):
             # Nothing more can be said to it: what it does not read is in the way.
             self.transport.abort()
+
+    def _give_up(self) -> None:
+        cycle: Any = self.cycle  # None before the first head is whole
+        if self._in_head or cycle is not None:
+            self.refuse(408, "too_slow", "The request did not arrive in time")
+            return
+        # Nothing was asked: whoever keeps connections in reserve would take a word from us for the answer to the first request.
+        self.due_at = math.inf
+        self.transport.close()
 
     def _unread(self, now: float) -> bool:
         """Whether the client has taken nothing of what waits for it in `body_s`."""

@@ -22,6 +22,8 @@ _CLEARLY = 1.02
 _STRETCHES = (0.8, 2.0)
 _CALLS = 1_500
 _LEAST_S, _MOST_S = 1.5, 30.0
+# A queue near the ceiling fills for seconds: a load that ends before shows a better tail than the one that is predicted.
+_FILLS_S = 12.0
 _CONFIRMED = "confirmed"
 
 
@@ -148,7 +150,7 @@ class Trials:
         return stack.offer(rate, self.goal, seconds=seconds, warm_up_s=min(2.0, seconds / 3), seed=seed)
 
     def _seconds(self, rate: float) -> float:
-        wanted = min(_MOST_S, max(4.0, _CALLS / rate))
+        wanted = min(_MOST_S, max(_FILLS_S, _CALLS / rate))
         return max(_LEAST_S, min(wanted, self.left_s() / 6))
 
     def _predicted(self, choice: Choice) -> Figures | None:
