@@ -1,7 +1,10 @@
-"""A shard: a part of a run's rows that travels as one job, and what came of each row. Both are msgpack, never read as code."""
+"""A shard: a part of a run's rows that travels as one job, what came of each row, and how dear rows are. Shards and outcomes
+are msgpack, never read as code.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -65,3 +68,28 @@ def decode_outcome(data: bytes) -> ShardOutcome:
         return _outcome.decode(data)
     except msgspec.MsgspecError as error:
         raise InvalidInput(f"these {len(data)} bytes are no outcome of a shard: {error}") from error
+
+
+_SIZED = frozenset({str, bytes, list})
+
+
+def row_costs(rows: Sequence[Any]) -> list[int]:
+    """How much there is of each row: characters, bytes or parts; of an object those of its text. Only their order counts."""
+    kinds = set(map(type, rows))
+    if kinds <= _SIZED:
+        return list(map(len, rows))
+    return list(map(_cost, rows)) if kinds & {dict, *_SIZED} else [0] * len(rows)
+
+
+def _cost(row: Any) -> int:
+    if isinstance(row, dict):
+        return sum(len(part) for part in row.values() if isinstance(part, (str, bytes, list)))
+    return len(row) if isinstance(row, (str, bytes, list)) else 0
+
+
+def by_cost(costs: Sequence[int]) -> Sequence[int]:
+    """The places of the rows, from the cheapest up, so that rows of one call are alike and need little padding."""
+    places = range(len(costs))
+    if len(set(costs)) <= 1:
+        return places
+    return sorted(places, key=costs.__getitem__)

@@ -6,7 +6,7 @@ if that fails: then the bad ones are found, each with what any other input or ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import InvalidInput
@@ -45,24 +45,3 @@ def _decoded(codec: Codec, media: str, row: Any) -> Any:
     if not isinstance(row, bytes):
         raise InvalidInput(f"a row of {media} must be bytes, not {type(row).__name__}")
     return codec.decode(media, row)
-
-
-def row_costs(rows: Sequence[Any]) -> list[int]:
-    """How much there is of each row: characters, bytes or parts; of an object those of its text. Only their order counts."""
-    if set(map(type, rows)) <= {str, bytes, list}:
-        return list(map(len, rows))
-    return list(map(_cost, rows))
-
-
-def _cost(row: Any) -> int:
-    if isinstance(row, dict):
-        return sum(len(part) for part in row.values() if isinstance(part, (str, bytes, list)))
-    return len(row) if isinstance(row, (str, bytes, list)) else 0
-
-
-def by_cost(costs: Sequence[int]) -> Sequence[int]:
-    """The places of the rows, from the cheapest up, so that rows of one call are alike and need little padding."""
-    places = range(len(costs))
-    if len(set(costs)) <= 1:
-        return places
-    return sorted(places, key=costs.__getitem__)

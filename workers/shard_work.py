@@ -10,8 +10,7 @@ import msgspec
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.handler import Failure
-from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, encode_outcome
-from penstock.workers.bulk_rows import by_cost, row_costs
+from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
 from penstock.workers.frames import Done, Output, ShardDone
 from penstock.workers.runner import Flow, RowsOutcome
 

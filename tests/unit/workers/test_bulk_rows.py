@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidInput
 from penstock.handlers.handler import Failure
 from penstock.handlers.media import codec_for, encode
-from penstock.workers.bulk_rows import by_cost, read_rows, row_costs, write_rows
+from penstock.workers.bulk_rows import read_rows, write_rows
 from penstock.workers.runner import refused
 
 JSON = "application/json"
@@ -77,14 +77,3 @@ def test_arrays_become_lists() -> None:
     single = numpy.array([0.1], dtype=numpy.float32)
     assert write([single]) == [json.loads(encode(single)[1])] == [[0.1]]
     assert write([numpy.array([numpy.nan])]) == ["refused"]
-
-
-def test_rows_run_from_the_cheapest_up() -> None:
-    rows = ["three", "a", "to"]
-    assert row_costs(rows) == [5, 1, 2]
-    assert list(by_cost(row_costs(rows))) == [1, 2, 0]
-    assert row_costs([{"text": "abc", "n": 5, "tags": ["x"]}, 7, b"12"]) == [4, 0, 2]
-
-
-def test_rows_of_one_cost_stay_in_order() -> None:
-    assert by_cost([3, 3, 3]) == range(3)
