@@ -20,6 +20,7 @@ ORDER = (
     "extend",
     "sweep",
     "cancel",
+    "forget",
     "reconcile",
     "read",
     "foreign",

@@ -328,20 +328,23 @@ class MemoryQueue:
 
     def replayed(self, old: JobId, new: JobId) -> None:
         self.inbox.discard(old.serial)
-        if old.serial in self.records:
-            self.records[old.serial].replayed_as = new
+        if record := self.records.get(old.serial):
+            record.replayed_as = new
 
     def tell(self, event: str, record: Record, state: JobState) -> None:
         """Kept for whoever asked for the step in which the change came about."""
         holder = (record.worker, record.nonce) if record.token else ("", "")
         self.told.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
 
-    def collect(self, record: Record, *, now: float) -> None:
+    def drop(self, record: Record) -> None:
         del self.records[record.serial]
         self.outbox.pop(record.serial, None)
         self.inbox.discard(record.serial)
-        stay_s = min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s))
-        self.tombstones[record.serial] = (now + stay_s, record.new.owner)
+
+    def collect(self, record: Record, *, now: float) -> None:
+        self.drop(record)
+        until = now + min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s))
+        self.tombstones[record.serial] = (until, record.new.owner)
 
     def homeless(self) -> list[Record]:
         """Live jobs that stand in none of the places, or in a line without a turn; there must never be one."""
@@ -366,10 +369,8 @@ class MemoryQueue:
     def oldest_age_by_band(self, now: float) -> dict[int, float]:
         """How long the job that has waited longest in each band has waited; suspects count among the first."""
         ages = dict.fromkeys(BANDS, 0.0)
-        for band, record in [
-            *((self.records[s].band, self.records[s]) for s in (*self.ready, *self.shards)),
-            *self._suspects(),
-        ]:
+        waiting = ((self.records[s].band, self.records[s]) for s in (*self.ready, *self.shards))
+        for band, record in (*waiting, *self._suspects()):
             ages[band] = max(ages[band], now - record.created_at)
         return ages
 

@@ -132,6 +132,15 @@ class MemoryStore:
         queue.cancel(record, now=self._clock())
         return CancelStatus.CANCELLED
 
+    def forget(self, jobs: Sequence[JobId]) -> int:
+        queue = self.queue(jobs[0].model)
+        found = [queue.records[job.serial] for job in jobs if job.serial in queue.records]
+        taken = [record for record in found if record.state is JobState.SUCCEEDED]
+        for record in taken:
+            queue.drop(record)
+        queue.counters["collected"] += len(taken)
+        return len(taken)
+
     def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
         queue = self.queue(model)
         orphans = queue.homeless()

@@ -182,6 +182,10 @@ class RedisStore:
         [reply] = self._run(("cancel", job.model, [job.serial, owner]))
         return CancelStatus(reply.decode())
 
+    def forget(self, jobs: Sequence[JobId]) -> int:
+        [reply] = self._run(("forget", jobs[0].model, [job.serial for job in jobs]))
+        return int(reply)
+
     def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
         [reply] = self._run(("reconcile", model, [cursor, limit]))
         return Repair(reply[0].decode(), *reply[1:])

@@ -79,6 +79,13 @@ class JobStore(Protocol):
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus: ...
 
+    def forget(self, jobs: Sequence[JobId]) -> int:
+        """Drop jobs of one model before their time, whose outputs the caller has taken; how many were. No tombstone stays.
+
+        Only those that succeeded: the others wait in the inbox to be replayed. Their blobs are the caller's to delete.
+        """
+        ...
+
     def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair: ...
 
     def read(self, job: JobId) -> Job | None:

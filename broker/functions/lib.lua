@@ -311,6 +311,19 @@ local function load_job(p, serial, fields)
   return job
 end
 
+-- Drops an ended job's record and output; answers the names of its blobs, its owner and the ms its result was to be kept.
+local function drop_job(p, serial)
+  local key, blobs = p .. 'job:' .. serial, {}
+  local input, output, owner, ttl, code = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code'))
+  for _, ref in ipairs({input or '', output or ''}) do
+    if ref ~= '' then blobs[#blobs + 1] = ref end
+  end
+  redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial)
+  for _, index in ipairs({'final', 'index', 'outbox'}) do redis.call('ZREM', p .. index, serial) end
+  if code then redis.call('ZREM', p .. 'inbox', serial) end
+  return blobs, owner or '', tonumber(ttl)
+end
+
 -- An attempt that ended without ending the job. Call it while the record still has the attempt's token. Entries are
 -- `token,claimed,ended,how,delay` joined by `;`, moments and delay in ms; `more` sums up those left out: how many, spent, delays.
 local function note_past(p, serial, now, how, delay)

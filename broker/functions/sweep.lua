@@ -93,19 +93,10 @@ end
 local function collect(p, limit, now, todo, tally)
   local blobs = {}
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, limit)) do
-    local key = p .. 'job:' .. serial
-    local refs = redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code')
-    for _, ref in ipairs({refs[1] or '', refs[2] or ''}) do
-      if ref ~= '' then blobs[#blobs + 1] = ref end
-    end
-    redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial)
-    redis.call('ZREM', p .. 'final', serial)
-    redis.call('ZREM', p .. 'index', serial)
-    redis.call('ZREM', p .. 'outbox', serial)
-    if refs[5] then redis.call('ZREM', p .. 'inbox', serial) end
+    local refs, owner, kept = drop_job(p, serial)
+    append(blobs, refs)
     -- As long again as the result was kept. A day for each answer-now request would be gigabytes at a few thousand a second.
-    local stay = math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, tonumber(refs[4])))
-    redis.call('SET', p .. 'tomb:' .. serial, refs[3] or '', 'PX', stay)
+    redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, kept)))
     tally.collected = tally.collected + 1
   end
   count(todo, 'collected', tally.collected)

@@ -219,6 +219,28 @@ def test_a_collected_job_leaves_nothing_but_a_tombstone(desk: Desk) -> None:
     assert desk.dump().outbox == set()
 
 
+def test_a_forgotten_job_leaves_nothing_at_all(desk: Desk) -> None:
+    job, other = desk.leased(), desk.leased()
+    desk.finish(job)
+    desk.finish(other)
+    assert desk.store.forget([job.id]) == 1
+    assert desk.store.read(job.id) is None
+    assert desk.store.was_collected(job.id) is False
+    assert desk.store.read(other.id) is not None
+    assert desk.store.forget([job.id]) == 0
+    assert desk.dump().outbox == {other.id.serial}
+
+
+def test_only_what_succeeded_is_forgotten(desk: Desk) -> None:
+    """A failed one waits to be replayed, and a job without an end must never disappear."""
+    failed, running = desk.leased(), desk.leased()
+    desk.fail(failed)
+    waiting = desk.submit()
+    jobs = [failed.id, running.id, waiting]
+    assert desk.store.forget(jobs) == 0
+    assert None not in [desk.store.read(job) for job in jobs]
+
+
 def test_the_blobs_of_a_collected_job_are_named_for_deletion(desk: Desk) -> None:
     job = desk.leased(result_ttl_s=0.0, input=Payload("image/png", blob="in/1"))
     desk.finish(job, output=Payload("image/png", blob="out/1"))

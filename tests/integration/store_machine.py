@@ -199,6 +199,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.result(job))
         self.both(lambda store: store.was_collected(job))
 
+    @rule(job=jobs)
+    def forget_job(self, job: JobId) -> None:
+        self.both(lambda store: store.forget([job]))
+
     @rule(gone=st.sampled_from([[], ["w1"], ["w2"], ["w1", "w2"]]))
     def sweep(self, gone: list[str]) -> None:
         self.both(lambda store: store.sweep(self.model, gone=gone))

@@ -96,8 +96,8 @@ KEYS_AND_OWNERS = [
     Mutant("a quota is never freed", "  count_open(todo, job.owner, -1)", "", owning.test_every_way_to_an_end_frees_a_place),
     Mutant(
         "the collected have no owner",
-        "refs[3] or '', 'PX', stay",
-        "'', 'PX', stay",
+        "serial, owner, 'PX'",
+        "serial, '', 'PX'",
         owning.test_a_collected_job_is_remembered_with_its_owner,
     ),
 ]
@@ -142,6 +142,12 @@ LIMITS = [
         "guard:in_a_row",
         "  job.in_a_row = job.in_a_row + 1",
         sweeping.test_a_storm_that_takes_the_workers_of_others_too_is_not_held_against_a_job,
+    ),
+    Mutant(
+        "whatever is named is forgotten",
+        "guard:forget",
+        "    if redis.call('EXISTS', p .. 'job:' .. serial) == 1 then",
+        sweeping.test_only_what_succeeded_is_forgotten,
     ),
     Mutant(
         "crashes have no limit",
