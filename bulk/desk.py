@@ -38,6 +38,8 @@ class Queue(Protocol):
 
     def cancel(self, job: JobId) -> Any: ...
 
+    def forget(self, jobs: Sequence[JobId]) -> int: ...
+
 
 class Listener(Protocol):
     """What the desk asks of the channel of pushes; see `Ears`."""
@@ -83,6 +85,8 @@ class Desk:
         self._queue, self._blobs, self._ears, self._terms, self._inputs = queue, blobs, ears, terms, inputs
         self._waiting: deque[tuple[JobId, Piece]] = deque()
         self._open: dict[JobId, Piece] = {}
+        self._taken: list[JobId] = []
+        self._read_names: list[str] = []
         self._pause_s, self._again_at = _PAUSES_S[0], 0.0
         self.note = ""
 
@@ -159,6 +163,7 @@ class Desk:
             # Places in the queue have become free, and the store answers.
             self._pause_s, self._again_at = _PAUSES_S[0], 0.0
         self.push_on()
+        self._forget()
         return found
 
     def _told_all(self, pushes: Iterable[Push]) -> Iterator[End]:
@@ -193,8 +198,9 @@ class Desk:
     ) -> End:
         piece = self._open[job]
         if state is JobState.SUCCEEDED and output is not None:
-            outcome = decode_outcome(self._taken(output))
+            outcome = decode_outcome(self._read(output))
             del self._open[job]
+            self._taken.append(job)
             return End(piece, outcome, run_s=run_s, device_s=device_s)
         del self._open[job]
         # Kept by the store for whoever replays a failed job; the rows of this one are tried again under other names.
@@ -203,11 +209,26 @@ class Desk:
         log.info("shard_failed", extra={"job": str(job), "rows": len(piece), "code": code})
         return End(piece, None, RowError(code, error.message or f"the shard ended {state.value}"), run_s=run_s)
 
-    def _taken(self, output: Payload) -> bytes:
+    def _forget(self) -> None:
+        """Drop records and outputs of the shards whose outcomes are here. For as long as results are kept they would pile up in
+        the store's memory; their inputs went when they were settled.
+        """
+        if not self._taken:
+            return
+        try:
+            self._queue.forget(self._taken)
+        except StoreUnavailable as away:
+            # They go by themselves, later.
+            log.warning("shards_not_forgotten", extra={"count": len(self._taken), "error": away.message})
+        self._blobs.delete_all(self._read_names)
+        self._taken.clear()
+        self._read_names.clear()
+
+    def _read(self, output: Payload) -> bytes:
         if not output.blob:
             return output.data
         data = self._blobs.get(output.blob)
-        self._blobs.delete(output.blob)
+        self._read_names.append(output.blob)
         return data
 
     def cancel(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +14,7 @@ from penstock.bulk.desk import Desk, End
 from penstock.bulk.progress import Meter, Progress
 from penstock.bulk.rows import Sink, Source
 from penstock.bulk.served import Slots
-from penstock.bulk.shards import first_size, most_rows, open_shards
+from penstock.bulk.shards import batch_rows, first_size, most_rows, open_shards
 from penstock.bulk.window import Finished, Piece, Window
 from penstock.errors import CallerError
 from penstock.run import RunCounts
@@ -84,7 +85,8 @@ class Driver:
         self._place = place
         self._window = Window()
         self._size = first_size(pace.shard_rows, window_rows=pace.window_rows, slots=1)
-        self._ahead = ReadAhead(source, place.after, rows=lambda: self._size.rows)
+        self._ahead = ReadAhead(source, place.after, rows=lambda: batch_rows(self._size, pace.window_rows))
+        self._cut: deque[Piece] = deque()
         self._meter = Meter(place.counts, now=time.monotonic())
         self._after = place.after
         self._uncommitted = 0
@@ -130,11 +132,13 @@ class Driver:
                 self._size = self._size.capped(most_rows(self._pace.window_rows, slots))
 
     def _fill(self, desk: Desk) -> None:
-        while len(desk) < open_shards(self._slots):
+        room = open_shards(self._slots) - len(desk)
+        while len(self._cut) < room:
             batch = self._ahead.take(self._pace.window_rows - self._window.rows)
             if batch is None:
-                return
-            desk.submit(self._window.add(batch))
+                break
+            self._cut += self._window.add(batch, self._size.rows)
+        desk.submit([self._cut.popleft() for _ in range(min(room, len(self._cut)))])
 
     def _collect(self, desk: Desk) -> None:
         if not len(desk):
@@ -147,7 +151,7 @@ class Driver:
     def _settled(self, end: End) -> list[Piece]:
         self._meter.device(end.device_s)
         if end.outcome is not None:
-            self._size = self._size.after(len(end.piece), end.run_s)
+            self._size = self._size.after(end.piece.weight, end.run_s)
             return self._window.settle(end.piece, end.outcome)
         if end.error.code in _ENDED_BY_WILL:
             return self._window.give_up(end.piece, end.error)

@@ -1,6 +1,7 @@
 """How many rows the next shard holds: few at first, then as many as keep a slot busy for a moment. Pure.
 
-One shard is one row batch of the source, so how rows are cut never shows in the output: each batch is handed on whole.
+Rows are read some shards at a time, so that those of like cost can travel together (`cuts.py`). How they are cut never shows in
+the output: each batch that was read is handed on whole.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ MOST_BYTES = 8 * 1024 * 1024
 # One that runs, one that the worker has claimed ahead, one that waits: the slot finds work while we write and read.
 PER_SLOT = 3
 FEWEST_OPEN = 4
+# Shards cut from one batch of the source. More sort better, and are more work to do again when the driver is killed.
+_PER_BATCH = 8
+_BATCHES_IN_WINDOW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,11 @@ class ShardSize:
     rows: int
     most: int
 
-    def after(self, rows: int, run_s: float) -> ShardSize:
-        """Having seen a shard of `rows` run for `run_s` seconds: at most twice or half of what it was."""
-        if rows * 2 < self.rows or run_s <= 0.0:
+    def after(self, weight: float, run_s: float) -> ShardSize:
+        """Having seen a shard as long as `weight` mean rows run for `run_s` seconds: at most twice or half of what it was."""
+        if weight * 2 < self.rows or run_s <= 0.0:
             return self  # an end of the input or a repeat: too small to tell
-        ideal = int(rows * TARGET_S / run_s)
+        ideal = int(weight * TARGET_S / run_s)
         return replace(self, rows=max(1, min(self.most, max(ideal, self.rows // 2), self.rows * 2)))
 
     def capped(self, most: int) -> ShardSize:
@@ -41,7 +45,7 @@ class FixedSize:
     rows: int
     most: int
 
-    def after(self, rows: int, run_s: float) -> FixedSize:
+    def after(self, weight: float, run_s: float) -> FixedSize:
         return self
 
     def capped(self, most: int) -> FixedSize:
@@ -65,3 +69,8 @@ def open_shards(slots: int) -> int:
 def most_rows(window_rows: int, slots: int) -> int:
     """So few that a full window holds a shard for each place that wants one."""
     return max(1, window_rows // open_shards(slots))
+
+
+def batch_rows(size: Size, window_rows: int) -> int:
+    """How many rows to read at a time."""
+    return max(size.rows, min(_PER_BATCH * size.rows, window_rows // _BATCHES_IN_WINDOW))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.bulk.cuts import cut
 from penstock.bulk.rows import ResultBatch, RowBatch, RowError
 from penstock.shard import RowFailure, ShardOutcome
 
@@ -16,10 +17,13 @@ _WRONG_COUNT = "outcome_count"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one batch that travel as one shard: their `places` there. `tries` counts this one too."""
+    """Rows of one batch that travel as one shard: their `places` there. `weight`: as many rows of mean cost would take as
+    long. `tries` counts this one too.
+    """
 
     batch: int
     places: Sequence[int]
+    weight: float
     tries: int = 1
 
     def __len__(self) -> int:
@@ -27,7 +31,7 @@ class Piece:
 
     def halves(self) -> list[Piece]:
         middle = len(self.places) // 2
-        return [replace(self, places=self.places[:middle]), replace(self, places=self.places[middle:])]
+        return [replace(self, places=half, weight=self.weight / 2) for half in (self.places[:middle], self.places[middle:])]
 
 
 @dataclass(slots=True)
@@ -57,21 +61,20 @@ class Window:
         self._first = 0  # the number of the oldest batch that is here
         self.rows = 0
 
-    def add(self, batch: RowBatch) -> list[Piece]:
+    def add(self, batch: RowBatch, rows: int) -> list[Piece]:
+        """Take the batch in; its pieces hold at most so many rows each."""
         outputs = [batch.known.get(place) for place in range(len(batch))] if batch.known else [None] * len(batch)
-        settled = batch.bad.keys() | batch.known.keys() if batch.known else batch.bad.keys()
-        entry = _Entry(batch, outputs, dict(batch.bad), len(batch) - len(settled))
+        settled = frozenset(batch.bad.keys() | batch.known.keys())
         number = self._first + len(self._entries)
-        self._entries.append(entry)
+        self._entries.append(_Entry(batch, outputs, dict(batch.bad), len(batch) - len(settled)))
         self.rows += len(batch)
-        whole = range(len(batch))
-        places = [place for place in whole if place not in settled] if settled else whole
-        return [Piece(number, places)] if places else []
+        return [Piece(number, places, weight) for places, weight in cut(batch.inputs, rows, without=settled)]
 
     def inputs(self, piece: Piece) -> list[Any]:
         """What the model gets for the piece's rows."""
-        batch = self._entry(piece).batch
-        return batch.inputs if len(piece) == len(batch) else [batch.inputs[place] for place in piece.places]
+        inputs = self._entry(piece).batch.inputs
+        places = piece.places
+        return inputs[places.start : places.stop] if isinstance(places, range) else [inputs[place] for place in places]
 
     def settle(self, piece: Piece, outcome: ShardOutcome) -> list[Piece]:
         """Take the verdicts on a piece; rows that may work another time come back as one piece."""
@@ -82,13 +85,16 @@ class Window:
         again = [failure.place for failure in outcome.failures if failure.retryable] if piece.tries < self._most_tries else []
         self._take(entry, piece, outcome, frozenset(again))
         entry.missing -= len(piece) - len(again)
-        return [Piece(piece.batch, [piece.places[place] for place in again], piece.tries + 1)] if again else []
+        if not again:
+            return []
+        weight = piece.weight * len(again) / len(piece)
+        return [Piece(piece.batch, [piece.places[place] for place in again], weight, piece.tries + 1)]
 
     def _take(self, entry: _Entry, piece: Piece, outcome: ShardOutcome, again: frozenset[int]) -> None:
-        if len(piece) == len(entry.outputs):
-            entry.outputs = outcome.outputs
+        if isinstance(places := piece.places, range):
+            entry.outputs[places.start : places.stop] = outcome.outputs
         else:
-            for place, output in zip(piece.places, outcome.outputs, strict=True):
+            for place, output in zip(places, outcome.outputs, strict=True):
                 entry.outputs[place] = output
         for failure in outcome.failures:
             if failure.place not in again:

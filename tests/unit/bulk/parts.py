@@ -105,6 +105,10 @@ class DictBlobs:
     def delete(self, name: str) -> None:
         self.blobs.pop(name, None)
 
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+
 
 Model = Callable[[list[Any]], ShardOutcome]
 
@@ -155,6 +159,11 @@ class Desk0:
     def cancel(self, job: JobId) -> None:
         self.jobs.pop(job, None)
         self.cancelled.append(job)
+
+    def forget(self, jobs: Sequence[JobId]) -> int:
+        if self.random.random() < self.away:
+            raise StoreUnavailable("away")
+        return sum(self.records.pop(job, None) is not None for job in jobs)
 
     def listen(self) -> None: ...
 

@@ -80,7 +80,8 @@ def test_no_more_rows_are_submitted_than_the_window_holds() -> None:
     stage = Stage(rows=range(5_000))
     stage.drive(window_rows=400)
     assert 100 <= stage.queue.most_rows <= 400
-    assert stage.source.most_rows <= 100
+    # Read a third of the window at a time, at most.
+    assert stage.source.most_rows <= 133
 
 
 def test_rows_that_fail_or_cannot_be_read_have_their_reason_and_their_neighbours_an_output() -> None:
@@ -153,7 +154,8 @@ def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written()
 def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     stage = Stage()
     assert stage.drive(Onlooker(stop_at=200, why=Stop.LOST), shard_rows=50) is Stop.LOST
-    assert stage.places[-1].counts.done <= 200
+    # The batch of eight shards that held row 200 is the last.
+    assert stage.places[-1].counts.done <= 400
 
 
 def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
@@ -163,7 +165,7 @@ def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
     stage = Stage(hopeless)
     with pytest.raises(TooManyFailed, match="--max-failed 100"):
         stage.drive(max_failed=100, shard_rows=30)
-    assert 100 < len(stage.sink.lines) <= 200
+    assert 100 < len(stage.sink.lines) <= 8 * 30
     assert stage.places[-1].counts.failed == len(stage.sink.lines)
 
 

@@ -38,7 +38,7 @@ def test_each_row_leaves_once_in_order_with_its_own_verdict(data: st.DataObject)
     window, pieces, left = Window(), [], []
     first = 0
     for size in sizes:
-        pieces += window.add(batch(first, size, bad=bad, known=known))
+        pieces += window.add(batch(first, size, bad=bad, known=known), data.draw(st.integers(1, 9)))
         first += size
     while pieces:
         piece = pieces.pop(data.draw(st.integers(0, len(pieces) - 1)))
@@ -74,8 +74,8 @@ def hoped(row: int, bad: set[int], known: set[int], deadly: set[int], failing: s
 
 def test_rows_under_way_are_counted_until_they_leave() -> None:
     window = Window()
-    [first] = window.add(batch(0, 5))
-    [second] = window.add(batch(5, 3))
+    [first] = window.add(batch(0, 5), 5)
+    [second] = window.add(batch(5, 3), 5)
     window.settle(second, ShardOutcome([0] * 3))
     assert (list(window.finished()), window.rows) == ([], 8)
     window.settle(first, ShardOutcome([0] * 5))
@@ -85,7 +85,7 @@ def test_rows_under_way_are_counted_until_they_leave() -> None:
 
 def test_a_piece_is_halved_down_to_the_row_at_fault() -> None:
     window = Window()
-    pieces, seen = window.add(batch(0, 8)), []
+    pieces, seen = window.add(batch(0, 8), 8), []
     while pieces:
         piece = pieces.pop()
         seen.append(len(piece))
@@ -102,7 +102,7 @@ def test_shards_grow_and_shrink_by_at_most_two_and_stay_within_the_window(
 ) -> None:
     size = first_size(0, window_rows=window_rows, slots=slots)
     for cost in costs:
-        after = size.after(size.rows, cost)
+        after = size.after(float(size.rows), cost)
         assert 1 <= after.rows <= most_rows(window_rows, slots)
         assert size.rows // 2 <= after.rows <= size.rows * 2
         size = after
