@@ -29,6 +29,8 @@ _NEVER_S = 1e9
 _HURRY_BATCHES = 4
 # In units of one call: a run this long makes a call in its course worth it, for else the device waits for settling and call.
 _LONG_RUN = 2.0
+# With shards beside, their rows fill that gap, and the call takes CPU from them.
+_LONG_RUN_BESIDE_SHARDS = 8.0
 # After memory ran out, so many full batches in a row must pass before a larger one is tried; doubled each time it fails again.
 _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
@@ -272,7 +274,8 @@ class Batcher:
         lead = min(max(_LEAD_FACTOR * (call_s + self.feed_s.value), _LEAD_LEAST_S), expected / 2)
         start, closing, overdue = end - lead, end - call_s, end + max(call_s, _LEAD_LEAST_S)
         # With nothing known to wait, a question in the course of the run is worth it if runs are long.
-        pointless = not self._woken and not self._depth and expected < _LONG_RUN * call_s
+        long_run = _LONG_RUN_BESIDE_SHARDS if busy.shards else _LONG_RUN
+        pointless = not self._woken and not self._depth and expected < long_run * call_s
         if self._registered or pointless:
             return now + IDLE_POLL_S
         return start if start < closing and now < closing else overdue

@@ -15,6 +15,10 @@ _TRUSTED_RUNS = 3
 _WINDOW = 5
 # A smaller size must be clearly cheaper per row: the larger one also saves what is not measured here.
 _CHEAPER = 0.93
+# But not where a micro-batch runs longer than this: then it is the larger one that must be clearly cheaper. The first call
+# after a pause finds one under way that nobody had shortened for it.
+_LONG_S = 0.05
+_DEARER = 1.05
 # So many runs later the two sizes beside the best one are tried again: six runs at up to twice the cost are about 1 %.
 _AGAIN_AFTER = 512
 # Online jobs seen within this time keep micro-batches short.
@@ -42,6 +46,12 @@ class _Kind:
 
     def per_row(self, size: int) -> float:
         return median(self.whole[size]) / size
+
+    def prefers(self, size: int) -> bool:
+        """Whether `size` is better than the best one so far, both being trusted."""
+        long = median(self.device[max(size, self.best)]) > _LONG_S
+        smaller, larger = (_DEARER, 1 / _DEARER) if long else (_CHEAPER, 1.0)
+        return self.per_row(size) < self.per_row(self.best) * (smaller if size < self.best else larger)
 
 
 class BulkSizes:
@@ -83,10 +93,8 @@ class BulkSizes:
 
     def _settle(self, kind: _Kind, size: int) -> None:
         """Move to the size just tried, if three runs say that it is better; forget old trials from time to time."""
-        if size != kind.best and kind.trusted(size) and kind.trusted(kind.best):
-            wanted = _CHEAPER if size < kind.best else 1.0
-            if kind.per_row(size) < kind.per_row(kind.best) * wanted:
-                kind.best = size
+        if size != kind.best and kind.trusted(size) and kind.trusted(kind.best) and kind.prefers(size):
+            kind.best = size
         if kind.runs % _AGAIN_AFTER == 0:
             for other in [tried for tried in kind.whole if tried != kind.best]:
                 del kind.whole[other]
@@ -136,10 +144,17 @@ class BulkSizes:
         step = cost.bit_length()
         found = self._kinds.get(step)
         if found is None:
-            near = min(self._kinds, key=lambda other: abs(other - step), default=None)
-            best = self._ladder[-1] if near is None else self._kinds[near].best
-            found = self._kinds[step] = _Kind(best)
+            found = self._kinds[step] = _Kind(self._first_size(step))
         return found
+
+    def _first_size(self, step: int) -> int:
+        """For rows never seen: the largest that should not be long, by the nearest rows that were; a step is twice the cost."""
+        known = [kind for kind in self._kinds if self._kinds[kind].device]
+        if not known:
+            return self._ladder[-1]
+        near = min(known, key=lambda other: abs(other - step))
+        kind, times = self._kinds[near], 2.0 ** (step - near)
+        return max((size for size in self._ladder if self._expect(kind, size) * times <= _LONG_S), default=self._ladder[0])
 
 
 def _long_one(runs: Collection[float]) -> float:

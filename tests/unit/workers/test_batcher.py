@@ -123,6 +123,14 @@ def test_a_run_of_a_few_calls_is_used_to_fetch_the_next_batch() -> None:
     assert slot.ask(at, running) is not None
 
 
+def test_beside_shards_such_a_run_is_left_alone() -> None:
+    """The rows of shards keep the device busy; on one core the additional call took a fifth of a run's pace."""
+    slot = batcher(run_s=0.021)
+    for _ in range(40):
+        slot.answered(taken(8), asked_at=1.0 - 0.004, now=1.0)
+    assert slot.ask_at(1.001, Busy(1, 8, 1.0, shards=1)) > 1.021
+
+
 def test_a_full_queue_is_not_asked_twice_in_vain() -> None:
     slot = batcher()
     slot.answered(taken(8, depth=20), asked_at=1.0, now=1.0)

@@ -98,3 +98,16 @@ def test_not_even_one_row_in_memory_still_runs_rows_one_by_one() -> None:
     sizes = BulkSizes(32)
     sizes.capped(0)
     assert sizes.choose(10, 0.0) == 1
+
+
+def test_a_long_micro_batch_is_cut_where_that_costs_next_to_nothing() -> None:
+    """Without traffic a run took 32 long texts at once, a second of work: the calls that came then waited for all of it."""
+    assert run(BulkSizes(32), lambda size: 0.001 + 0.030 * size, calls=200)[-1] == 1
+    assert run(BulkSizes(32), lambda size: 0.200 + 0.001 * size, calls=200)[-1] == 32
+
+
+def test_rows_never_seen_begin_with_a_size_that_should_not_be_long() -> None:
+    sizes = BulkSizes(32)
+    run(sizes, lambda size: 0.001 * size, calls=20, cost=15)
+    # 64 times the cost of those.
+    assert sizes.choose(15 * 64, 0.0) == 1
