@@ -27,10 +27,10 @@ from penstock.benchmarks.report import describe_machine
 from penstock.benchmarks.stack import EXAMPLES
 
 RESULT = Path(__file__).parents[1] / "results" / "bulk.json"
-EMBEDDINGS = Model("embeddings", str(EXAMPLES / "embeddings" / "handler.py") + ":Embeddings", lines=("max_batch_size = 32",))
-DIGITS = Model("digits", str(EXAMPLES / "digits" / "handler.py") + ":Digits", lines=("max_batch_size = 64",))
+EMBEDDINGS = Model("embeddings", str(EXAMPLES / "embeddings" / "handler.py") + ":Embeddings", lines=("max_batch_size = 256",))
+DIGITS = Model("digits", str(EXAMPLES / "digits" / "handler.py") + ":Digits", lines=("max_batch_size = 256",))
 CHEAP = Model("cheap", str(Path(__file__).with_name("cheap.py")) + ":Cheap", workers=1, lines=("max_batch_size = 256",))
-ALONE = Model("embeddings", EMBEDDINGS.source, workers=1, lines=EMBEDDINGS.lines)
+ALONE = Model("embeddings", EMBEDDINGS.source, workers=1, lines=("max_batch_size = 32",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Scale:
     rounds: int
 
 
-FULL = Scale(20_000, 20_000, 1_000_000, (100_000, 1_000_000), 8.0, 3)
+FULL = Scale(20_000, 200_000, 1_000_000, (100_000, 1_000_000), 8.0, 3)
 QUICK = Scale(1_000, 2_000, 50_000, (20_000, 50_000), 2.0, 1)
 
 

@@ -1,9 +1,10 @@
-"""The best that a loop without penstock does with a file: rows sorted by length, the best batch size, one process per slot.
+"""The best that a loop without penstock does with a file: rows sorted by length, the best batch size.
 
-`python -m penstock.benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORE`, started by `penstock.benchmarks.bulk`. It loads the
-model from the same settings as the worker does, on one core, reads every PARTS-th row of FILE, tries batch sizes on a sample,
-says which is best, and at each line of its input runs all its rows once: read, sort, preprocess, inference, postprocess. What
-it answers are the seconds that took. Results stay in memory: a loop in a notebook does no more.
+`python -m penstock.benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORES`, started by `penstock.benchmarks.bulk`. It loads
+the model from the same settings as the worker does, with a thread for each of its cores (0,1), reads every PARTS-th row of
+FILE, tries batch sizes on a sample, says which is best, and at each line of its input runs all its rows once: read, sort,
+preprocess, inference, postprocess. What it answers are the seconds that took. Results stay in memory: a loop in a notebook does
+no more.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ def _seconds(loaded: Loaded, rows: Sequence[Any], size: int) -> float:
 
 
 def main() -> int:
-    config, name, file, part, parts, core = sys.argv[1:]
+    config, name, file, part, parts, listed = sys.argv[1:]
+    cores = {int(core) for core in listed.split(",")}
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    os.sched_setaffinity(0, {int(core)})
+    os.sched_setaffinity(0, cores)
     [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
-    loaded = load(spec.source, spec.name, threads=1, options=spec.options, max_batch_size=spec.policy.max_batch_size)
+    loaded = load(spec.source, spec.name, threads=len(cores), options=spec.options, max_batch_size=spec.policy.max_batch_size)
     rows = read_inputs(Path(file))[int(part) :: int(parts)]
     size = best_size(loaded, rows)
     gc.collect()

@@ -1,4 +1,8 @@
-"""A run over a file and the best loop without penstock over the same file, in turns: loop, run, loop, run, loop."""
+"""A run over a file and the best loops without penstock over the same file, in turns: loops, run, loops, run, loops.
+
+There are two kinds of loop: in one process, whose runtime has as many threads as the run has workers, as a notebook would have
+it; and a process of one thread on each core, for whoever takes that trouble.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,48 +22,63 @@ from penstock.benchmarks.stack import environment
 from penstock.errors import PenstockError
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+@dataclass(slots=True)
+class Turns:
     """Rows per second of each turn. `size`: the loop's best batch."""
 
-    run_rows_per_s: tuple[float, ...]
-    loop_rows_per_s: tuple[float, ...]
     size: int
+    rates: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """`loop`: the best in one process. `per_core`: one process on each core."""
+
+    run: Sequence[float]
+    loop: Turns
+    per_core: Turns
     busy: float | None
 
     @property
     def ratio(self) -> float:
-        return mean(self.run_rows_per_s) / mean(self.loop_rows_per_s)
+        return mean(self.run) / mean(self.loop.rates)
 
     def figures(self) -> dict[str, Any]:
         return {
-            "rows_per_s": round(mean(self.run_rows_per_s), 1),
-            "loop_rows_per_s": round(mean(self.loop_rows_per_s), 1),
-            "ratio": round(self.ratio, 3),
-            "turns": [round(rate, 1) for rate in self.run_rows_per_s],
-            "loop_turns": [round(rate, 1) for rate in self.loop_rows_per_s],
-            "loop_batch": self.size,
+            "rows_per_s": round(mean(self.run), 1),
+            "turns": [round(rate, 1) for rate in self.run],
             "busy": self.busy,
+            **_figures("loop", self.run, self.loop),
+            **_figures("per_core", self.run, self.per_core),
         }
 
 
+def _figures(name: str, run: Sequence[float], turns: Turns) -> dict[str, Any]:
+    return {
+        f"{name}_rows_per_s": round(mean(turns.rates), 1),
+        f"{name}_turns": [round(rate, 1) for rate in turns.rates],
+        f"{name}_batch": turns.size,
+        f"{name}_ratio": round(mean(run) / mean(turns.rates), 3),
+    }
+
+
 class Loops:
-    """One loop per slot, each on its core, all over the same file."""
+    """Processes that share out the rows of one file."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         told: list[dict[str, int]] = [json.loads(self._answer(process)) for process in processes]
         self.rows = sum(one["rows"] for one in told)
-        self.size = max(one["size"] for one in told)
+        self.turns = Turns(max(one["size"] for one in told))
 
-    def turn(self) -> float:
-        """Rows per second of all together: all rows, by the time of the slowest."""
+    def turn(self) -> None:
+        """Note the rows per second of all together: all rows, by the time of the slowest."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write("run\n")
             process.stdin.flush()
         slowest: float = max(float(json.loads(self._answer(process))) for process in self._processes)
-        return self.rows / slowest
+        self.turns.rates.append(self.rows / slowest)
 
     def _answer(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
@@ -70,9 +89,9 @@ class Loops:
 
 
 @contextmanager
-def loops(config: Path, model: Model, file: Path) -> Iterator[Loops]:
-    cores = sorted(os.sched_getaffinity(0))[: model.workers]
-    processes = [_loop(config, model, file, part, core) for part, core in enumerate(cores)]
+def loops(config: Path, model: Model, file: Path, *, parts: Sequence[set[int]]) -> Iterator[Loops]:
+    """A process for each part, on those cores and with a thread for each of them."""
+    processes = [_loop(config, model, file, place, parts) for place in range(len(parts))]
     try:
         yield Loops(processes)
     finally:
@@ -81,12 +100,14 @@ def loops(config: Path, model: Model, file: Path) -> Iterator[Loops]:
             process.communicate()
 
 
-def _loop(config: Path, model: Model, file: Path, part: int, core: int) -> subprocess.Popen[str]:
-    arguments = [str(config), model.name, str(file), str(part), str(model.workers), str(core)]
+def _loop(config: Path, model: Model, file: Path, place: int, parts: Sequence[set[int]]) -> subprocess.Popen[str]:
+    cores = ",".join(map(str, sorted(parts[place])))
+    threads = str(len(parts[place]))
+    arguments = [str(config), model.name, str(file), str(place), str(len(parts)), cores]
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.benchmarks.bulk.loop", *arguments],
         # What the worker gives its children: libraries start no more threads than they have cores.
-        env=environment({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}),
+        env=environment({"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -96,11 +117,18 @@ def _loop(config: Path, model: Model, file: Path, part: int, core: int) -> subpr
 def compared(ground: Ground, model: Model, file: Path, *options: str, turns: int = 2) -> Compared:
     """The first run of each is a warm-up, not counted."""
     output = file.with_name(f"{file.stem}.out{'.parquet' if file.suffix == '.parquet' else '.jsonl'}")
-    with loops(ground.folder / "penstock.toml", model, file) as beside:
-        rates, loop_rates, busy = [], [beside.turn()], None
+    config, cores = ground.folder / "penstock.toml", sorted(os.sched_getaffinity(0))[: model.workers]
+    rates, busy = [], None
+    with (
+        loops(config, model, file, parts=[set(cores)]) as one,
+        loops(config, model, file, parts=[{core} for core in cores]) as per_core,
+    ):
         for _ in range(turns):
+            one.turn()
+            per_core.turn()
             ran = ground.run(model.name, file, output, *options)
             rates.append(ran.rows_per_s)
             busy = ran.record.get("busy")
-            loop_rates.append(beside.turn())
-    return Compared(tuple(rates), tuple(loop_rates), beside.size, busy)
+        one.turn()
+        per_core.turn()
+    return Compared(rates, one.turns, per_core.turns, busy)

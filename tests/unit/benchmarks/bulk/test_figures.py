@@ -11,12 +11,14 @@ import pytest
 from penstock.benchmarks.bulk.__main__ import TARGETS, store
 from penstock.benchmarks.bulk.beside import Shared
 from penstock.benchmarks.bulk.loop import run_all
-from penstock.benchmarks.bulk.ratio import Compared
+from penstock.benchmarks.bulk.ratio import Compared, Turns
 from penstock.handlers.load import load
 
 
 def test_the_ratio_is_of_the_means_so_that_a_drift_over_the_turns_hits_both_alike() -> None:
-    assert Compared((90.0, 110.0), (80.0, 100.0, 120.0), 32, None).ratio == pytest.approx(1.0)
+    found = Compared((90.0, 110.0), Turns(32, [80.0, 100.0, 120.0]), Turns(8, [200.0]), None)
+    assert found.ratio == pytest.approx(1.0)
+    assert found.figures()["per_core_ratio"] == 0.5
 
 
 def test_the_share_is_of_what_the_traffic_leaves_and_the_p99_of_all_rounds_together() -> None:
