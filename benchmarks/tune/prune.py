@@ -134,7 +134,8 @@ def _whole_s(time: BatchTime) -> float:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    ms = seconds * 1e3
+    return f"{ms:,.0f} ms" if ms >= 100.0 else f"{ms:.3g} ms"
 
 
 def _gib(count: float) -> str:
