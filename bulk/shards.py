@@ -6,7 +6,7 @@ the output: each batch that was read is handed on whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 FIRST_ROWS = 64
 # Long enough that a job's own cost does not count, short enough that a killed worker, a cancel or an online call loses little.
@@ -22,17 +22,18 @@ _BATCHES_IN_WINDOW = 3
 
 @dataclass(frozen=True, slots=True)
 class ShardSize:
-    """`rows` to be read for the next shard, never more than `most`."""
+    """`rows` of the next shard, never more than `most`. `seen`: a shard has ended, so the model's pace is known."""
 
     rows: int
     most: int
+    seen: bool = field(default=False, compare=False)
 
     def after(self, weight: float, run_s: float) -> ShardSize:
         """Having seen a shard as long as `weight` mean rows run for `run_s` seconds: at most twice or half of what it was."""
         if weight * 2 < self.rows or run_s <= 0.0:
             return self  # an end of the input or a repeat: too small to tell
         ideal = int(weight * TARGET_S / run_s)
-        return replace(self, rows=max(1, min(self.most, max(ideal, self.rows // 2), self.rows * 2)))
+        return replace(self, rows=max(1, min(self.most, max(ideal, self.rows // 2), self.rows * 2)), seen=True)
 
     def capped(self, most: int) -> ShardSize:
         return replace(self, rows=min(self.rows, most), most=most)
@@ -44,9 +45,10 @@ class FixedSize:
 
     rows: int
     most: int
+    seen: bool = field(default=False, compare=False)
 
     def after(self, weight: float, run_s: float) -> FixedSize:
-        return self
+        return replace(self, seen=True)
 
     def capped(self, most: int) -> FixedSize:
         return replace(self, rows=min(self.rows, most), most=most)
@@ -72,5 +74,6 @@ def most_rows(window_rows: int, slots: int) -> int:
 
 
 def batch_rows(size: Size, window_rows: int) -> int:
-    """How many rows to read at a time."""
-    return max(size.rows, min(_PER_BATCH * size.rows, window_rows // _BATCHES_IN_WINDOW))
+    """How many rows to read at a time: one shard's until the pace is known, for a slow model's first rows."""
+    shards = _PER_BATCH if size.seen else 1
+    return max(size.rows, min(shards * size.rows, window_rows // _BATCHES_IN_WINDOW))

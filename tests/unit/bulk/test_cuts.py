@@ -41,6 +41,13 @@ def test_a_row_dearer_than_a_whole_shard_travels_alone() -> None:
 
 
 def test_rows_are_read_some_shards_at_a_time_within_a_third_of_the_window() -> None:
-    assert batch_rows(ShardSize(100, 1_400), 10_000) == 800
-    assert batch_rows(ShardSize(1_400, 1_400), 10_000) == 3_333
-    assert batch_rows(FixedSize(9_000, 10_000), 10_000) == 9_000
+    assert batch_rows(ShardSize(100, 1_400, seen=True), 10_000) == 800
+    assert batch_rows(ShardSize(1_400, 1_400, seen=True), 10_000) == 3_333
+    assert batch_rows(FixedSize(9_000, 10_000, seen=True), 10_000) == 9_000
+
+
+def test_until_a_shard_has_ended_one_is_read_at_a_time() -> None:
+    """The rows of a batch are written together: of a slow model nothing was there for minutes."""
+    first = ShardSize(64, 1_400)
+    assert batch_rows(first, 10_000) == 64
+    assert batch_rows(first.after(64, 0.7), 10_000) == 8 * 64
