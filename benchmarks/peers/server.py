@@ -98,8 +98,15 @@ class Server:
         return f"the end of its log: {_log(self.launch.scratch).read_text(errors='replace')[-_TOLD:]}"
 
     def processes(self) -> list[psutil.Process]:
-        """All it started, those included that left its tree or renamed themselves."""
-        return [process for process in psutil.process_iter() if self._owns(process)]
+        """All it started, those included that left its tree, its session or its environment, or renamed themselves."""
+        tree = self._descendants()
+        return [process for process in psutil.process_iter() if process.pid in tree or self._owns(process)]
+
+    def _descendants(self) -> set[int]:
+        try:
+            return {process.pid for process in psutil.Process(self._process.pid).children(recursive=True)}
+        except psutil.NoSuchProcess:
+            return set()
 
     def _owns(self, process: psutil.Process) -> bool:
         if process.pid == os.getpid():
