@@ -97,7 +97,7 @@ def page_text(result: Result) -> str:
     told = (
         f"{machine['date'][:10]}, {machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, Python {machine['python']}; "
-        f"{method['rounds']} rounds, {method['busy_s']:g} s each under load."
+        f"{method['rounds']} round{'s'[: method['rounds'] != 1]}, {method['busy_s']:g} s each under load."
     )
     titles = {workload.name: workload.title for workload in WORKLOADS}
     tables = [f"**{titles[name]}**\n\n{_markdown(_HEAD, rows(result, name))}" for name in titles if _any(result, name)]
