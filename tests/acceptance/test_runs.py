@@ -148,7 +148,7 @@ def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_t
 
 def test_ctrl_c_leaves_the_run_to_be_resumed_and_says_how(up: Up) -> None:
     run = Background(up, "double", "in.jsonl", "-o", "left.jsonl")
-    run_id = run.await_rows(1_000)
+    run_id = run.await_rows(1)
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(timeout=20) == 130
     assert run.events[-1]["state"] == "interrupted"
@@ -159,7 +159,7 @@ def test_ctrl_c_leaves_the_run_to_be_resumed_and_says_how(up: Up) -> None:
 def test_a_changed_input_is_not_resumed_unless_told_to(up: Up) -> None:
     write_input(up.folder / "moving.jsonl", ROWS)
     run = Background(up, "double", "moving.jsonl", "-o", "moved.jsonl")
-    run_id = run.await_rows(500)
+    run_id = run.await_rows(1)
     run.process.kill()
     run.process.wait()
     os.utime(up.folder / "moving.jsonl", (1.0, 1.0))
