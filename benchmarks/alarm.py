@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -47,9 +48,29 @@ class TimerAlarm:
         os.close(self._fd)
 
 
-def open_alarm(ring: Callable[[], None]) -> TimerAlarm:
-    """One of the running loop."""
-    assert time.get_clock_info("perf_counter").implementation == "clock_gettime(CLOCK_MONOTONIC)"
+class LoopAlarm:
+    """Of the running loop's own timers, moments by `clock`: as exact as those are."""
+
+    def __init__(self, ring: Callable[[], None], clock: Callable[[], float]) -> None:
+        self._ring = ring
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._ring)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def open_alarm(ring: Callable[[], None]) -> Alarm:
+    """One of the running loop, moments by `time.perf_counter`; to the millisecond where there is no `timerfd`."""
+    return _timer_alarm(ring) if sys.platform == "linux" else LoopAlarm(ring, time.perf_counter)
+
+
+def _timer_alarm(ring: Callable[[], None]) -> TimerAlarm:
     fd = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         raise _failed("timerfd_create")

@@ -39,7 +39,7 @@ _START_TIMEOUT_S = 10.0
 _LOADING_TIMEOUT_S = 900.0
 # The packaged server uses glibc's malloc. A deep cache per size saves it the search through free lists that millions of small
 # records leave, which profiles showed as its largest single cost. Not deeper, nor for larger sizes: what runs over files hand
-# through the server fills all of it (2,000 per size up to 1 KiB: 14.8 MB resident after 10^6 rows, with these limits 9.5).
+# through the server fills all of it (`python -m penstock.benchmarks.bulk --only memory`).
 _MALLOC = "glibc.malloc.tcache_count=700:glibc.malloc.tcache_max=200"
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005

@@ -74,6 +74,6 @@ def most_rows(window_rows: int, slots: int) -> int:
 
 
 def batch_rows(size: Size, window_rows: int) -> int:
-    """How many rows to read at a time: one shard's until the pace is known, for a slow model's first rows."""
+    """How many rows to read at a time: one shard's until the pace is known, so that a slow model's first rows come soon."""
     shards = _PER_BATCH if size.seen else 1
     return max(size.rows, min(shards * size.rows, window_rows // _BATCHES_IN_WINDOW))

@@ -1,5 +1,5 @@
 -- forget: drop jobs that succeeded before their time, their outputs taken by who submitted them. Nobody will ask for them, so no
--- tombstone stays: small lasting values between large passing ones keep the allocator from giving memory back.
+-- tombstone stays.
 -- ARGS: serials
 -- REPLY: how many were dropped; their blobs are the caller's to delete
 

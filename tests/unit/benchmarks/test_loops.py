@@ -15,7 +15,7 @@ from penstock.benchmarks.connection import Target
 from penstock.benchmarks.driver import Recorder, Wire
 from penstock.benchmarks.known_queue import Device, latencies, mean_latency_s
 from penstock.benchmarks.open_loop import OpenLoop
-from tests.unit.benchmarks.virtual_time import Server, VirtualAlarm, run_virtually
+from tests.unit.benchmarks.virtual_time import Server, run_virtually, virtual_alarm
 
 TARGET = Target("h", 80, "/")
 
@@ -33,7 +33,7 @@ def opened(server: Server, due: list[float], seconds: float, *, connections: int
     found: list[OpenLoop] = []
 
     async def work() -> None:
-        wire = Wire(TARGET, clock=asyncio.get_running_loop().time, dial=server.dial, alarm=VirtualAlarm)
+        wire = Wire(TARGET, clock=asyncio.get_running_loop().time, dial=server.dial, alarm=virtual_alarm)
         loop = OpenLoop(wire, requests(), iter(due), Recorder())
         await loop.run(connections, seconds, drain_s=60.0, most=most)
         found.append(loop)
@@ -100,7 +100,7 @@ def test_stopping_an_open_loop_keeps_what_was_answered() -> None:
     async def work() -> None:
         clock = asyncio.get_running_loop().time
         loop = OpenLoop(
-            Wire(TARGET, clock=clock, dial=Server(Device(0.01)).dial, alarm=VirtualAlarm),
+            Wire(TARGET, clock=clock, dial=Server(Device(0.01)).dial, alarm=virtual_alarm),
             requests(),
             iter(arrivals(50.0, 60.0)),
             Recorder(),
@@ -118,7 +118,7 @@ def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
     async def work() -> None:
         clock = asyncio.get_running_loop().time
         server = Server(Device(0.1, most=4))
-        loop = ClosedLoop(Wire(TARGET, clock=clock, dial=server.dial, alarm=VirtualAlarm), requests(), Recorder())
+        loop = ClosedLoop(Wire(TARGET, clock=clock, dial=server.dial, alarm=virtual_alarm), requests(), Recorder())
         await loop.run(4, 10.05, drain_s=1.0)
         # The first call finds the device idle and runs alone, the other three wait for it, and so on in turn.
         assert loop.offered == pytest.approx(4 * 10.05 / 0.2, abs=4)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from penstock.benchmarks.alarm import LoopAlarm
 from penstock.benchmarks.connection import Connection, Driver, Target
 from penstock.benchmarks.known_queue import Device
 
@@ -40,20 +41,9 @@ def run_virtually(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-class VirtualAlarm:
-    """Rings by the running loop's own timers, which are exact here."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, at: float) -> None:
-        self.close()
-        self._timer = asyncio.get_running_loop().call_at(at, self._ring)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+def virtual_alarm(ring: Callable[[], None]) -> LoopAlarm:
+    """The loop's own timers are exact here."""
+    return LoopAlarm(ring, asyncio.get_running_loop().time)
 
 
 class Server:
