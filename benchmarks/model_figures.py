@@ -16,18 +16,21 @@ JUDGED_MS = 5.0
 # Another program with a tenth of the machine shifts a ratio by more than the target leaves.
 _FOREIGN_SHARE = 0.10
 _BATCHES_IN_RAMP = 3
+# Who else needs a core while the model runs.
+_WAY = ("client", "gateway", "redis", "worker")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One turn of each. Rates are items per second; `cpu_s` and `loop_cpu_s` the model's CPU seconds per item over HTTP and in
-    the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched meanwhile.
+    """One turn of each. Rates are items per second; `cpu_s` is CPU seconds per item over HTTP, by stage of the way;
+    `loop_cpu_s` the model's in the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched
+    meanwhile.
     """
 
     items_per_s: float
     stages_per_s: float
     inference_per_s: float
-    cpu_s: float
+    cpu_s: Mapping[str, float]
     loop_cpu_s: float
     latencies_s: tuple[float, ...]
     foreign_share: float = 0.0
@@ -84,10 +87,15 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
         "model_ms_per_batch": round(batch_ms, 2),
         "judged": batch_ms > JUDGED_MS,
         "met": batch_ms <= JUDGED_MS or items / stages >= TARGET,
-        "cpu_ms_per_item": round(mean(block.cpu_s for block in blocks) * 1e3, 3),
+        "cpu_ms_per_item": _cpu_ms(blocks, "child"),
         "in_process_cpu_ms_per_item": round(mean(block.loop_cpu_s for block in blocks) * 1e3, 3),
+        "way_cpu_ms_per_item": {stage: _cpu_ms(blocks, stage) for stage in _WAY},
         "block_ratios": [round(block.items_per_s / block.stages_per_s, 3) for block in blocks],
         "foreign_cpu_share": round(foreign, 3),
         "doubtful": foreign > _FOREIGN_SHARE,
         **{name: round(mean(block.beside[name] for block in blocks), 3) for name in blocks[0].beside},
     }
+
+
+def _cpu_ms(blocks: Sequence[Block], stage: str) -> float:
+    return round(mean(block.cpu_s.get(stage, 0.0) for block in blocks) * 1e3, 3)

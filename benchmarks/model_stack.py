@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
-import psutil
 import uvloop
 
 from penstock.benchmarks.closed_loop import ClosedLoop
@@ -45,12 +44,12 @@ _DRAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop's answers; sending ended at `until` (monotonic). `cpu_s` is what the worker's children spent per item."""
+    """A closed loop's answers; sending ended at `until` (monotonic). `cpu_s`: CPU seconds per item, by stage of the way."""
 
     samples: Samples
     began_at: float
     until: float
-    cpu_s: float
+    cpu_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,6 @@ class ModelStack:
         self._port = port
         self._store = RedisStore(server.url)
         self._roots = [server.pid or 0, gateway_pid]
-        self._children: list[int] = []
 
     def usage(self) -> Usage:
         return Usage(read_machine(), sum(read_cpu(self._roots).seconds.values()))
@@ -124,7 +122,6 @@ class ModelStack:
         with running(Processes(self._folder, environment), []) as worker, ExitStack() as ends:
             self._roots.append(worker.start("worker"))
             slots = self._await_slots(row, worker)
-            self._children = [slot.pid for slot in slots]
             loops = [ends.enter_context(self._loop(config, row, slot)) for slot in slots]
             self._roots += [loop.pid for loop in loops]
             together = Loops(loops)
@@ -178,18 +175,16 @@ class ModelStack:
             for body in inputs(row.model)
         ]
         loop = ClosedLoop(Wire(target), cycle(requests), Recorder())
-        cpu_s, began_at = self._children_cpu_s(), time.perf_counter()
+        before, began_at = read_cpu(self._roots), time.perf_counter()
         under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.workers)
         uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))
         samples = loop.recorder.samples
         if loop.unfinished or samples.errors():
             told = {code: body[:300].decode("utf-8", "replace") for code, body in loop.recorder.bodies.items() if code != 200}
             raise PenstockError(f"{loop.unfinished} requests had no answer, {samples.errors()} others failed: {told}")
-        return Load(samples, began_at, began_at + seconds, (self._children_cpu_s() - cpu_s) / len(samples.statuses))
-
-    def _children_cpu_s(self) -> float:
-        times = [psutil.Process(pid).cpu_times() for pid in self._children]
-        return float(sum(spent.user + spent.system for spent in times))
+        spent = read_cpu(self._roots).since(before)
+        per_item = {stage: seconds / len(samples.statuses) for stage, seconds in spent.items()}
+        return Load(samples, began_at, began_at + seconds, per_item)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

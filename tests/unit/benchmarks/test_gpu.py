@@ -73,7 +73,7 @@ def test_how_busy_the_device_was_stands_in_the_row() -> None:
     with gpu.device_watch("GPU-1", GpuMeter(_Driver()))() as beside:
         pass
     assert beside.keys() == {"device_busy_share"}
-    blocks = [Block(9.0, 10.0, 12.0, 0.1, 0.1, (0.1,), beside={"device_busy_share": share}) for share in (0.5, 0.7)]
+    blocks = [Block(9.0, 10.0, 12.0, {"child": 0.1}, 0.1, (0.1,), beside={"device_busy_share": share}) for share in (0.5, 0.7)]
     assert record(gpu_rows(16, onnx=False)[0], blocks)["device_busy_share"] == 0.6
 
 

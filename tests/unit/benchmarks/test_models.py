@@ -22,7 +22,7 @@ def _bursts(count: int, size: int, *, every_s: float) -> Samples:
 
 
 def _block(items_per_s: float, *, foreign_share: float = 0.0, inference_per_s: float = 50.0) -> Block:
-    return Block(items_per_s, 40.0, inference_per_s, 0.02, 0.02, (0.1, 0.2), foreign_share)
+    return Block(items_per_s, 40.0, inference_per_s, {"child": 0.02, "gateway": 0.001}, 0.02, (0.1, 0.2), foreign_share)
 
 
 def test_the_rate_of_bursts_does_not_depend_on_where_the_window_cuts() -> None:
@@ -43,6 +43,12 @@ def test_a_row_is_judged_by_the_loop_of_all_stages() -> None:
     assert (found["items_per_s"], found["in_process_items_per_s"], found["inference_ratio"]) == (38.0, 40.0, 0.76)
     assert (found["p50_ms"], found["p99_ms"], found["model_ms_per_batch"]) == (100.0, 200.0, 160.0)
     assert not record(Row("vision", "onnx", 8), [_block(35.0)])["met"]
+
+
+def test_a_row_says_what_the_way_took_of_the_cores() -> None:
+    found = record(Row("vision", "onnx", 8), [_block(36.0), _block(40.0)])
+    assert (found["cpu_ms_per_item"], found["in_process_cpu_ms_per_item"]) == (20.0, 20.0)
+    assert found["way_cpu_ms_per_item"] == {"client": 0.0, "gateway": 1.0, "redis": 0.0, "worker": 0.0}
 
 
 def test_a_fast_model_is_not_judged() -> None:
