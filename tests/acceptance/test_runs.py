@@ -20,7 +20,7 @@ from penstock.run import Run, RunSpec, RunState
 from tests.acceptance.test_cli import COMMAND, Up, clean_environment, started, stopped
 from tests.eventually import eventually
 
-# 0.2 ms a row: a run of ten thousand lasts long enough to be killed in the middle. Row 13 of a kind kills its process.
+# 0.2 ms a row. A row may kill its process, fail until a file is there, or wait for one: so a run is stopped in its middle.
 MODEL = """
 import os
 import time
@@ -36,6 +36,8 @@ class Double(Handler):
     def one(self, item: object) -> object:
         if item.get("die"):
             os._exit(9)
+        while not os.path.exists(item.get("after", ".")):
+            time.sleep(0.005)
         if not os.path.exists(item.get("needs", ".")):
             return Failure("not yet", code="not_yet")
         if not isinstance(item["x"], int):
@@ -61,6 +63,19 @@ def write_input(path: Path, rows: int, **others: Any) -> None:
     """Rows `{"x": number}`; `others`: what stands at some numbers instead, as `row_7=...`."""
     lines = (json.dumps(others.get(f"row_{row}", {"x": row})) for row in range(rows))
     path.write_text("".join(f"{line}\n" for line in lines))
+
+
+class Gated:
+    """An input whose last row waits until `open` is called."""
+
+    def __init__(self, up: Up, name: str) -> None:
+        self.name = f"{name}.jsonl"
+        self._gate = up.folder / f"{name}.open"
+        last = ROWS - 1
+        write_input(up.folder / self.name, ROWS, **{f"row_{last}": {"x": last, "after": str(self._gate)}})
+
+    def open(self) -> None:
+        self._gate.touch()
 
 
 def expected(rows: int, *failed: int) -> list[Any]:
@@ -132,10 +147,12 @@ def test_too_many_failed_rows_stop_the_run_and_a_resume_with_patience_completes_
 
 
 def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_twice(up: Up) -> None:
-    run = Background(up, "double", "in.jsonl", "-o", "killed.jsonl")
-    run_id = run.await_rows(2_000)
+    rows = Gated(up, "to_kill")
+    run = Background(up, "double", rows.name, "-o", "killed.jsonl")
+    run_id = run.await_rows(1)
     run.process.kill()
     run.process.wait()
+    rows.open()
     assert not (up.folder / "killed.jsonl").exists()
     assert json.loads(up.penstock("run", "show", run_id, "--json").stdout)["state"] == "interrupted"
     done = up.penstock("run", "resume", run_id, "--json")
@@ -147,22 +164,26 @@ def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_t
 
 
 def test_ctrl_c_leaves_the_run_to_be_resumed_and_says_how(up: Up) -> None:
-    run = Background(up, "double", "in.jsonl", "-o", "left.jsonl")
+    # In a full run of CI ten thousand rows had ended before the signal came.
+    rows = Gated(up, "to_leave")
+    run = Background(up, "double", rows.name, "-o", "left.jsonl")
     run_id = run.await_rows(1)
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(timeout=20) == 130
     assert run.events[-1]["state"] == "interrupted"
+    rows.open()
     assert up.penstock("run", "resume", run_id).returncode == 0
     assert outputs(up.folder / "left.jsonl") == expected(ROWS)
 
 
 def test_a_changed_input_is_not_resumed_unless_told_to(up: Up) -> None:
-    write_input(up.folder / "moving.jsonl", ROWS)
-    run = Background(up, "double", "moving.jsonl", "-o", "moved.jsonl")
+    rows = Gated(up, "moving")
+    run = Background(up, "double", rows.name, "-o", "moved.jsonl")
     run_id = run.await_rows(1)
     run.process.kill()
     run.process.wait()
-    os.utime(up.folder / "moving.jsonl", (1.0, 1.0))
+    rows.open()
+    os.utime(up.folder / rows.name, (1.0, 1.0))
     refused = up.penstock("run", "resume", run_id)
     assert refused.returncode == 1, refused.stdout + refused.stderr
     assert "changed since the run started" in refused.stdout
