@@ -124,6 +124,10 @@ class AsyncStore:
         """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may pass unseen."""
         return self._router.waiter(job)
 
+    def wake_waiters(self) -> None:
+        """Have all of them look again at whether to go on waiting."""
+        self._router.wake_all()
+
     async def watch(self, job: JobId, *, every_change: bool = False) -> Job | None:
         """Have the job's changes pushed to this process from now on; the record as it is now."""
         mark = "+" if every_change else "="

@@ -34,18 +34,19 @@ class Waiter:
 
     def put(self, push: Push) -> None:
         self._arrived.append(push)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have `next` return now, whatever has arrived."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def next(self, timeout_s: float) -> Push | None:
-        """The next change, or None when `timeout_s` passes first."""
+        """The next change, or None when `timeout_s` passes or `wake` is called first."""
         if not self._arrived:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
-            timer = loop.call_later(timeout_s, self._wake)
+            timer = loop.call_later(timeout_s, self.wake)
             try:
                 await self._future
             finally:
@@ -73,6 +74,12 @@ class PushRouter:
             others.discard(waiter)
             if not others:
                 del self._waiters[job]
+
+    def wake_all(self) -> None:
+        """Have everybody who waits look again at whether to go on."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.wake()
 
     async def start(self) -> None:
         """Listen; returns once the subscription stands, or after the first failed try (it then goes on trying)."""

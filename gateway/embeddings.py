@@ -19,6 +19,7 @@ from penstock.errors import BadParameter, NoWorker, UnsupportedMedia
 from penstock.gateway import payloads, wire
 from penstock.gateway.access import Caller, CallerParam
 from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.line import Line, line_of
 from penstock.gateway.negotiation import JSON, SubmitOptions, base_type, read_head, refuse_encoded
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.predict import LAST_PUSH_S, answer_deadline
@@ -85,11 +86,9 @@ class Embeddings:
     async def answer(self, request: Request, caller: CallerParam) -> Response:
         wanted = read_request(await json_body(request, self._options, self._room))
         asked = await self._asked(wanted, caller)
-        gone = asyncio.Event()
         jobs = [new_job_id(asked[0].model.name) for _ in asked]
-        watch = asyncio.create_task(_hung_up(request, gone))
         try:
-            ends = await self._ends(asked, jobs, gone)
+            ends = await self._ends(asked, jobs, line_of(request.scope))
         except ClientGone:
             await self._cancel(jobs, caller)
             return Response(status_code=CLIENT_GONE)
@@ -97,8 +96,6 @@ class Embeddings:
             # Answered together or not at all: what was stored beside a refused input has nobody to wait for it.
             await self._cancel(jobs, caller)
             raise
-        finally:
-            watch.cancel()
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
         return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
 
@@ -123,7 +120,7 @@ class Embeddings:
                 f"model {model!r} has no ready worker: {why}", retry_after_s=5.0, hint="`penstock workers` lists those alive."
             )
 
-    async def _ends(self, asked: list[Asked], jobs: list[JobId], gone: asyncio.Event) -> list[Push]:
+    async def _ends(self, asked: list[Asked], jobs: list[JobId], line: Line) -> list[Push]:
         """How each job ended, in order. Raises as a submit does, `AnswerTimeout`, or `ClientGone` when the client hangs up."""
         deadline_s = answer_deadline(asked[0], self._options.sync_timeout_s)
         ttl_s, until = asked[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
@@ -139,14 +136,15 @@ class Embeddings:
             refused = next((outcome for outcome in stored if isinstance(outcome, BaseException)), None)
             if refused is not None:
                 raise refused
-            return await self._wait(list(zip(waiters, jobs, strict=True)), until, gone)
+            return await self._wait(list(zip(waiters, jobs, strict=True)), until, line)
 
-    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, gone: asyncio.Event) -> list[Push]:
+    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, line: Line) -> list[Push]:
         ends = []
         for waiter, job in open_jobs:
             left_s = max(0.0, until - time.monotonic())
-            end = await next_end(waiter, left_s, stop=lambda: gone.is_set() or self._lifetime.last_call())
-            if end is None and gone.is_set():
+            line.when_lost = waiter.wake
+            end = await next_end(waiter, left_s, stop=lambda: line.lost or self._lifetime.last_call())
+            if end is None and line.lost:
                 raise ClientGone
             if end is None:
                 raise AnswerTimeout(f"job {job} did not end in the time allowed for an answer", job=job)
@@ -176,9 +174,3 @@ async def json_body(request: Request, options: GatewayOptions, room: wire.Room) 
     body = await wire.read_body(receive, head, limit=options.max_json_bytes, room=room)
     value = payloads.parse_json(body, max_depth=options.max_json_depth)
     return await asyncio.to_thread(orjson.loads, body) if value is payloads.UNBUILT else value
-
-
-async def _hung_up(request: Request, gone: asyncio.Event) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    gone.set()

@@ -11,6 +11,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.gateway.joined import join
+from penstock.gateway.line import LINE, Line
 
 HEAD_S = 10.0
 BODY_S = 30.0
@@ -38,10 +39,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.line = Line()
         if len(self.connections) > MAX_CONNECTIONS:
             self.refuse(503, "gateway_busy", "The gateway has too many open connections")
             return
         self.due_at = self.loop.time() + self.head_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.line.hung_up()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -54,6 +60,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[LINE] = self.line  # type: ignore[literal-required]
         self._in_head, self._head_bytes = True, 0
         self.due_at = self.loop.time() + self.head_s
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -33,11 +36,15 @@ class Port:
 class GatewayServer(uvicorn.Server):
     """Turns readiness off first on a stop signal and hangs up on slow clients once a second.
 
-    `aside` is served too, by the same loop; `access` says in the start-up line who is let in.
+    `aside` is served too, by the same loop; `access` says in the start-up line who is let in. `wake` has those who keep
+    a client waiting look again at whether they may.
     """
 
-    def __init__(self, app: Any, settings: Settings, lifetime: Lifetime, *, access: str, aside: Port | None) -> None:
+    def __init__(
+        self, app: Any, settings: Settings, lifetime: Lifetime, *, access: str, aside: Port | None, wake: Callable[[], None]
+    ) -> None:
         super().__init__(_config(app, settings))
+        self._wake = wake
         self._settings = settings
         self._lifetime = lifetime
         self._access = access
@@ -65,6 +72,14 @@ class GatewayServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._lifetime.drain(self._settings.worker.grace_s)
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._wake()
+        left_s = self._lifetime.cut_at - time.monotonic()
+        last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
+        await super().shutdown(sockets)
+        if last_call is not None:
+            last_call.cancel()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:

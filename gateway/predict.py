@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import structlog
@@ -14,6 +13,7 @@ from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway import tracing, wire
 from penstock.gateway.job_log import JobLog
 from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.line import Line, line_of
 from penstock.gateway.metrics import Metrics
 from penstock.gateway.negotiation import JSON, Head
 from penstock.gateway.options import GatewayOptions
@@ -28,8 +28,6 @@ from penstock.job_id import JobId, new_job_id
 
 log = structlog.get_logger(__name__)
 
-# Most answers come sooner; only after this is a task spent on noticing that the client hung up.
-EARLY_S = 0.05
 # The store ends a job at its deadline; its push is then under way.
 LAST_PUSH_S = 0.02
 _JSON_HEADER = (b"content-type", b"application/json")
@@ -66,7 +64,7 @@ class PredictEndpoint:
             self._metrics.torchserve.asked(model, version)
         if not asked.version.capacity.ready_slots:
             await self._require_worker(asked)
-        end = await self._end(asked, receive)
+        end = await self._end(asked, line_of(scope))
         output = await self._results.output(end)
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
@@ -95,7 +93,7 @@ class PredictEndpoint:
         self._metrics.refused(entry.name, error)
         raise error
 
-    async def _end(self, asked: Asked, receive: Receive) -> Push:
+    async def _end(self, asked: Asked, line: Line) -> Push:
         """The end of the job; raises `AnswerTimeout` when the deadline passes first, `ClientGone` when the client hangs up."""
         deadline_s = answer_deadline(asked, self._options.sync_timeout_s)
         job = new_job_id(asked.model.name)
@@ -105,38 +103,27 @@ class PredictEndpoint:
                 asked, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
             )
             if submitted.id == job:
-                return await self._wait(waiter, job, receive, deadline_s, asked=asked)
-        return await self._end_of_first(submitted.id, receive, deadline_s, asked=asked)
+                return await self._wait(waiter, job, line, deadline_s, asked=asked)
+        return await self._end_of_first(submitted.id, line, deadline_s, asked=asked)
 
-    async def _end_of_first(self, job: JobId, receive: Receive, deadline_s: float, *, asked: Asked) -> Push:
+    async def _end_of_first(self, job: JobId, line: Line, deadline_s: float, *, asked: Asked) -> Push:
         """The end of the job that the same idempotency key made before."""
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
                 raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
             end = end_of(known, None)
-            return end or await self._wait(waiter, job, receive, deadline_s, asked=asked)
+            return end or await self._wait(waiter, job, line, deadline_s, asked=asked)
 
-    async def _wait(self, waiter: Waiter, job: JobId, receive: Receive, deadline_s: float, *, asked: Asked) -> Push:
-        push = await waiter.next(min(EARLY_S, deadline_s))
-        if push is None or not push.state.final:
-            push = await self._wait_longer(waiter, job, receive, deadline_s - EARLY_S, asked=asked)
-        return push
-
-    async def _wait_longer(self, waiter: Waiter, job: JobId, receive: Receive, timeout_s: float, *, asked: Asked) -> Push:
-        gone = asyncio.create_task(_hung_up(receive))
-        try:
-            end = await next_end(
-                waiter, max(0.0, timeout_s) + LAST_PUSH_S, stop=lambda: gone.done() or self._lifetime.last_call()
-            )
-            if end is None and gone.done():
-                await self._cancel(job, asked)
-                raise ClientGone
-        finally:
-            gone.cancel()
-        if end is None:
-            raise AnswerTimeout(f"job {job} did not end within the {timeout_s + EARLY_S:g} s allowed for an answer", job=job)
-        return end
+    async def _wait(self, waiter: Waiter, job: JobId, line: Line, deadline_s: float, *, asked: Asked) -> Push:
+        line.when_lost = waiter.wake
+        end = await next_end(waiter, deadline_s + LAST_PUSH_S, stop=lambda: line.lost or self._lifetime.last_call())
+        if end is not None:
+            return end
+        if line.lost:
+            await self._cancel(job, asked)
+            raise ClientGone
+        raise AnswerTimeout(f"job {job} did not end within the {deadline_s:g} s allowed for an answer", job=job)
 
     async def _cancel(self, job: JobId, asked: Asked) -> None:
         try:
@@ -147,11 +134,6 @@ class PredictEndpoint:
             )
         else:
             self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)
-
-
-async def _hung_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def answer_deadline(asked: Asked, sync_timeout_s: float) -> float:

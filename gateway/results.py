@@ -16,8 +16,6 @@ from penstock.gateway.problems import JobEnded
 from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId
 
-# How soon a wait notices that its client hung up or that the process is to end.
-SLICE_S = 0.25
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
 
 
@@ -87,20 +85,20 @@ def end_of(job: Job, output: Payload | None) -> Push | None:
 
 
 async def next_end(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-    """The job's end, or None when `timeout_s` passes or `stop` says so first."""
+    """The job's end, or None when `timeout_s` passes or `stop` says so first, asked when the waiter is woken."""
     until = time.monotonic() + timeout_s
     while (left := until - time.monotonic()) > 0 and not stop():
-        push = await waiter.next(min(left, SLICE_S))
+        push = await waiter.next(left)
         if push is not None and push.state.final:
             return push
     return None
 
 
 async def next_change(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-    """The job's next change, or None when `timeout_s` passes or `stop` says so first."""
+    """The job's next change, or None when `timeout_s` passes or `stop` says so first, asked when the waiter is woken."""
     until = time.monotonic() + timeout_s
     while (left := until - time.monotonic()) > 0 and not stop():
-        push = await waiter.next(min(left, SLICE_S))
+        push = await waiter.next(left)
         if push is not None:
             return push
     return None

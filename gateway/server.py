@@ -55,7 +55,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         private = bind_aside(table)
         metrics = MetricsPort(gateway.scrape_privately, hosts=loopback_names(table.metrics_host))
         aside = Port(sockets.enter_context(private), metrics) if private else None
-        server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside)
+        server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
         # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One
         # that comes before it does so must not be lost: it then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
