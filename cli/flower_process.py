@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from penstock.broker.celery_app import PRIORITY_SEPARATOR, PRIORITY_STEPS, queue_name
@@ -46,13 +46,24 @@ def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:
     return [{"name": queue, "messages": sum(lengths.values())}, *parts]
 
 
+def ask_for_events(app: Any) -> None:
+    """Have running workers tell of their tasks at once. Flower asks too, every five seconds, and logs it when it cannot."""
+    from kombu.exceptions import OperationalError
+
+    with suppress(OperationalError):
+        app.control.enable_events()
+
+
 def main() -> None:
     from celery.bin.celery import main as celery
     from flower import views
 
+    from penstock.broker.celery_app import app
+
     # `penstock flower` has named one.
     url = Settings.load().store.url or ""
     views.Broker = lambda *_, **__: StoreQueues(url)
+    ask_for_events(app)
     # What Flower was told stands in its own options; the app is found by name, as `celery -A` finds it.
     sys.argv = ["celery", "-A", "penstock.broker.celery_app", "flower", *sys.argv[1:]]
     celery()

@@ -17,17 +17,22 @@ from penstock.workers.pool import DevicePool
 
 
 class Intake(bootsteps.StartStopStep):
-    """Tells the events feed whether anyone listens."""
+    """Tells the events feed whether anyone has asked for them."""
 
     requires = ("celery.worker.consumer.events:Events", "celery.worker.consumer.tasks:Tasks")
 
     def start(self, c: Any) -> None:
         if isinstance(c.pool, DevicePool) and c.pool.fleet is not None:
-            # Asked at call time: `control enable_events` switches the dispatcher while the worker runs.
-            c.pool.fleet.events.follow(lambda: bool(c.event_dispatcher and c.event_dispatcher.enabled))
+            # Asked at call time: `control enable_events` changes it while the worker runs.
+            c.pool.fleet.events.follow(lambda: tells_of_tasks(c.event_dispatcher))
 
     def stop(self, c: Any) -> None:
         """Nothing: the pool's `close` and `stop` say when work ends."""
+
+
+def tells_of_tasks(dispatcher: Any) -> bool:
+    """Whether Celery's own dispatcher would send events of tasks. One that is enabled may be for heartbeats only."""
+    return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
 @inspect_command(name="active", alias="dump_active")

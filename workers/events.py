@@ -54,7 +54,7 @@ class Sampler:
 
 
 class EventFeed(Observer):
-    """Tells Celery's listeners what the slots do. Costs nothing while nobody listens."""
+    """Tells Celery's listeners what the slots do, once asked to: by Flower, `celery control enable_events`, `worker -E`."""
 
     def __init__(self, app: Any, *, hostname: str) -> None:
         self._app = app
@@ -69,7 +69,7 @@ class EventFeed(Observer):
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
     def follow(self, listened: Callable[[], bool]) -> None:
-        """`listened` says whether events are wanted; asked for every batch."""
+        """`listened` says whether they are wanted; asked for every batch."""
         self._listened = listened
 
     def start(self) -> None:

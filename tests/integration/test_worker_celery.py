@@ -148,22 +148,31 @@ def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, 
             with flower(server.url, tmp_path) as address:
                 eventually(lambda: asked(f"{address}/api/workers?refresh=1"), timeout_s=20.0)
                 eventually(lambda: name in (asked(f"{address}/api/workers") or {}))
+                first = eventually(lambda: first_seen(desk, address), timeout_s=20.0)
                 ids = desk.submit({"do": "echo", "tag": 1}, {"do": "fail", "tag": 2})
                 desk.await_final(ids)
-                tasks = eventually(lambda: finished_tasks(address, 2))
+                tasks = eventually(lambda: finished_tasks(address, {str(id) for id in ids}))
                 busy = desk.submit(*[{"do": "sleep", "seconds": 3.0} for _ in range(3)])
                 eventually(lambda: depth(address) in (1, 2))
     finally:
         server.stop()
     assert {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}
     assert {task["name"] for task in tasks.values()} == {f"penstock.infer.{MODEL}"}
-    assert set(tasks) == {str(id) for id in ids}
+    assert first
     assert busy
 
 
-def finished_tasks(address: str, count: int) -> dict[str, Any]:
-    tasks = {id: task for id, task in (asked(f"{address}/api/tasks") or {}).items() if task["state"] in ("SUCCESS", "FAILURE")}
-    return tasks if len(tasks) == count else {}
+def first_seen(desk: Desk, address: str) -> Any:
+    """What Flower shows of a job that just ended: nothing before it has asked for events, five seconds after its start."""
+    desk.await_final(desk.submit({"do": "echo", "tag": 0}))
+    return asked(f"{address}/api/tasks")
+
+
+def finished_tasks(address: str, ids: set[str]) -> dict[str, Any]:
+    """Those of `ids`, once all of them have ended."""
+    tasks = (asked(f"{address}/api/tasks") or {}).items()
+    ended = {id: task for id, task in tasks if id in ids and task["state"] in ("SUCCESS", "FAILURE")}
+    return ended if ended.keys() == ids else {}
 
 
 def depth(address: str) -> int:

@@ -11,6 +11,7 @@ from penstock.broker.records import GiveBack, Settled
 from penstock.broker.store import ReleaseReason
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelSpec
+from penstock.workers.consumer import tells_of_tasks
 from penstock.workers.events import EventFeed, Sampler
 from penstock.workers.exchange import Release
 
@@ -24,6 +25,14 @@ def test_the_next_second_starts_anew() -> None:
     sampler = Sampler(per_s=500)
     sampler.take(900, 10.0)
     assert sampler.take(32, 11.0) == 32
+
+
+def test_events_are_made_for_those_who_asked_for_tasks_and_not_for_heartbeats() -> None:
+    """Enabled by the heartbeats alone, the dispatcher was taken for one that somebody listens to: a third of a worker's CPU."""
+    cases = [(True, {"worker"}, False), (True, {"worker", "task"}, True), (True, set(), True), (False, set(), False)]
+    for enabled, groups, wanted in cases:
+        assert tells_of_tasks(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups
+    assert not tells_of_tasks(None)
 
 
 @pytest.fixture
