@@ -40,7 +40,12 @@ _LOADING_TIMEOUT_S = 900.0
 # The packaged server uses glibc's malloc. A deep cache per size saves it the search through free lists that millions of small
 # records leave, which profiles showed as its largest single cost. Not deeper, nor for larger sizes: what runs over files hand
 # through the server fills all of it (`python -m penstock.benchmarks.bulk --only memory`).
-_MALLOC = "glibc.malloc.tcache_count=700:glibc.malloc.tcache_max=200"
+# The last two: what a batch's answers are put together in, some hundred kilobytes, is used again and not given back to the
+# system in between, whose fresh pages cost a tenth of the server's time.
+_MALLOC = ":".join(
+    f"glibc.malloc.{name}={value}"
+    for name, value in {"tcache_count": 700, "tcache_max": 200, "trim_threshold": 2 << 20, "mmap_threshold": 4 << 20}.items()
+)
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005
 # A server that falls over this often in a row does so on its data or its disk; starting it again helps nobody.
