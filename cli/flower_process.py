@@ -48,7 +48,7 @@ def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:
 
 def ask_for_events(app: Any) -> None:
     """Have running workers tell of their tasks at once. Flower asks too, every five seconds, and logs it when it cannot."""
-    from kombu.exceptions import OperationalError
+    from celery.exceptions import OperationalError
 
     with suppress(OperationalError):
         app.control.enable_events()
