@@ -19,7 +19,7 @@ _DEADLINE_S = 0.2
 _OPEN_CONNECTIONS = 1_000
 
 
-def _binary(size: int) -> Body:
+def random_body(size: int) -> Body:
     return Body(random.Random(size).randbytes(size), "application/octet-stream")
 
 
@@ -52,24 +52,24 @@ def measure_accel(session: Session) -> None:
 
 def _closed_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
     url, figures = f"{plan.url}/predictions/accel", session.findings.figures
-    lone = session.load("accel_lone", processes, _closed(session, url, _binary(4_096), 1))
+    lone = session.load("accel_lone", processes, _closed(session, url, random_body(4_096), 1))
     figures["accel_lone_p50_ms"] = lone.summary.p50_ms
-    small = session.load("accel_saturated", processes, _closed(session, url, _binary(4_096), _SATURATING))
+    small = session.load("accel_saturated", processes, _closed(session, url, random_body(4_096), _SATURATING))
     figures["accel_saturated_ratio"] = small.summary.rps / ACCEL_LIMIT_RPS
 
 
 def _large_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
     url = f"{plan.url}/predictions/accel"
-    large = session.load("accel_saturated_100k", processes, _closed(session, url, _binary(102_400), _SATURATING))
+    large = session.load("accel_saturated_100k", processes, _closed(session, url, random_body(102_400), _SATURATING))
     session.findings.figures["accel_saturated_100k_ratio"] = large.summary.rps / ACCEL_LIMIT_RPS
 
 
 def _open_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
     url, figures = f"{plan.url}/predictions/accel", session.findings.figures
-    steady = _closed(session, url, _binary(4_096), _OPEN_CONNECTIONS)
+    steady = _closed(session, url, random_body(4_096), _OPEN_CONNECTIONS)
     eighty = session.load("accel_80", processes, replace(steady, rate=0.8 * ACCEL_LIMIT_RPS))
     figures["accel_80_p99_batches"] = eighty.summary.p99_ms / 1e3 / ACCEL_BATCH_S
-    hurried = _closed(session, f"{url}?deadline_s={_DEADLINE_S}", _binary(4_096), _OPEN_CONNECTIONS)
+    hurried = _closed(session, f"{url}?deadline_s={_DEADLINE_S}", random_body(4_096), _OPEN_CONNECTIONS)
     over = session.load("accel_120", processes, replace(hurried, rate=1.2 * ACCEL_LIMIT_RPS, deadline_s=_DEADLINE_S))
     figures["accel_120_goodput_ratio"] = over.summary.goodput_rps / ACCEL_LIMIT_RPS
 

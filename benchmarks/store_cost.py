@@ -1,7 +1,7 @@
 """What one job costs the store: commands run by the functions, and microseconds of the server's CPU, without workers or HTTP.
 
-`python -m penstock.benchmarks.store_cost [--batch 64] [--jobs 19200] [--owner NAME]`; run it before and after a change to the
-functions. The commands are exact, the microseconds those of the machine.
+`python -m penstock.benchmarks.store_cost [--batch 64] [--jobs 19200] [--owner NAME] [--output BYTES]`; run it before and
+after a change to the functions. The commands are exact, the microseconds those of the machine.
 """
 
 from __future__ import annotations
@@ -53,24 +53,26 @@ class Meter:
 
 
 def _new(count: int, owner: str) -> list[NewJob]:
-    return [NewJob(new_job_id("cost"), "1", Payload("application/json", b"x" * 100), owner=owner) for _ in range(count)]
+    """Each is waited for, as by a request to a gateway."""
+    given = Payload("application/json", b"x" * 100)
+    return [NewJob(new_job_id("cost"), "1", given, owner=owner, reply_to="cost") for _ in range(count)]
 
 
 def _ask(batch: int) -> ClaimRequest:
     return ClaimRequest("cost", "1", _WORKER, secrets.token_hex(8), batch)
 
 
-def _drain(store: RedisStore, batch: int) -> int:
+def _drain(store: RedisStore, batch: int, output: Payload) -> int:
     """Claim and finish until the queue is empty; the number of jobs."""
     done, claim = 0, store.claim(_ask(batch))
     while claim.jobs:
         done += len(claim.jobs)
-        claim = _next(store, claim, batch)
+        claim = _next(store, claim, batch, output)
     return done
 
 
-def _next(store: RedisStore, claim: Claim, batch: int) -> Claim:
-    endings = [Ending(job.id, job.token, JobState.SUCCEEDED, Payload("application/json", b"1")) for job in claim.jobs]
+def _next(store: RedisStore, claim: Claim, batch: int, output: Payload) -> Claim:
+    endings = [Ending(job.id, job.token, JobState.SUCCEEDED, output) for job in claim.jobs]
     stamp = BatchStamp(claim.jobs[0].token[-16:], len(endings), claim.reason)
     return store.finish_and_claim(endings, worker=_WORKER, stamp=stamp, request=_ask(batch))[1]
 
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=19_200)
     parser.add_argument("--owner", default="", help="whose jobs they are; nobody's by default")
+    parser.add_argument("--output", type=int, default=1, metavar="BYTES", help="size of each answer (an embedding has 4,700)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder)) as server:
         store, meter = RedisStore(server.url), Meter(server)
@@ -89,7 +92,7 @@ def main() -> None:
             store.submit(group, max_depth=args.jobs + 1)
         meter.report("submit", args.jobs)
         meter.start()
-        meter.report("claim + finish", _drain(store, args.batch))
+        meter.report("claim + finish", _drain(store, args.batch, Payload("application/json", b"1" * args.output)))
         store.close()
 
 

@@ -16,8 +16,10 @@ from penstock.errors import Gone, InternalError, StoreUnavailable
 # The serial of a job, then which side of it: `<serial>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash fits.
 # A repeat that was cut short leaves its name with a tail, to be collected like any other.
 _NAME = re.compile(r"[0-9a-z]{26}\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")
-# Few enough that blobs written together share folders to sync, enough that no folder grows slow.
+# Enough that no folder grows slow.
 _FOLDERS = 64
+# The first eight characters of a serial count units of 1,024 ms: what is written together shares a folder, and its one sync.
+_MOMENT = 8
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -152,8 +154,8 @@ class LocalBlobs:
 
     def _path(self, name: str) -> Path:
         serial = checked(name).partition(".")[0]
-        # By hash, since serials of one hour share their first characters; by serial, so that a job's blobs lie together.
-        return self._folder / f"{zlib.crc32(serial.encode()) % _FOLDERS:02x}" / name
+        # By hash, so that the folders fill alike; by serial, so that a job's blobs lie together.
+        return self._folder / f"{zlib.crc32(serial[:_MOMENT].encode()) % _FOLDERS:02x}" / name
 
 
 def is_blob_name(name: str) -> bool:

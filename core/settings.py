@@ -54,7 +54,7 @@ class StoreSettings(Table):
     blob_dir: Path | None = None
     blob_url: str = Field(default="", pattern=r"^((s3|gs|az)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^?#\s]+)?$")
     files_dir: Path | None = None
-    inline_input_bytes: Bytes = 16 * KIB
+    inline_input_bytes: Bytes = 32 * KIB
     inline_output_bytes: Bytes = 64 * KIB
 
 

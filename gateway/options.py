@@ -29,7 +29,7 @@ class GatewayOptions:
     max_json_bytes: int = 4 * MIB
     max_raw_bytes: int = 32 * MIB
     max_json_depth: int = 64
-    inline_input_bytes: int = 16 * KIB
+    inline_input_bytes: int = 32 * KIB
     sync_timeout_s: float = 60.0
     heartbeat_s: float = 15.0
     max_requests: int = 512

@@ -247,7 +247,7 @@ def test_a_full_queue_is_refused_with_the_limit_and_leaves_no_blob(client: httpx
     for _ in range(50):
         submit(client)
     before = set((folder / "blobs").rglob("*.in"))
-    answer = client.post("/v1/models/square/jobs", content=b"\xff" * 20_000, headers={"content-type": "image/png"})
+    answer = client.post("/v1/models/square/jobs", content=b"\xff" * 40_000, headers={"content-type": "image/png"})
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (429, "overloaded", True)
     assert "50" in answer.json()["detail"]
     assert 1 <= int(answer.headers["retry-after"]) <= 120

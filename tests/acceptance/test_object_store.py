@@ -36,7 +36,7 @@ class Pad(Handler):
         time.sleep(0.02)
         return [{"n": item["n"], "size": len(item["pad"]), "pad": item["pad"] * 3} for item in batch]
 """
-JOBS, JOB_PAD = 120, "j" * 30_000
+JOBS, JOB_PAD = 120, "j" * 40_000
 ROWS, ROW_PAD = 400, "r" * 2_000
 
 

@@ -71,9 +71,15 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str
     assert list(tmp_path.iterdir()) == []
 
 
+def test_blobs_of_one_moment_share_a_folder_and_its_sync(tmp_path: Path) -> None:
+    store, moment = LocalBlobs(tmp_path), new_serial()[:8]
+    store.put_all([(f"{moment}{new_serial()[8:]}.in", b"") for _ in range(10)])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_blobs_are_spread_over_folders_and_those_of_one_job_lie_together(tmp_path: Path) -> None:
     store = LocalBlobs(tmp_path)
-    serials = [new_serial() for _ in range(50)]
+    serials = [f"01kb2{number:03d}{new_serial()[8:]}" for number in range(50)]
     for serial in serials:
         store.put(f"{serial}.in", b"")
         store.put(f"{serial}.ab12.out", b"")
