@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,9 @@ from redis import Redis
 from penstock.broker.embedded import EmbeddedServer, find_server
 from penstock.errors import ConfigError
 from tests.s3_server import BUCKET, s3_server
+
+# A suite that a script starts with & is deaf to Ctrl-C, and so is all that it starts: a run of it hung where it tests Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.benchmarks.http_figures import NOOP_BODY
 from penstock.benchmarks.side_by_side import Side
 from penstock.benchmarks.stack import Processes
 
@@ -11,7 +12,7 @@ COST = {"gateway": 1.0, "redis": 2.0, "worker": 3.0, "child": 4.0, "total": 10.0
 
 
 def side(name: str, rates: list[float], folder: Path) -> Side:
-    return Side(Path(name), "", Processes(folder, {}), rates, [1.0] * len(rates), [COST] * len(rates))
+    return Side(name, "", Processes(folder, {}), NOOP_BODY, rates, [1.0] * len(rates), [COST] * len(rates))
 
 
 def test_the_ratio_is_of_turns_beside_each_other_so_that_a_machine_that_slows_down_does_not_show(tmp_path: Path) -> None:
