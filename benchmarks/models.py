@@ -1,9 +1,9 @@
 """Real models behind the whole way, beside the same model called in a loop without penstock.
 
-`python -m penstock.benchmarks.models [--quick] [--only TEXT]`, about 4 minutes; `--markdown` prints the table of the last run.
+`python -m penstock.benchmarks.models [--quick] [--only TEXT]`, about 7 minutes; `--markdown` prints the table of the last run.
 
 For each row a worker of its own is started, and beside it one process per worker slot that loads the same model from the same
-settings on the same cores (penstock.benchmarks.model_loop). They take turns, twice: the loop of all stages, inference alone,
+settings on the same cores (penstock.benchmarks.model_loop). They take turns, four times: the loop of all stages, inference alone,
 then requests over HTTP, four batches of them under way. `ratio` is items per second over HTTP by those of the loop of
 preprocess, inference and postprocess in one thread: the same model called in a loop without penstock. `inference_ratio` is by
 inference alone, the part that nothing can run beside on the same cores. Over HTTP the machine also runs the load generator,
@@ -58,7 +58,7 @@ class Lengths:
     loop_s: float = 1.0
     http_s: float = 2.0
     http_batches: int = 5
-    turns: int = 2
+    turns: int = 4
 
 
 Watch = Callable[[], AbstractContextManager[dict[str, float]]]
