@@ -3,8 +3,8 @@
 `python -m penstock.benchmarks.models [--quick] [--only TEXT]`, about 7 minutes; `--markdown` prints the table of the last run.
 
 For each row a worker of its own is started, and beside it one process per worker slot that loads the same model from the same
-settings on the same cores (penstock.benchmarks.model_loop). They take turns, four times: the loop of all stages, inference alone,
-then requests over HTTP, four batches of them under way. `ratio` is items per second over HTTP by those of the loop of
+settings on the same cores (penstock.benchmarks.model_loop). They take turns, four times: the loop of all stages, inference
+alone, then requests over HTTP, four batches of them under way. `ratio` is items per second over HTTP by those of the loop of
 preprocess, inference and postprocess in one thread: the same model called in a loop without penstock. `inference_ratio` is by
 inference alone, the part that nothing can run beside on the same cores. Over HTTP the machine also runs the load generator,
 gateway, store and supervisor; where a row's threads or workers take every core, they compete with it.
