@@ -11,6 +11,8 @@ from redis.client import PubSub
 from penstock.broker.connection import connect
 from penstock.broker.encoding import parse_pushes
 from penstock.broker.records import Push
+from penstock.broker.redis_store import store_error
+from penstock.errors import StoreUnavailable
 from penstock.job_id import new_serial
 
 # A lost push costs at most this.
@@ -32,17 +34,24 @@ class Ears:
         """What was pushed since the last call, or as soon as something is; [] after `timeout_s`, and while Redis is away."""
         try:
             return list(self._receive(timeout_s))
-        except (redis.RedisError, OSError):
+        except (StoreUnavailable, redis.RedisError, OSError):
             self.close()
             time.sleep(min(timeout_s, self._pause_s))
             self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
             return []
 
     def listen(self) -> PubSub:
-        """The subscription. What ends from now on is pushed to it; the first submits may wait for this."""
+        """The subscription. What ends from now on is pushed to it; the first submits may wait for this.
+
+        Raises `StoreUnavailable`.
+        """
         if self._listener is None:
             listener = connect(self._url, name="penstock-run", read_timeout_s=None).pubsub()
-            listener.subscribe(self.channel)
+            try:
+                listener.subscribe(self.channel)
+            except (redis.RedisError, OSError) as error:
+                listener.close()
+                raise store_error(error) from error
             self._listener, self._pause_s, self._recheck_at = listener, _PAUSES_S[0], 0.0
         return self._listener
 

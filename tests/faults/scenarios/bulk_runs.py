@@ -12,7 +12,9 @@ from random import Random
 import psutil
 
 from penstock.broker.redis_store import RedisStore
+from penstock.broker.runs import RunStore
 from penstock.errors import StoreUnavailable
+from penstock.run import Run, RunState
 from tests.faults.bulk_stack import MODEL, BulkStack, bulk_stack, outputs, write_rows
 from tests.faults.catalogue import PENSTOCK, Setting, fault
 from tests.faults.checker import Verdict
@@ -102,7 +104,8 @@ def _run_with_kills(stack: BulkStack, out: Path, random: Random, lasts_s: float)
             time.sleep(random.random() * 0.3)
             stack.server.start()
     for _ in range(_TRIES):
-        if run.wait(60.0) == 0:
+        # Killed right behind its last step, it has ended well too; to resume it is then a conflict.
+        if run.wait(60.0) == 0 or _is_completed(stack, out):
             return kills
         run = _resumed(stack, out)
     raise AssertionError(f"the run over {out} was never completed: {stack.logs()}")
@@ -110,19 +113,22 @@ def _run_with_kills(stack: BulkStack, out: Path, random: Random, lasts_s: float)
 
 def _resumed(stack: BulkStack, out: Path) -> Group:
     """A new command that goes on with the run that writes `out`; one that had no run yet begins it."""
-    run_id = _run_of(stack, out)
-    again = ("resume", run_id) if run_id else (MODEL, str(stack.folder / "in.jsonl"), "-o", str(out))
+    known = _run_of(stack, out)
+    again = ("resume", known.id) if known else (MODEL, str(stack.folder / "in.jsonl"), "-o", str(out))
     run = stack.command(*again)
     run.start()
     return run
 
 
-def _run_of(stack: BulkStack, out: Path) -> str:
-    with contextlib.closing(RedisStore(stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
-        from penstock.broker.runs import RunStore
+def _is_completed(stack: BulkStack, out: Path) -> bool:
+    known = _run_of(stack, out)
+    return known is not None and known.state is RunState.COMPLETED
 
-        return next((run.id for run in RunStore(store).runs(limit=100) if run.spec.output == str(out)), "")
-    return ""
+
+def _run_of(stack: BulkStack, out: Path) -> Run | None:
+    with contextlib.closing(RedisStore(stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
+        return next((run for run in RunStore(store).runs(limit=100) if run.spec.output == str(out)), None)
+    return None
 
 
 def _differences(out: Path, wanted: list[object]) -> list[str]:
