@@ -31,8 +31,10 @@ BLOBS_NOT_DELETED = "blobs_not_deleted"
 _MARK = "STORE"
 # Enough to hide a store's 20 to 100 ms per request behind each other.
 _AT_ONCE = 16
-# Callers try again by themselves and show that they wait; a slot answers nobody meanwhile.
-_RETRIES, _RETRY_FOR_S = 4, 10.0
+# Callers try again by themselves and show that they wait; a slot answers nobody meanwhile, and its lease runs: with the
+# library's own pauses, which grow to 15 s, a bucket that was away cost the batch at hand its lease.
+_RETRIES, _RETRY_FOR_S = 3, 2.0
+_PAUSES_S = (0.1, 0.4)
 _CHUNK_BYTES = 1 << 20
 _FAULT_CHARS = 300
 _HINT = "check store.blob_url, that the bucket exists, and the credentials in the environment; what waits for it is tried again"
@@ -43,7 +45,9 @@ _Got = TypeVar("_Got")
 def open_objects(url: str, copies: Copies) -> ObjectBlobs:
     """The blobs below `url`; credentials and endpoint come from the environment. Nothing is asked of the store yet."""
     try:
-        retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_FOR_S)}
+        first, most = (timedelta(seconds=pause_s) for pause_s in _PAUSES_S)
+        pauses = {"init_backoff": first, "max_backoff": most, "base": 2}
+        retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_FOR_S), "backoff": pauses}
         return ObjectBlobs(from_url(url, retry_config=retries), copies, place=url)  # type: ignore[call-overload]
     except (BaseError, ValueError) as fault:
         raise ConfigError(f"store.blob_url {url} cannot be used: {_said(fault)}", hint=_HINT) from None

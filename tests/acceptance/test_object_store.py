@@ -118,6 +118,7 @@ def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_
 
 
 def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_none(apart: Apart) -> None:
+    # On a busy machine a batch ran twice: the bucket's library went on trying for 26 s, and the slot's lease was over.
     jobs = [apart.submit(number) for number in range(40)]
     eventually(lambda: apart.ended() >= 8, timeout_s=30.0)
     apart.link.refuse()
