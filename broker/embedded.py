@@ -41,7 +41,7 @@ _LOADING_TIMEOUT_S = 900.0
 # records leave, which profiles showed as its largest single cost. Not deeper, nor for larger sizes: what runs over files hand
 # through the server fills all of it (`python -m penstock.benchmarks.bulk --only memory`).
 # The last two: what a batch's answers are put together in, some hundred kilobytes, is used again and not given back to the
-# system in between, whose fresh pages cost a tenth of the server's time.
+# system in between, whose fresh pages showed in profiles.
 _MALLOC = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {"tcache_count": 700, "tcache_max": 200, "trim_threshold": 2 << 20, "mmap_threshold": 4 << 20}.items()
