@@ -44,7 +44,8 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.models $(BENCH_ARGS); missed=$$?; \
-	$(BIN)/python -m penstock.benchmarks.shared_device && $(BIN)/python -m penstock.benchmarks.length_buckets && exit $$missed
+	$(BIN)/python -m penstock.benchmarks.shared_device && $(BIN)/python -m penstock.benchmarks.length_buckets \
+	&& $(BIN)/python -m penstock.benchmarks.parallel_calls && exit $$missed
 
 bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one after another, environments in build/peers
 	-$(BIN)/python -m penstock.benchmarks.peers setup all

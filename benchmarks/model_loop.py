@@ -3,8 +3,9 @@
 `python -m penstock.benchmarks.model_loop CONFIG MODEL CORES DEVICE`, started by `penstock.benchmarks.models` in the environment
 of a slot's child. It loads the model as the child does, on the same cores with as many threads, says that it is ready, and then
 takes lines from its input, each answered by one line of JSON: `stages SECONDS` runs preprocess, inference and postprocess one
-after the other in one thread, on inputs that are read already; `inference SECONDS` runs inference alone, on batches that are
-preprocessed already, which no overlap can beat. Both run whole batches until the time is over.
+after the other in one thread, on inputs that are read already, and the model's calls one after another, each with all of its
+threads; `inference SECONDS` runs inference alone, on batches that are preprocessed already, with the calls as the worker makes
+them (texts with several threads: in parallel), which no overlap can beat. Both run whole batches until the time is over.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -45,7 +47,8 @@ class Loop:
 
     def stages(self, seconds: float) -> Counted:
         batches = self._batches()
-        return self._until(seconds, lambda: self._turn(next(batches)))
+        with _one_call_at_a_time(self._loaded.handler):
+            return self._until(seconds, lambda: self._turn(next(batches)))
 
     def inference(self, seconds: float) -> Counted:
         ready = itertools.cycle([_through(self._loaded.preprocess, batch) for batch in self._round()])
@@ -73,6 +76,20 @@ class Loop:
         return list(itertools.islice(self._batches(), -(-len(self._inputs) // self._batch)))
 
 
+@contextmanager
+def _one_call_at_a_time(handler: Any) -> Iterator[None]:
+    """A batch cut into parallel calls is what penstock adds to the model."""
+    at_once = getattr(handler, "calls_at_once", 1)
+    if at_once == 1:
+        yield
+        return
+    handler.calls_at_once = 1
+    try:
+        yield
+    finally:
+        handler.calls_at_once = at_once
+
+
 def _through(stage: Stage | None, values: list[Any]) -> list[Any]:
     return values if stage is None else list(stage(values))
 
@@ -98,8 +115,8 @@ def main() -> int:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
     loop = Loop(_loaded(spec, device), name.partition("-")[0], spec.policy.max_batch_size)
-    loop.stages(0.0)
-    loop.stages(0.0)
+    for warm_up in (loop.stages, loop.inference) * 2:
+        warm_up(0.0)
     # As the child does: the model stays until the end.
     gc.collect()
     gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,14 +101,12 @@ class ArrayHandler(Handler):
 
     def run_arrays(self, feed: dict[str, Any]) -> Arrays:
         """One call of the model on arrays that have the items as first axis, and so have its outputs."""
-        import numpy as np
+        return _with_rows(self.runtime.run(feed), feed)
 
-        count = len(next(iter(feed.values())))
-        results = self.runtime.run(feed)
-        for name, result in results.items():
-            if not np.ndim(result) or len(result) != count:
-                raise HandlerContractError(f"output {name} has shape {np.shape(result)} for {count} items, not one row each")
-        return results
+    def run_parallel(self, feeds: Sequence[dict[str, Any]]) -> Iterator[Arrays]:
+        """Several such calls at once, in the given order; for runtimes whose `open_parallel` said that they can."""
+        runtime: Any = self.runtime
+        return map(_with_rows, runtime.run_parallel(feeds), feeds)
 
     def _feed(self, items: list[Any]) -> dict[str, Any]:
         """Every input of the items as one array; those already on the device are left to the runtime."""
@@ -115,6 +114,17 @@ class ArrayHandler(Handler):
 
         columns = {port.name: [item[port.name] for item in items] for port in self.runtime.inputs}
         return {name: column if isinstance(column[0], DeviceRow) else np.stack(column) for name, column in columns.items()}
+
+
+def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
+    """The results, if each has one row per item; raises `HandlerContractError`."""
+    import numpy as np
+
+    count = len(next(iter(feed.values())))
+    for name, result in results.items():
+        if not np.ndim(result) or len(result) != count:
+            raise HandlerContractError(f"output {name} has shape {np.shape(result)} for {count} items, not one row each")
+    return results
 
 
 def _array(port: Port, value: Any) -> NDArray[Any]:

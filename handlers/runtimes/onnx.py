@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
 from penstock.handlers.runtimes.onnx_file import label
 from penstock.handlers.runtimes.onnx_profile import OnnxProfile
 from penstock.handlers.runtimes.onnx_providers import Provider, chosen
-from penstock.handlers.runtimes.onnx_session import fallen, planned, session_options, spinning
+from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, flattened, planned, session_options, spinning
 from penstock.handlers.runtimes.padding import Padding
+from penstock.handlers.runtimes.parallel_calls import ParallelCalls, calls_at_once
 from penstock.handlers.runtimes.runtime import Port, refuse_foreign
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ _RECORD = "session.record_ep_graph_assignment_info"
 class OnnxRuntime:
     """A `Runtime` around one session. With a `binding` inputs and outputs lie in the device's memory.
 
-    `open_twin` opens another session of the same model that records itself below a path.
+    `open_twin` opens another session of the same model that records itself below a path, `open_single` one with a single
+    thread, `at_once` of whose calls can run in parallel.
     """
 
     def __init__(
@@ -45,15 +47,21 @@ class OnnxRuntime:
         buckets: tuple[int, ...] = (),
         binding: Binding | None = None,
         open_twin: Callable[[str], Any] | None = None,
+        open_single: Callable[[], Any] | None = None,
+        at_once: int = 1,
     ) -> None:
-        self._session = session
+        self._session = self._serving = session
         self._binding = binding
         self._open_twin = open_twin
+        self._open_single = open_single
+        self._at_once = at_once
+        self._parallel: ParallelCalls | None = None
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
         self.outputs = [output.name for output in session.get_outputs()]
         sizes = _batch_sizes({given.name: given.shape[0] for given in session.get_inputs()}).padded_to(buckets)
         self.stacks = sizes.high != 1
+        self._sizes = sizes
         self._padding = Padding(sizes)
 
     @property
@@ -67,7 +75,25 @@ class OnnxRuntime:
     def _run(self, feed: Arrays) -> Arrays:
         if self._binding is not None:
             return self._binding.run(feed, self.outputs)
-        return dict(zip(self.outputs, self._session.run(self.outputs, feed), strict=True))
+        return self._on(self._session, feed)
+
+    def _on(self, session: Any, feed: Arrays) -> Arrays:
+        return dict(zip(self.outputs, session.run(self.outputs, feed), strict=True))
+
+    def open_parallel(self) -> int:
+        """How many calls `run_parallel` makes at once; where that is more than one, it opens the model a second time."""
+        if self._open_single is not None and self._at_once > 1 and self._parallel is None:
+            single = self._open_single()
+            padding = Padding(self._sizes)
+            self._parallel = ParallelCalls(
+                lambda feed: padding.run(feed, lambda piece: self._on(single, piece)), at_once=self._at_once
+            )
+        return self._parallel.at_once if self._parallel else 1
+
+    def run_parallel(self, feeds: Sequence[Arrays], /) -> Iterator[Arrays]:
+        """Several calls at once, the outputs in their order; one after another while a profile records them."""
+        recording = self._session is not self._serving
+        return map(self.run, feeds) if recording or self._parallel is None else self._parallel.run(feeds)
 
     def profile(self, folder: Path) -> OnnxProfile | None:
         """What records the calls between its `start` and `stop`, in the thread that runs the model."""
@@ -135,14 +161,23 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
         cache.subfolder(provider.cache)
 
     # The session keeps the bytes of a model in memory itself, so keeping them here as well costs nothing.
-    def opened(profile: str = "") -> Any:
+    def opened(profile: str = "", plan: SessionPlan = plan) -> Any:
         options = session_options(library, plan, profile=profile)
         return _session(library, source, options, provider=provider, context=context, name=label(model))
 
+    def single() -> Any:
+        return opened(plan=planned(session_table, threads=1, spin=spinning(threads=1, usable_cores=1, version="")))
+
     with cache.locked(provider.cache) if provider.cache else _nothing():
         session = opened()
-    buckets = context.runtime.batch_buckets
-    return OnnxRuntime(session, buckets=buckets, binding=_binding(library, session, provider), open_twin=opened)
+    return OnnxRuntime(
+        session,
+        buckets=context.runtime.batch_buckets,
+        binding=_binding(library, session, provider),
+        open_twin=opened,
+        open_single=single,
+        at_once=calls_at_once(flattened(session_table), provider=provider.kind, threads=context.threads),
+    )
 
 
 def _binding(library: Any, session: Any, provider: Provider) -> Binding | None:

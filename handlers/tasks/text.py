@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -11,6 +12,7 @@ from msgspec import Meta, Struct
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.handler import Context, Failure
+from penstock.handlers.tasks.calls import by_length, in_parallel
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
 from penstock.handlers.tasks.words import read_words
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
+    RunCalls = Callable[[list[dict[str, Array]]], Iterator[dict[str, Array]]]
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -41,7 +44,8 @@ class TextOptions(TaskOptions, kw_only=True, frozen=True):
     """`max_tokens`: the tokenizer's own limit unless given, else 512. A longer text is cut, or refused if `too_long` says so.
 
     Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens, of
-    which padding is a part; without these, what suits the device.
+    which padding is a part; without these, what suits the device. `parallel_calls`: where the model has several threads of the
+    CPU, calls run at once, one thread each, on a second copy of the weights; a batch too small for that has all threads.
     """
 
     tokenizer: str = "tokenizer.json"
@@ -49,6 +53,7 @@ class TextOptions(TaskOptions, kw_only=True, frozen=True):
     too_long: Literal["truncate", "refuse"] = "truncate"
     rows_per_call: Count | None = None
     tokens_per_call: Count | None = None
+    parallel_calls: bool = True
 
 
 class TextInput(Struct, forbid_unknown_fields=True):
@@ -88,6 +93,8 @@ class TextTask(ArrayHandler):
         self.words = read_words(self.tokenizer_file(context), wish=self.options.max_tokens, most=most, cut=cut)
         rows, self._tokens_per_call = _bounds(self.options, context.device)
         self.rows_per_call = rows if self.runtime.stacks else 1
+        opened = getattr(self.runtime, "open_parallel", None) if self.options.parallel_calls else None
+        self.calls_at_once: int = opened() if opened else 1
         self._padded = self._filled = 0
 
     def tokenizer_file(self, context: Context, /) -> Path:
@@ -103,14 +110,21 @@ class TextTask(ArrayHandler):
         lengths = [len(tokens.ids) for tokens in batch]
         answers: list[Any] = [None] * len(batch)
         padded = 0
-        groups = by_length(lengths, rows_per_call=self.rows_per_call, tokens_per_call=self._tokens_per_call)
-        for places in groups:
-            mask, outputs = self.run_texts([batch[place] for place in places])
+        calls, run = self._cut(lengths)
+        filled = [self._fill([batch[place] for place in places]) for places in calls]
+        for places, (mask, _), outputs in zip(calls, filled, run([feed for _, feed in filled]), strict=True):
             padded += mask.size
             for place, answer in zip(places, self.rows(outputs, mask), strict=True):
                 answers[place] = answer
         self._padded, self._filled = padded, sum(lengths)
         return answers
+
+    def _cut(self, lengths: Sequence[int]) -> tuple[list[list[int]], RunCalls]:
+        """The places of the texts of each call, and how the calls are run."""
+        bounds = {"rows_per_call": self.rows_per_call, "tokens_per_call": self._tokens_per_call}
+        if self.calls_at_once > 1 and (calls := in_parallel(lengths, **bounds, threads=self.calls_at_once)):
+            return calls, self.run_parallel
+        return by_length(lengths, **bounds), partial(map, self.run_arrays)
 
     def rows(self, outputs: dict[str, Array], mask: Array) -> Sequence[Any]:
         """What became of each text of one call. Arrays have the call's texts as first axis; `mask` is 1 where tokens are."""
@@ -133,6 +147,11 @@ class TextTask(ArrayHandler):
 
     def run_texts(self, group: list[Tokens]) -> tuple[Array, dict[str, Array]]:
         """One call: the mask, and the model's outputs with the texts as first axis."""
+        mask, feed = self._fill(group)
+        return mask, self.run_arrays(feed)
+
+    def _fill(self, group: list[Tokens]) -> tuple[Array, dict[str, Array]]:
+        """The mask and the model's inputs, with the texts as first axis."""
         import numpy as np
 
         length = max(1, self._least, *(len(tokens.ids) for tokens in group))
@@ -145,23 +164,7 @@ class TextTask(ArrayHandler):
             end = len(tokens.ids)
             filled["ids"][row, :end], filled["mask"][row, :end], filled["kinds"][row, :end] = tokens.ids, 1, tokens.kinds
         feed = {port.name: filled[self._roles[port.name]].astype(port.dtype, copy=False) for port in self.runtime.inputs}
-        return filled["mask"], self.run_arrays(feed)
-
-
-def by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: int) -> list[list[int]]:
-    """Places of texts that run together, from the shortest up: as many as fit both bounds, at least one.
-
-    A call costs its rows times its longest text, so sorting is what keeps padding low.
-    """
-    groups: list[list[int]] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        last = groups[-1] if groups else []
-        fits = len(last) < rows_per_call and (len(last) + 1) * lengths[place] <= tokens_per_call
-        if last and fits:
-            last.append(place)
-        else:
-            groups.append([place])
-    return groups
+        return filled["mask"], feed
 
 
 def _bounds(options: TextOptions, device: str) -> tuple[int, int]:

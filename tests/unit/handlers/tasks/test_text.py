@@ -1,16 +1,14 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
-from penstock.handlers.tasks.text import by_length
 from penstock.handlers.tasks.text_embedding import normalized, pooled
 from tests.unit.handlers.tasks.models import ask, opened, saved, states, tokenizer
 
@@ -26,23 +24,33 @@ def model(tmp_path: Path) -> Path:
     return states(tmp_path)
 
 
-@given(st.lists(st.integers(1, 300), max_size=40), st.integers(1, 9), st.integers(1, 600))
-def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[int], rows: int, tokens: int) -> None:
-    groups = by_length(lengths, rows_per_call=rows, tokens_per_call=tokens)
-    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
-    for group in groups:
-        assert len(group) <= rows
-        assert len(group) == 1 or len(group) * max(lengths[place] for place in group) <= tokens
-    in_order = [lengths[place] for group in groups for place in group]
-    assert in_order == sorted(in_order)
-
-
 def test_every_text_gets_its_own_vector_whatever_runs_beside_it(model: Path) -> None:
     loaded = opened(model, EMBED, normalize=False)
     texts = ["red", "red green", "blue " * 7, "green", "the red and the blue"]
     together = ask(loaded, *texts)
     assert together == [ask(loaded, text)[0] for text in texts]
     assert together[:2] == [[2.0, 1.0], [2.5, 1.0]]
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_parallel_calls_answer_as_those_one_after_another_do(model: Path, threads: int) -> None:
+    draw = random.Random(threads)
+    texts = [" ".join(draw.choices(["red", "green", "blue", "the"], k=draw.randint(1, 200))) for _ in range(24)]
+    beside, after = (opened(model, EMBED, threads=threads, parallel_calls=wish) for wish in (True, False))
+    handlers: list[Any] = [beside.handler, after.handler]
+    assert [handler.calls_at_once for handler in handlers] == [threads, 1]
+    assert ask(beside, *texts) == ask(after, *texts)
+    assert ask(beside, texts[0]) == ask(after, texts[0])
+
+
+def test_a_batch_is_run_parallel_where_its_texts_can_be_cut_evenly(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler: Any = opened(model, EMBED, threads=2).handler
+    sizes: list[int] = []
+    plain = handler.run_parallel
+    monkeypatch.setattr(handler, "run_parallel", lambda feeds: sizes.append(len(feeds)) or plain(feeds))
+    for texts in (["red"], ["red " * 200, "red"], ["red " * 100] * 4):
+        handler.inference(handler.preprocess(texts))
+    assert sizes == [4]
 
 
 def test_padding_is_told_and_bucketing_avoids_it(model: Path) -> None:

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.handlers.tasks.calls import by_length, in_parallel
+
+LENGTHS = st.lists(st.integers(1, 300), max_size=40)
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(1, 600))
+def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[int], rows: int, tokens: int) -> None:
+    calls = by_length(lengths, rows_per_call=rows, tokens_per_call=tokens)
+    _all_within_bounds(calls, lengths, rows=rows, tokens=tokens)
+    in_order = [lengths[place] for call in calls for place in call]
+    assert in_order == sorted(in_order)
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(1, 600), st.integers(2, 8))
+def test_parallel_calls_keep_the_bounds_and_end_together(lengths: list[int], rows: int, tokens: int, threads: int) -> None:
+    calls = in_parallel(lengths, rows_per_call=rows, tokens_per_call=tokens, threads=threads)
+    if not calls:
+        return
+    _all_within_bounds(calls, lengths, rows=rows, tokens=tokens)
+    in_order = [lengths[place] for call in calls for place in call]
+    assert in_order == sorted(in_order, reverse=True)
+    ends = [0] * threads
+    for call in calls:
+        first = ends.index(min(ends))
+        ends[first] += len(call) * lengths[call[0]]
+    assert max(ends) * threads <= 1.15 * sum(ends)
+
+
+def test_a_full_batch_is_cut_into_calls_that_shrink_towards_the_end() -> None:
+    calls = in_parallel([50] * 32, rows_per_call=16, tokens_per_call=256, threads=2)
+    sizes = [len(call) for call in calls]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 5
+    assert sizes[-1] == 1
+
+
+def test_what_cannot_be_cut_evenly_is_left_to_all_threads_together() -> None:
+    bounds = {"rows_per_call": 16, "tokens_per_call": 256, "threads": 2}
+    assert in_parallel([], **bounds) == []
+    assert in_parallel([200], **bounds) == []
+    assert in_parallel([200, 10, 10], **bounds) == []
+    assert in_parallel([10, 10], **bounds) == []
+    assert in_parallel([100, 100], **bounds) == [[0], [1]]
+
+
+def _all_within_bounds(calls: list[list[int]], lengths: list[int], *, rows: int, tokens: int) -> None:
+    assert sorted(place for call in calls for place in call) == list(range(len(lengths)))
+    for call in calls:
+        assert len(call) <= rows
+        assert len(call) == 1 or len(call) * max(lengths[place] for place in call) <= tokens
