@@ -6,6 +6,8 @@ PACKAGES := core broker handlers workers gateway client bulk cli benchmarks
 SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
+# Test files that run at a time; 0 for one process, as a debugger wants it.
+TEST_PROCESSES ?= 2
 BENCH_ARGS ?=
 TUNE_ARGS ?=
 # Tests that need torch skip without it: TEST_EXTRAS=torch,explain,test brings it.
@@ -25,7 +27,7 @@ demo: $(VENV)/.installed-onnx ## classify real images: start a gateway and a wor
 	$(BIN)/python examples/digits/demo.py
 
 test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease" for a part of it)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-test ## lint, format, types, import directions, no unsafe loading
 	$(BIN)/ruff check .

@@ -24,6 +24,8 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that lives as long as the session: PENSTOCK_TEST_REDIS_URL if that is set, else an embedded one."""
     given = os.environ.get("PENSTOCK_TEST_REDIS_URL")
     if given:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            pytest.exit("tests empty the server of PENSTOCK_TEST_REDIS_URL: run them one by one, make test TEST_PROCESSES=0")
         yield given
         return
     _skip_without_server()
@@ -46,6 +48,12 @@ def fresh_redis(redis_url: str) -> Iterator[str]:
 def _empty(url: str) -> None:
     with closing(Redis.from_url(url)) as redis:
         redis.flushall()
+
+
+@pytest.fixture(scope="session")
+def has_server() -> None:
+    """For those that start servers of their own."""
+    _skip_without_server()
 
 
 @pytest.fixture

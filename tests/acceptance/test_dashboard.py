@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from redis import Redis
 
 from penstock.broker.embedded import EmbeddedServer
 from tests.acceptance.browser import Watched, browsing, watched
@@ -90,31 +89,24 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """On a server of its own: what processes of other tests still wrote into the common one stood on the page as a row."""
     folder = tmp_path_factory.mktemp("dashboard")
     (folder / "moody.py").write_text(HANDLER)
     keys = folder / "keys.toml"
     keys.write_text(READER.toml + BOSS.toml)
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
     models = {"moody": {"source": str(folder / "moody.py"), "workers": 1}}
     env = {"PENSTOCK_KEYS_FILE": str(keys)}
     with (
         browsing() as browser,
-        WorkerProcess(redis_url, folder, models) as worker,
-        gateway_process(redis_url, folder / "state", models=models) as gateway,
-        gateway_process(redis_url, folder / "state", models=models, root_path="/penstock", env=env) as keyed,
+        EmbeddedServer(folder / "store", fsync="everysec") as server,
+        WorkerProcess(server.url, folder, models) as worker,
+        gateway_process(server.url, folder / "state", models=models) as gateway,
+        gateway_process(server.url, folder / "state", models=models, root_path="/penstock", env=env) as keyed,
     ):
         worker.await_ready()
         eventually(lambda: gateway.get("/readyz").status_code == 200)
         yield Stack(gateway, keyed, browser)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def swept(redis_url: str) -> Iterator[None]:
-    yield
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
 
 
 @pytest.fixture

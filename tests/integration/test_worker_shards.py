@@ -126,7 +126,8 @@ def test_a_shard_that_kills_its_child_is_given_up_and_the_next_one_runs(
 def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        suspect = desk.submit_shard(*sleepers(100, 0.01), max_crashes=2)
+        # Three seconds, so that it is still running when it is seen to run.
+        suspect = desk.submit_shard(*sleepers(300, 0.01), max_crashes=2)
         other = desk.submit_shard(*echoes(20))
         eventually(lambda: desk.running_s(suspect) > 0.3)
         [slot] = next(iter(desk.store.workers())).slots
@@ -136,7 +137,7 @@ def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(desk: ShardDesk, fresh_
     ended = desk.job(suspect)
     assert ended.batch is not None
     assert (ended.batch.reason, ended.crashes) == ("solo", 1)
-    assert desk.outcome(suspect).outputs == list(range(100))
+    assert desk.outcome(suspect).outputs == list(range(300))
 
 
 def test_a_shard_that_hangs_fails_and_others_succeed(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:

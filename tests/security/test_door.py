@@ -122,7 +122,8 @@ def timed(check: Callable[[bytes], object], *guesses: bytes) -> dict[bytes, list
 
 def test_a_guess_that_is_nearly_right_takes_no_longer_than_one_that_is_all_wrong() -> None:
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
-    assert welch(timed(opened(key()).glance, near, far)) < LEAK
+    # Who shares the core can make one measurement differ; a leak is in each.
+    assert min(welch(timed(opened(key()).glance, near, far)) for _ in range(3)) < LEAK
 
 
 def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_difference() -> None:
@@ -132,7 +133,7 @@ def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_differen
         return all(left == right for left, right in zip(given, RIGHT, strict=True))
 
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
-    assert welch(timed(naive, near, far)) > LEAK
+    assert min(welch(timed(naive, near, far)) for _ in range(3)) > LEAK
 
 
 def test_an_expired_key_is_a_wrong_key_even_where_it_was_remembered() -> None:

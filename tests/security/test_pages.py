@@ -113,10 +113,18 @@ def test_the_api_takes_no_cookie(stranger: httpx2.Client, cookies: dict[str, dic
     assert answer.status_code == 401
 
 
-WRONG = ["", "alice", "alice.", f"alice.{'x' * 43}", f"nobody.{ALICE.secret}", f"expired.{EXPIRED.secret}", "\x00é"]
+WRONG = {
+    "none": "",
+    "no-secret": "alice",
+    "empty-secret": "alice.",
+    "wrong-secret": f"alice.{'x' * 43}",
+    "unknown": f"nobody.{ALICE.secret}",
+    "expired": f"expired.{EXPIRED.secret}",
+    "no-text": "\x00é",
+}
 
 
-@pytest.mark.parametrize("key", WRONG)
+@pytest.mark.parametrize("key", WRONG.values(), ids=WRONG.keys())
 def test_no_wrong_key_signs_in_and_all_are_told_the_same(stranger: httpx2.Client, key: str) -> None:
     answer = stranger.post("/ui/login", data={"key": key, "next": "/ui/jobs"}, headers=OURS)
     plain = stranger.post("/ui/login", data={"key": "a.b", "next": "/ui/jobs"}, headers=OURS)

@@ -169,9 +169,12 @@ async def test_a_thousand_slow_clients_are_hung_up_on_and_others_do_not_feel_the
     all_there = max(began for began, _, _ in ends)
     assert sum(ended > all_there for _, ended, _ in ends) > SLOW // 2, "they did not come together"
     assert max(ended - began for began, ended, _ in ends) < 6.0
-    for (_, _, answer), beginning in zip(ends, cycle(BEGINNINGS.values()), strict=False):
-        # Whoever asked for nothing is told nothing.
-        assert answer.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 200 ")) if beginning else answer == b""
+    answers = [(beginning, answer) for (_, _, answer), beginning in zip(ends, cycle(BEGINNINGS.values()), strict=False)]
+    # Whoever asked for nothing is told nothing. Who drips on while the connection is closed may lose the answer to a reset.
+    assert {answer for beginning, answer in answers if not beginning} == {b""}
+    told = [answer for beginning, answer in answers if beginning and answer]
+    assert len(told) > SLOW * 2 // 3
+    assert all(answer.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 200 ")) for answer in told)
     assert waits[len(waits) // 2] < 0.2
 
 

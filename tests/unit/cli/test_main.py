@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -110,8 +111,10 @@ def test_a_gateway_starts_where_the_model_files_are_not(tmp_path: Path) -> None:
 
 
 def test_the_shell_is_told_how_to_complete_and_what() -> None:
-    script = penstock("--show-completion", "bash")
-    assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True)
+    # Within a shell: which one it is is read from the processes above.
+    command = f"{shlex.quote(sys.executable)} -m penstock.cli.main --show-completion; exit $?"
+    script = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True), script.stderr
     asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
     assert penstock(env=asked).stdout.split() == ["worker", "workers"]
 
