@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 
 
-class Line(Protocol):
+class RedisConnection(Protocol):
     """What is used of a connection of `connect_async`."""
 
     async def connect(self) -> None: ...
@@ -35,7 +35,7 @@ class CallLink:
     def __init__(self, pool: redis.asyncio.ConnectionPool, *, within_s: float) -> None:
         self._pool = pool
         self._within_s = within_s
-        self._line: Line | None = None
+        self._connection: RedisConnection | None = None
         self._calls: deque[tuple[asyncio.Future[Any], asyncio.TimerHandle]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,11 +54,11 @@ class CallLink:
 
         The future raises what redis-py raises.
         """
-        if self._line is None:
+        if self._connection is None:
             self.open()
             return None
         try:
-            self._line.write_now(hiredis.pack_command(tuple(command)))
+            self._connection.write_now(hiredis.pack_command(tuple(command)))
         except redis.ConnectionError:
             return None
         loop = asyncio.get_running_loop()
@@ -72,18 +72,18 @@ class CallLink:
             self._task.cancel()
 
     async def _serve(self) -> None:
-        line = cast("Line", self._pool.make_connection())
+        connection = cast("RedisConnection", self._pool.make_connection())
         try:
-            await line.connect()
-            self._line = line
+            await connection.connect()
+            self._connection = connection
             while True:
-                self._answer(await _reply(line))
+                self._answer(await _reply(connection))
         except (redis.RedisError, OSError) as error:
             # Those who wait hear of it; the next call opens the link anew.
             self._break(error)
         finally:
             self._break(redis.ConnectionError("the link was closed"))
-            await line.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
 
     def _answer(self, reply: Any) -> None:
         answer, timer = self._calls.popleft()
@@ -96,14 +96,14 @@ class CallLink:
             answer.set_result(reply)
 
     def _break(self, error: Exception) -> None:
-        self._line = None
+        self._connection = None
         while self._calls:
             self._answer(error)
 
 
-async def _reply(line: Line) -> Any:
+async def _reply(connection: RedisConnection) -> Any:
     """The next one; a refusal is a reply too."""
     try:
-        return await line.read_response(timeout=math.inf)
+        return await connection.read_response(timeout=math.inf)
     except redis.ResponseError as refused:
         return refused

@@ -5,6 +5,7 @@ The only module that imports obstore, and loaded only where `store.blob_url` nam
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,11 @@ _AT_ONCE = 16
 # library's own pauses, which grow to 15 s, a bucket that was away cost the batch at hand its lease.
 _RETRIES, _RETRY_FOR_S = 3, 2.0
 _PAUSES_S = (0.1, 0.4)
+# A store that takes a request and never answers holds the slot no longer than its lease lasts without a turn (10 s of the usual
+# 15). In the environment, where whoever sets it has the last word: `client_options` would put out all that the environment
+# says of connections (AWS_ALLOW_HTTP, proxies).
+_SILENCE = "9s"
+_ENVIRONMENTS = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 _CHUNK_BYTES = 1 << 20
 _FAULT_CHARS = 300
 _HINT = "check store.blob_url, that the bucket exists, and the credentials in the environment; what waits for it is tried again"
@@ -44,6 +50,9 @@ _Got = TypeVar("_Got")
 
 def open_objects(url: str, copies: Copies) -> ObjectBlobs:
     """The blobs below `url`; credentials and endpoint come from the environment. Nothing is asked of the store yet."""
+    environment = _ENVIRONMENTS.get(url.partition(":")[0])
+    if environment:
+        os.environ.setdefault(f"{environment}_READ_TIMEOUT", _SILENCE)
     try:
         first, most = (timedelta(seconds=pause_s) for pause_s in _PAUSES_S)
         pauses = {"init_backoff": first, "max_backoff": most, "base": 2}

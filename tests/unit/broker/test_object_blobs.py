@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from penstock.blob_place import BlobPlace
 from penstock.broker.blob_copies import Copies
 from penstock.broker.blob_places import open_blobs
 from penstock.broker.blobs import BlobsUnavailable, LocalBlobs
-from penstock.broker.object_blobs import ObjectBlobs
+from penstock.broker.object_blobs import ObjectBlobs, open_objects
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.job_id import new_serial
 from penstock.settings import Settings
@@ -60,6 +61,28 @@ def test_a_store_that_does_not_answer_is_told_with_what_to_look_at_and_without_s
         assert SECRET not in f"{told.value!r} {told.value.__cause__}"
         assert "store.blob_url" in (told.value.hint or "")
     assert list((tmp_path / "copies").rglob("*.in.*")) == []
+
+
+def test_a_store_that_takes_requests_and_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nowhere: ObjectBlobs
+) -> None:
+    """It held a slot for the library's 30 s, twice as long as its lease lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("AWS_READ_TIMEOUT", "200ms")
+        with pytest.raises(BlobsUnavailable):
+            open_objects("s3://bucket/deep", Copies(tmp_path)).put(input_name(), b"x")
+
+
+def test_silence_is_bounded_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nowhere: ObjectBlobs
+) -> None:
+    for given, wanted in ((None, "9s"), ("30s", "30s")):
+        monkeypatch.delenv("AWS_READ_TIMEOUT", raising=False)
+        if given:
+            monkeypatch.setenv("AWS_READ_TIMEOUT", given)
+        open_objects("s3://bucket/deep", Copies(tmp_path))
+        assert os.environ["AWS_READ_TIMEOUT"] == wanted
 
 
 def test_a_deletion_that_fails_is_left_to_the_collection_of_orphans(nowhere: ObjectBlobs) -> None:
