@@ -15,11 +15,13 @@ _TRUSTED_RUNS = 3
 _WINDOW = 5
 # A smaller size must be clearly cheaper per row: the larger one also saves what is not measured here.
 _CHEAPER = 0.93
-# But not where a micro-batch runs longer than this: then it is the larger one that must be clearly cheaper. The first call
-# after a pause finds one under way that nobody had shortened for it.
+# But not where a micro-batch runs longer than this: then the smallest is taken that is not clearly dearer than the cheapest of
+# all (than the next larger one would not do: 5 % at each halving add up). The first call after a pause finds one under way that
+# nobody had shortened for it.
 _LONG_S = 0.05
 _DEARER = 1.05
-# So many runs later the two sizes beside the best one are tried again: six runs at up to twice the cost are about 1 %.
+# So many runs later the two sizes beside the best one, and the cheapest, are tried again: some runs at up to twice the cost are
+# about 1 %.
 _AGAIN_AFTER = 512
 # Online jobs seen within this time keep micro-batches short.
 ONLINE_RECENT_S = 2.0
@@ -32,6 +34,7 @@ class _Kind:
 
     def __init__(self, best: int) -> None:
         self.best = best
+        self.cheapest = best
         self.whole: dict[int, deque[float]] = {}
         self.device: dict[int, deque[float]] = {}
         self.runs = 0
@@ -49,9 +52,19 @@ class _Kind:
 
     def prefers(self, size: int) -> bool:
         """Whether `size` is better than the best one so far, both being trusted."""
-        long = median(self.device[max(size, self.best)]) > _LONG_S
-        smaller, larger = (_DEARER, 1 / _DEARER) if long else (_CHEAPER, 1.0)
-        return self.per_row(size) < self.per_row(self.best) * (smaller if size < self.best else larger)
+        cost, so_far = self.per_row(size), self.per_row(self.best)
+        if median(self.device[max(size, self.best)]) <= _LONG_S:
+            return cost < so_far * (_CHEAPER if size < self.best else 1.0)
+        bound = min(self.per_row(known) for known in self.whole if self.trusted(known)) * _DEARER
+        if min(size, self.best) == size:
+            return cost <= max(bound, so_far)
+        return so_far > bound and cost < so_far
+
+    def forget(self) -> None:
+        """All sizes but the best one, which are tried again if they are beside it, or were the cheapest."""
+        self.cheapest = min((size for size in self.whole if self.trusted(size)), key=self.per_row, default=self.best)
+        for other in [tried for tried in self.whole if tried != self.best]:
+            del self.whole[other]
 
 
 class BulkSizes:
@@ -96,8 +109,7 @@ class BulkSizes:
         if size != kind.best and kind.trusted(size) and kind.trusted(kind.best) and kind.prefers(size):
             kind.best = size
         if kind.runs % _AGAIN_AFTER == 0:
-            for other in [tried for tried in kind.whole if tried != kind.best]:
-                del kind.whole[other]
+            kind.forget()
 
     # What to do.
 
@@ -108,7 +120,7 @@ class BulkSizes:
         size = min(kind.best, most, self._cap)
         if size < kind.best or not kind.trusted(kind.best):
             return size
-        trial = next((rung for rung in self._beside(kind.best) if not kind.trusted(rung)), size)
+        trial = next((rung for rung in (kind.cheapest, *self._beside(kind.best)) if not kind.trusted(rung)), size)
         return trial if trial <= min(most, self._cap) else size
 
     def _beside(self, size: int) -> list[int]:

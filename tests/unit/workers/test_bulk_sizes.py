@@ -106,6 +106,13 @@ def test_a_long_micro_batch_is_cut_where_that_costs_next_to_nothing() -> None:
     assert run(BulkSizes(32), lambda size: 0.200 + 0.001 * size, calls=200)[-1] == 32
 
 
+def test_halvings_that_cost_little_each_do_not_add_up() -> None:
+    """One twenty-fifth dearer per halving: each was let pass beside the one before, down to a fifth of what could be had."""
+    costs = {size: 0.01 * 1.04**halvings for halvings, size in enumerate((64, 32, 16, 8, 4, 2, 1))}
+    chosen = run(BulkSizes(64), lambda size: size * costs[size], calls=5_000)
+    assert {size for size in set(chosen) if chosen.count(size) > 1_000} == {32}
+
+
 def test_rows_never_seen_begin_with_a_size_that_should_not_be_long() -> None:
     sizes = BulkSizes(32)
     run(sizes, lambda size: 0.001 * size, calls=20, cost=15)
