@@ -47,7 +47,7 @@ class Loop:
 
     def stages(self, seconds: float) -> Counted:
         batches = self._batches()
-        with _one_call_at_a_time(self._loaded.handler):
+        with one_call_at_a_time(self._loaded.handler):
             return self._until(seconds, lambda: self._turn(next(batches)))
 
     def inference(self, seconds: float) -> Counted:
@@ -77,8 +77,8 @@ class Loop:
 
 
 @contextmanager
-def _one_call_at_a_time(handler: Any) -> Iterator[None]:
-    """A batch cut into parallel calls is what penstock adds to the model."""
+def one_call_at_a_time(handler: Any) -> Iterator[None]:
+    """For a loop without penstock: a batch cut into parallel calls is what penstock adds to the model."""
     at_once = getattr(handler, "calls_at_once", 1)
     if at_once == 1:
         yield

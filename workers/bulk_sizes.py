@@ -16,10 +16,12 @@ _WINDOW = 5
 # A smaller size must be clearly cheaper per row: the larger one also saves what is not measured here.
 _CHEAPER = 0.93
 # But not where a micro-batch runs longer than this: then the smallest is taken that is not clearly dearer than the cheapest of
-# all (than the next larger one would not do: 5 % at each halving add up). The first call after a pause finds one under way that
-# nobody had shortened for it.
-_LONG_S = 0.05
-_DEARER = 1.05
+# all (than the next larger one would not do: 5 % at each halving add up), and of very long ones the smallest that is not much
+# dearer. The first call after a pause finds one under way that nobody had shortened for it. Chosen by
+# python -m penstock.benchmarks.bulk --only embed and --only online: with all long ones allowed, 0.94 of a loop per core and an
+# online p99 of 2.0 times the lone one; as it stands, 0.89 and 1.3.
+_LONG_S, _DEARER = 0.05, 1.05
+_VERY_LONG_S, _MUCH_DEARER = 0.2, 1.08
 # So many runs later the two sizes beside the best one, and the cheapest, are tried again: some runs at up to twice the cost are
 # about 1 %.
 _AGAIN_AFTER = 512
@@ -53,16 +55,20 @@ class _Kind:
     def prefers(self, size: int) -> bool:
         """Whether `size` is better than the best one so far, both being trusted."""
         cost, so_far = self.per_row(size), self.per_row(self.best)
-        if median(self.device[max(size, self.best)]) <= _LONG_S:
+        run_s = median(self.device[max(size, self.best)])
+        if run_s <= _LONG_S:
             return cost < so_far * (_CHEAPER if size < self.best else 1.0)
-        bound = min(self.per_row(known) for known in self.whole if self.trusted(known)) * _DEARER
+        bound = self.per_row(self.cheapest_known()) * (_DEARER if run_s <= _VERY_LONG_S else _MUCH_DEARER)
         if min(size, self.best) == size:
             return cost <= max(bound, so_far)
         return so_far > bound and cost < so_far
 
+    def cheapest_known(self) -> int:
+        return min((size for size in self.whole if self.trusted(size)), key=self.per_row, default=self.best)
+
     def forget(self) -> None:
         """All sizes but the best one, which are tried again if they are beside it, or were the cheapest."""
-        self.cheapest = min((size for size in self.whole if self.trusted(size)), key=self.per_row, default=self.best)
+        self.cheapest = self.cheapest_known()
         for other in [tried for tried in self.whole if tried != self.best]:
             del self.whole[other]
 
@@ -120,13 +126,19 @@ class BulkSizes:
         size = min(kind.best, most, self._cap)
         if size < kind.best or not kind.trusted(kind.best):
             return size
-        trial = next((rung for rung in (kind.cheapest, *self._beside(kind.best)) if not kind.trusted(rung)), size)
+        trial = next((rung for rung in self._trials(kind) if not kind.trusted(rung)), size)
         return trial if trial <= min(most, self._cap) else size
 
-    def _beside(self, size: int) -> list[int]:
-        """The rung below and the one above; above only where this size is not the best already known to be beaten."""
-        at = self._ladder.index(size)
-        return self._ladder[max(0, at - 1) : at] + self._ladder[at + 1 : at + 2]
+    def _trials(self, kind: _Kind) -> list[int]:
+        """What is worth a try: what was the cheapest, the sizes beside the best one, and the next one above the cheapest known,
+        so that the cheapest of all is found even where a smaller one is kept because it is nearly as cheap."""
+        at, top = self._ladder.index(kind.best), self._ladder.index(kind.cheapest_known())
+        return [
+            kind.cheapest,
+            *self._ladder[max(0, at - 1) : at],
+            *self._ladder[at + 1 : at + 2],
+            *self._ladder[top + 1 : top + 2],
+        ]
 
     def _longest(self, kind: _Kind) -> int:
         """The largest size that is expected to keep the slice; 1 if none does."""

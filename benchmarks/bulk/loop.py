@@ -3,8 +3,8 @@
 `python -m penstock.benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORES`, started by `penstock.benchmarks.bulk`. It loads
 the model from the same settings as the worker does, with a thread for each of its cores (0,1), reads every PARTS-th row of
 FILE, tries batch sizes on a sample, says which is best, and at each line of its input runs all its rows once: read, sort,
-preprocess, inference, postprocess. What it answers are the seconds that took. Results stay in memory: a loop in a notebook does
-no more.
+preprocess, inference, postprocess, the model's calls one after another with all threads. What it answers are the seconds that
+took. Results stay in memory: a loop in a notebook does no more.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from penstock.benchmarks.bulk.inputs import read_inputs
+from penstock.benchmarks.model_loop import one_call_at_a_time
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.settings import Settings
@@ -60,17 +61,22 @@ def main() -> int:
     os.sched_setaffinity(0, cores)
     [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
     loaded = load(spec.source, spec.name, threads=len(cores), options=spec.options, max_batch_size=spec.policy.max_batch_size)
-    rows = read_inputs(Path(file))[int(part) :: int(parts)]
+    with one_call_at_a_time(loaded.handler):
+        _serve(loaded, lambda: read_inputs(Path(file))[int(part) :: int(parts)], answers)
+    return 0
+
+
+def _serve(loaded: Loaded, read: Callable[[], list[object]], answers: TextIO) -> None:
+    """Looks for the best size, then runs all rows for each line of the input, and tells the seconds."""
+    rows = read()
     size = best_size(loaded, rows)
     gc.collect()
     gc.freeze()
     answers.write(json.dumps({"rows": len(rows), "size": size}) + "\n")
     for _ in sys.stdin:
         began = time.perf_counter()
-        mine = read_inputs(Path(file))[int(part) :: int(parts)]
-        run_all(loaded, mine, size)
+        run_all(loaded, read(), size)
         answers.write(json.dumps(time.perf_counter() - began) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
