@@ -5,7 +5,7 @@ of a slot's child. It loads the model as the child does, on the same cores with 
 takes lines from its input, each answered by one line of JSON: `stages SECONDS` runs preprocess, inference and postprocess one
 after the other in one thread, on inputs that are read already, and the model's calls one after another, each with all of its
 threads; `inference SECONDS` runs inference alone, on batches that are preprocessed already, with the calls as the worker makes
-them (texts with several threads: in parallel), which no overlap can beat. Both run whole batches until the time is over.
+them (with several threads: in parallel), which no overlap can beat. Both run whole batches until the time is over.
 """
 
 from __future__ import annotations

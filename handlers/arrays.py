@@ -28,6 +28,8 @@ class ArrayHandler(Handler):
     """
 
     model_file: str = "model.onnx"
+    # How many calls run in parallel, one thread each; `open_parallel` says it.
+    calls_at_once = 1
     _padding_ratio = 0.0
 
     def initialize(self, context: Context, /) -> None:
@@ -96,15 +98,29 @@ class ArrayHandler(Handler):
 
     def run_stack(self, items: list[Arrays]) -> list[Arrays]:
         """One call of the model on items of equal shapes; one `{output name: array}` per item."""
-        results = self.run_arrays(self._feed(items))
-        return [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
+        return _rows(self.run_arrays(self._feed(items)))
 
     def run_arrays(self, feed: dict[str, Any]) -> Arrays:
         """One call of the model on arrays that have the items as first axis, and so have its outputs."""
         return _with_rows(self.runtime.run(feed), feed)
 
+    def open_parallel(self) -> int:
+        """How many calls `run_parallel` makes at once: 1 for runtimes that cannot, and where there is one thread."""
+        opened = getattr(self.runtime, "open_parallel", None)
+        return opened() if opened else 1
+
+    def run_stacks(self, items: list[Arrays], calls: list[list[int]]) -> list[Arrays]:
+        """Calls in parallel on items of equal shapes, whose places `calls` holds; one `{output name: array}` per item."""
+        outputs: list[Any] = [None] * len(items)
+        feeds = [self._feed([items[place] for place in places]) for places in calls]
+        for places, results in zip(calls, self.run_parallel(feeds), strict=True):
+            for place, row in zip(places, _rows(results), strict=True):
+                outputs[place] = row
+        self._padding_ratio = 0.0
+        return outputs
+
     def run_parallel(self, feeds: Sequence[dict[str, Any]]) -> Iterator[Arrays]:
-        """Several such calls at once, in the given order; for runtimes whose `open_parallel` said that they can."""
+        """Several calls at once, in the given order; where `open_parallel` said more than 1."""
         runtime: Any = self.runtime
         return map(_with_rows, runtime.run_parallel(feeds), feeds)
 
@@ -114,6 +130,10 @@ class ArrayHandler(Handler):
 
         columns = {port.name: [item[port.name] for item in items] for port in self.runtime.inputs}
         return {name: column if isinstance(column[0], DeviceRow) else np.stack(column) for name, column in columns.items()}
+
+
+def _rows(results: Arrays) -> list[Arrays]:
+    return [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
 
 
 def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:

@@ -1,8 +1,9 @@
-"""How the texts of a batch are cut into calls of the model. Pure."""
+"""How a batch is cut into calls of the model. Pure."""
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 # A call has this many tokens before it is worth a thread of its own; the calls become smaller towards the end by this
@@ -44,6 +45,17 @@ def in_parallel(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: 
         left -= sum(lengths[place] for place in call)
         calls.append(call)
     return calls if _even([len(call) * lengths[call[0]] for call in calls], threads) else []
+
+
+def shrinking(items: int, *, threads: int) -> list[list[int]]:
+    """The same for items of equal cost: their places in calls that shrink; nothing where the threads would not end together."""
+    calls: list[list[int]] = []
+    first = 0
+    while first < items:
+        last = first + math.ceil((items - first) / (_SHRINK * threads))
+        calls.append(list(range(first, last)))
+        first = last
+    return calls if _even([len(call) for call in calls], threads) else []
 
 
 def _even(costs: Sequence[int], threads: int) -> bool:

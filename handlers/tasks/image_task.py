@@ -13,6 +13,7 @@ from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.tasks.calls import shrinking
 from penstock.handlers.tasks.images import (
     MAX_PIXELS,
     PILLOW_MAX_PIXELS,
@@ -35,6 +36,8 @@ Count = Annotated[int, Meta(ge=1)]
 Layout = Literal["auto", "CHW", "HWC"]
 
 _SIDE = 224
+# Of smaller images a batch costs so little that calls of a few would cost more than threads lose by waiting for each other.
+_LEAST_PIXELS = 96 * 96
 # Of the images ImageNet networks were trained on, from 0 to 1 (torchvision.transforms).
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -49,7 +52,8 @@ IMAGE_SCHEMA: dict[str, Any] = {
 
 class ImageOptions(TaskOptions, kw_only=True, frozen=True):
     """`size` is a side or (height, width); without it the model's own, else 224. `mean` and `std` are of values from 0 to 1;
-    without them ImageNet's for RGB and none for grey. `max_pixels` bounds what an image may claim to be."""
+    without them ImageNet's for RGB and none for grey. `max_pixels` bounds what an image may claim to be.
+    `parallel_calls`: as for texts, where images are not small and batches are not padded to `batch_buckets`."""
 
     # Bounds are checked below: msgspec 0.22 frees what it still needs for a bounded int beside a tuple of a fixed length.
     size: int | tuple[int, int] | None = None
@@ -61,6 +65,7 @@ class ImageOptions(TaskOptions, kw_only=True, frozen=True):
     std: tuple[Annotated[float, Meta(gt=0)], ...] | None = None
     formats: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
     max_pixels: Annotated[int, Meta(ge=1, le=PILLOW_MAX_PIXELS)] = MAX_PIXELS
+    parallel_calls: bool = True
 
     def __post_init__(self) -> None:
         sides = (self.size,) if isinstance(self.size, int) else self.size or ()
@@ -104,6 +109,9 @@ class ImageTask(ArrayHandler):
         self.frame = _frame(self.options, self.port, channels_last=self.channels_last)
         self._scale, self._shift = _normalization(self.options, self.frame.mode, self.port.dtype)
         self._pool = ThreadPoolExecutor(context.threads, "decode") if context.threads > 1 else None
+        pixels = self.frame.width * self.frame.height
+        parallel = self.options.parallel_calls and pixels >= _LEAST_PIXELS and not context.runtime.batch_buckets
+        self.calls_at_once = self.open_parallel() if parallel else 1
         self.input_schema = IMAGE_SCHEMA
         self.sample = blank(self.frame)
 
@@ -116,8 +124,15 @@ class ImageTask(ArrayHandler):
         return [item if isinstance(item, Failure) else item._replace(arrays=arrays) for item, arrays in pairs]
 
     def inference(self, batch: list[Any], /) -> list[Any]:
-        outputs = super().inference([item.arrays for item in batch])
+        items = [item.arrays for item in batch]
+        calls = self._calls(items) if self.calls_at_once > 1 else []
+        outputs = self.run_stacks(items, calls) if calls else super().inference(items)
         return [Answered(output, item.place) for output, item in zip(outputs, batch, strict=True)]
+
+    def _calls(self, items: list[Arrays]) -> list[list[int]]:
+        """The places of the images of each call, to be made in parallel; none where one call takes them all."""
+        groups = self._groups(items)
+        return shrinking(len(items), threads=self.calls_at_once) if len(groups) == 1 else groups
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
         return [self.answer(answered.outputs, answered.place) for answered in outputs]

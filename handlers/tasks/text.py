@@ -93,8 +93,7 @@ class TextTask(ArrayHandler):
         self.words = read_words(self.tokenizer_file(context), wish=self.options.max_tokens, most=most, cut=cut)
         rows, self._tokens_per_call = _bounds(self.options, context.device)
         self.rows_per_call = rows if self.runtime.stacks else 1
-        opened = getattr(self.runtime, "open_parallel", None) if self.options.parallel_calls else None
-        self.calls_at_once: int = opened() if opened else 1
+        self.calls_at_once = self.open_parallel() if self.options.parallel_calls else 1
         self._padded = self._filled = 0
 
     def tokenizer_file(self, context: Context, /) -> Path:

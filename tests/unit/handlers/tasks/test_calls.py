@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.handlers.tasks.calls import by_length, in_parallel
+from penstock.handlers.tasks.calls import by_length, in_parallel, shrinking
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=40)
 
@@ -46,6 +46,20 @@ def test_what_cannot_be_cut_evenly_is_left_to_all_threads_together() -> None:
     assert in_parallel([200, 10, 10], **bounds) == []
     assert in_parallel([10, 10], **bounds) == []
     assert in_parallel([100, 100], **bounds) == [[0], [1]]
+
+
+@given(st.integers(1, 40), st.integers(2, 8))
+def test_calls_of_equal_items_shrink_and_end_together(items: int, threads: int) -> None:
+    calls = shrinking(items, threads=threads)
+    sizes = [len(call) for call in calls]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [place for call in calls for place in call] == (list(range(items)) if calls else [])
+
+
+def test_eight_images_are_five_calls_for_two_threads_and_three_are_one_for_both() -> None:
+    assert [len(call) for call in shrinking(8, threads=2)] == [3, 2, 1, 1, 1]
+    assert [len(call) for call in shrinking(2, threads=2)] == [1, 1]
+    assert shrinking(3, threads=2) == shrinking(1, threads=2) == []
 
 
 def _all_within_bounds(calls: list[list[int]], lengths: list[int], *, rows: int, tokens: int) -> None:

@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.load import load
+from penstock.model_spec import RuntimeOptions
 from penstock.workers import warmup
 from tests.unit.handlers.tasks.models import PLAIN, ask, mean_colour, opened, picture, plain, same
 from tests.unit.handlers.tasks.test_images import header_only_png
@@ -41,6 +42,28 @@ def test_a_bad_image_fails_alone(tmp_path: Path, threads: int) -> None:
     assert [list(answers[place]) for place in (0, 3)] == [["0"], ["2"]]
     assert {answers[place].code for place in (1, 2, 4)} == {"invalid_input"}
     assert "60000 x 60000" in answers[2].message or "pixels" in answers[2].message
+
+
+@pytest.mark.parametrize("batch", ["n", 1])
+def test_calls_in_parallel_answer_every_image_in_its_place(tmp_path: Path, batch: Any) -> None:
+    path = mean_colour(tmp_path, (batch, 3, 96, 96))
+    model = opened(path, TASK, threads=2, **PLAIN)
+    handler: Any = model.handler
+    assert handler.calls_at_once == 2
+    colours = [(25 * n, 255 - 25 * n, 9 * n) for n in range(8)]
+    together = ask(model, *map(plain, colours))
+    alone = opened(path, TASK, threads=2, parallel_calls=False, **PLAIN)
+    for colour, found in zip(colours, together, strict=True):
+        assert found == pytest.approx(ask(alone, plain(colour))[0], abs=1e-6)
+
+
+def test_small_images_and_padded_batches_are_one_call_each(tmp_path: Path) -> None:
+    small: Any = opened(mean_colour(tmp_path), TASK, threads=2).handler
+    runtime = RuntimeOptions(batch_buckets=(4,))
+    padded: Any = load(
+        str(mean_colour(tmp_path, ("n", 3, 96, 96))), "model", task=TASK, threads=2, options={}, runtime=runtime
+    ).handler
+    assert [small.calls_at_once, padded.calls_at_once] == [1, 1]
 
 
 def test_the_frame_follows_the_models_input(tmp_path: Path) -> None:
