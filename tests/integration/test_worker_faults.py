@@ -152,7 +152,8 @@ def test_a_child_may_be_replaced_after_so_many_batches(desk: Desk, fresh_redis: 
     with worker(fresh_redis, tmp_path, max_batch_size=1, recycle_after_batches=4) as process:
         jobs = desk.await_final(ids)
         recycled = process.events("child_recycled")
-    assert [entry["batches"] for entry in recycled] == [4, 4]
+    # The batch behind the fourth may be in its hands already.
+    assert [entry["batches"] in (4, 5) for entry in recycled] == [True, True]
     assert {(job.state, job.attempts, job.crashes) for job in jobs} == {(JobState.SUCCEEDED, 1, 0)}
 
 
