@@ -96,6 +96,7 @@ def test_every_wrong_header_costs_one_hash_and_one_whole_comparison(
 SAMPLES = 100_000
 # Below this, Welch's t of two sets of times tells nothing (the bound of the test vector leakage assessment).
 LEAK = 4.5
+TRIES = 5
 
 
 def welch(times: dict[bytes, list[int]]) -> float:
@@ -115,7 +116,10 @@ def timed(check: Callable[[bytes], object], *guesses: bytes) -> dict[bytes, list
     for given in order:
         before = time.perf_counter_ns()
         check(given)
-        times[given].append(time.perf_counter_ns() - before)
+        took = time.perf_counter_ns() - before
+        # Outside what is timed: where the hashes of both guesses share a slot of this dict (one process in eight), its
+        # look-up takes longer for one of them, which once was told as a leak of the door.
+        times[given].append(took)
     gc.enable()
     return times
 
@@ -123,7 +127,7 @@ def timed(check: Callable[[bytes], object], *guesses: bytes) -> dict[bytes, list
 def test_a_guess_that_is_nearly_right_takes_no_longer_than_one_that_is_all_wrong() -> None:
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
     # Who shares the core can make one measurement differ; a leak is in each.
-    assert min(welch(timed(opened(key()).glance, near, far)) for _ in range(3)) < LEAK
+    assert any(welch(timed(opened(key()).glance, near, far)) < LEAK for _ in range(TRIES))
 
 
 def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_difference() -> None:
@@ -133,7 +137,7 @@ def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_differen
         return all(left == right for left, right in zip(given, RIGHT, strict=True))
 
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
-    assert min(welch(timed(naive, near, far)) for _ in range(3)) > LEAK
+    assert all(welch(timed(naive, near, far)) > LEAK for _ in range(TRIES))
 
 
 def test_an_expired_key_is_a_wrong_key_even_where_it_was_remembered() -> None:
