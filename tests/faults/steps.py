@@ -53,6 +53,13 @@ def hit_now(stack: Stack) -> Hit:
     return Hit(now, stack.executions.running(now))
 
 
+def hit_on(stack: Stack, worker: Group) -> Hit:
+    """What that worker runs at this moment is hit; what its neighbours run is theirs to end."""
+    hit = hit_now(stack)
+    mine = {line.nonce for line in stack.executions.all if line.supervisor == worker.pid}
+    return Hit(hit.at, hit.nonces & mine)
+
+
 def healed_now(stack: Stack) -> Hit:
     """Everything accepted and unfinished at this moment was hit."""
     return Hit(time.time(), {entry.key for entry in stack.driver.ledger.waiting()})

@@ -12,7 +12,7 @@ from tests.faults.checker import Verdict
 from tests.faults.driver import order
 from tests.faults.shims import build
 from tests.faults.stack import MODEL, Plan, Stack, whole_stack
-from tests.faults.steps import Hit, await_running, conclude, echoes, healed_now, hit_now, owner
+from tests.faults.steps import Hit, await_running, conclude, echoes, healed_now, hit_on, owner
 
 WORKER_SITES = ("after_claim", "before_run", "after_blob_before_finish", "after_finish_before_reply", "in_sweep", "in_release")
 # Over the size up to which outputs are stored in the record: the blob sites must be passed with a blob.
@@ -82,7 +82,7 @@ def zombie(setting: Setting) -> Verdict:
     with whole_stack(plan, setting.folder) as stack:
         stack.driver.submit_all(echoes(4, seconds=0.5))
         frozen = owner(stack, await_running(stack))
-        hit = hit_now(stack)
+        hit = hit_on(stack, frozen)
         frozen.signal_all(signal.SIGSTOP)
         # What it had written to the store before it froze is its own to settle: on a slow machine that came after the look.
         time.sleep(0.3)
@@ -119,7 +119,7 @@ def cut_off(setting: Setting) -> Verdict:
         stack.driver.submit_all(echoes(30, seconds=0.3))
         worker = owner(stack, await_running(stack))
         stack.worker_links[stack.workers.index(worker)].blackhole()
-        hit = hit_now(stack)
+        hit = hit_on(stack, worker)
         time.sleep(2 * lease_s)
         stack.worker_links[stack.workers.index(worker)].heal()
         late = [
