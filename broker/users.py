@@ -19,7 +19,7 @@ _PASSWORD_BYTES = 24
 
 # What the Lua functions call; a test compares it with their source.
 CALLED_BY_FUNCTIONS = (
-    "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hset hsetnx llen lpush publish pubsub|numsub rpop "
+    "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hset hsetnx llen lpush mset publish pubsub|numsub rpop "
     "sadd set smembers time zadd zcard zcount zrange zrangebylex zrangebyscore zrank zrem zrevrangebylex zscore"
 )
 # What our clients send beside them.

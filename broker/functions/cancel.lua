@@ -4,7 +4,7 @@
 
 local function cancel(keys, args)
   local p, now, todo, serial = keys[1], now_ms(), {}, args[1]
-  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call'})
+  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call', 'in'})
   if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
   if job.state == 'leased' then
     redis.call('HSET', p .. 'job:' .. serial, 'cancel', '1')

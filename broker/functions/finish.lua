@@ -13,7 +13,7 @@ local function finish(keys, args)
   for i = 3, #args, FINISH_STRIDE do
     local serial, token, state = args[i], args[i + 1], args[i + 2]
     place = place + 1
-    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner'})
+    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner', 'in'})
     local answer = fence(job, token)
     if answer == 'ok' then
       gone[#gone + 1] = serial

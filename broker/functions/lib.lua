@@ -98,6 +98,12 @@ local function later(todo, command, key, ...)
   for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
 end
 
+local function store(todo, key, value)
+  todo.store = todo.store or {'MSET'}
+  local n = #todo.store
+  todo.store[n + 1], todo.store[n + 2] = key, value
+end
+
 local function drop(todo, key)
   todo.drop = todo.drop or {'DEL'}
   todo.drop[#todo.drop + 1] = key
@@ -265,11 +271,11 @@ local function celery_meta(p, serial, celery, state, media, output, code, messag
   redis.call('PUBLISH', key, meta)
 end
 
-local function drop_input(p, serial, todo)
-  if redis.call('HDEL', p .. 'job:' .. serial, 'in') == 0 then drop(todo, p .. 'in:' .. serial) end
+local function drop_input(p, serial, small, todo)
+  if small then redis.call('HDEL', p .. 'job:' .. serial, 'in') else drop(todo, p .. 'in:' .. serial) end
 end
 
--- The one way into a final state. `job` holds at least ttl, watch, celery and owner; the caller has left ready, solo, delayed or held.
+-- The one way into a final state. `job` holds at least ttl, watch, celery, owner and in; the caller has left ready, solo, delayed or held.
 -- `last` = {media, output, blob, code, message, stamp, worker, token}; absent ones are empty.
 local function end_job(p, serial, job, state, now, todo, last)
   local media, blob = last.media or '', last.blob or ''
@@ -280,14 +286,14 @@ local function end_job(p, serial, job, state, now, todo, last)
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
       'out_media', media, small and 'out' or 'out_blob', small and last.output or blob)
     if job.code then redis.call('HDEL', key, 'code', 'message') end
-    if blob == '' and not small then redis.call('SET', p .. 'out:' .. serial, last.output) end
+    if blob == '' and not small then store(todo, p .. 'out:' .. serial, last.output) end
   else
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
       'code', code, 'message', message)
     if state ~= 'cancelled' then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
   end
   -- A failed, dead or expired job keeps its input so that it can be replayed; the others need it no more.
-  if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, todo) end
+  if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, job['in'], todo) end
   later(todo, 'ZADD', p .. 'outbox', now, serial)
   later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
   count_open(todo, job.owner, -1)
@@ -340,7 +346,7 @@ local function note_past(p, serial, now, how, delay)
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'owner', 'trace', 'call'}
+  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call'}
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})

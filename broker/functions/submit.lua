@@ -78,7 +78,7 @@ local function create(p, todo, now, at, args, call)
     record[n + 1], record[n + 2] = 'in', input
   end
   redis.call(unpack(record))
-  if inline and #input > SMALL then redis.call('SET', p .. 'in:' .. serial, input) end
+  if inline and #input > SMALL then store(todo, p .. 'in:' .. serial, input) end
   if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
   link(p, todo, args[at + 18], serial)
   later(todo, 'ZADD', p .. 'index', 0, serial)
