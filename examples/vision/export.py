@@ -1,12 +1,14 @@
 """Writes the network as every kind of model file: `python examples/vision/export.py [FOLDER]`.
 
-model.onnx, model.pt2 (torch.export), model.ts (TorchScript) and model.safetensors (weights alone), some 45 MB each. Needs
-torch, onnxscript and safetensors: pip install 'penstock[torch]' onnx onnxscript.
+model.onnx, model.pt2 (torch.export), model.aoti.pt2 (AOTInductor: compiled for this machine's CPU where there is g++),
+model.ts (TorchScript) and model.safetensors (weights alone), some 45 MB each. Needs torch, onnxscript and safetensors:
+pip install 'penstock[torch]' onnx onnxscript.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from torch import Tensor
 FOLDER = Path(__file__).parent / "build"
 SIDE = 224
 SMALL_WIDTHS = (8, 8, 16, 16)
+COMPILED = "model.aoti.pt2"
 # Large enough to be split: some exporters fix an axis whose example is 1.
 _EXAMPLE_BATCH = 2
 
@@ -40,9 +43,21 @@ def write_onnx(net: ResNet18, example: Tensor, path: Path) -> None:
         )
 
 
+def exported(net: ResNet18, example: Tensor) -> torch.export.ExportedProgram:
+    return torch.export.export(net, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=256)},))
+
+
 def write_exported(net: ResNet18, example: Tensor, path: Path) -> None:
-    program = torch.export.export(net, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=256)},))
-    torch.export.save(program, path)
+    torch.export.save(exported(net, example), path)
+
+
+def write_compiled(net: ResNet18, example: Tensor, path: Path) -> None:
+    with warnings.catch_warnings():
+        # torch's compiler warns of what it imports itself.
+        warnings.simplefilter("ignore")
+        # In this process: a pool of compilers costs more than it saves for one network.
+        configs = {"compile_threads": 1}
+        torch._inductor.aoti_compile_and_package(exported(net, example), package_path=str(path), inductor_configs=configs)
 
 
 def write_script(net: ResNet18, example: Tensor, path: Path) -> None:
@@ -61,17 +76,22 @@ def write_weights(net: ResNet18, example: Tensor, path: Path) -> None:
 WRITERS: dict[str, Callable[[ResNet18, Tensor, Path], None]] = {
     "model.onnx": write_onnx,
     "model.pt2": write_exported,
+    COMPILED: write_compiled,
     "model.ts": write_script,
     "model.safetensors": write_weights,
 }
 
 
+def has_compiler() -> bool:
+    return shutil.which("g++") is not None
+
+
 def export(folder: Path, *, net: ResNet18 | None = None, side: int = SIDE) -> list[Path]:
-    """Every file that is not there yet; returns all of them."""
+    """Every file that is not there yet; returns all of them. Without g++ there is none of compiled code."""
     folder.mkdir(parents=True, exist_ok=True)
     net = net or seeded()
     example = torch.zeros(_EXAMPLE_BATCH, 3, side, side)
-    paths = [folder / name for name in WRITERS]
+    paths = [folder / name for name in WRITERS if name != COMPILED or has_compiler()]
     for path in paths:
         if not path.exists():
             # Under another name until it is whole: an interrupted export must not look like a model.
@@ -90,6 +110,8 @@ def main() -> int:
     net = seeded(widths=SMALL_WIDTHS, classes=CLASSES) if args.small else seeded()
     for path in export(args.folder, net=net):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+    if not has_compiler():
+        print(f"{args.folder / COMPILED}  left out: torch compiles it with g++, which is not installed")
     return 0
 
 

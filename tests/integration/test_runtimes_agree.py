@@ -34,6 +34,7 @@ _TOKENS = {"dtype": "int64", "shape": ["tokens"]}
 VISION: dict[str, dict[str, Any]] = {
     "model.onnx": {},
     "model.pt2": {},
+    "model.aoti.pt2": _IMAGE,
     "model.ts": _IMAGE,
     "model.safetensors": {
         **_IMAGE,
@@ -85,6 +86,8 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def classifier(folder: Path, name: str) -> Loaded:
+    if not (folder / name).exists():
+        pytest.skip("torch compiles it with g++")
     return load(str(folder / name), "vision", task="image-classification", options={"size": SIDE, **VISION[name]})
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_a_row_is_judged_by_the_loop_of_all_stages() -> None:
     assert (found["items_per_s"], found["in_process_items_per_s"], found["inference_ratio"]) == (38.0, 40.0, 0.76)
     assert (found["p50_ms"], found["p99_ms"], found["model_ms_per_batch"]) == (100.0, 200.0, 160.0)
     assert not record(Row("vision", "onnx", 8), [_block(35.0)])["met"]
+
+
+def test_a_row_of_parallel_calls_is_told_beside_a_loop_of_such_calls_too() -> None:
+    row = Row("embeddings", "onnx", 32, threads=2)
+    assert row.in_parallel
+    assert not Row("vision", "torch.export", 8, threads=2).in_parallel
+    found = record(row, [replace(_block(36.0), parallel_per_s=44.0), replace(_block(36.0), parallel_per_s=46.0)])
+    assert (found["in_process_parallel_items_per_s"], found["parallel_ratio"], found["ratio"]) == (45.0, 0.8, 0.9)
+    assert record(row, [_block(36.0)])["parallel_ratio"] is None
 
 
 def test_a_row_says_what_the_way_took_of_the_cores() -> None:
@@ -92,4 +102,5 @@ def test_markdown_prints_the_table_of_the_last_run(tmp_path: Path, capsys: pytes
     assert main(["--markdown", "--out", str(out)]) == 0
     assert capsys.readouterr().out.startswith("| model | runtime | batch |")
     row = record(Row("vision", "onnx", 8, threads=2), [_block(35.0, foreign_share=0.5)])
-    assert "| vision | onnx | 8 | fp32 | 2 | 1 | 35 | 100 | 200 | 40 | 0.875 | 0.7 | 160 | MISSED doubtful |" in markdown([row])
+    line = "| vision | onnx | 8 | fp32 | 2 | 1 | 35 | 100 | 200 | 40 | 0.875 |  | 0.7 | 160 | MISSED doubtful |"
+    assert line in markdown([row])
