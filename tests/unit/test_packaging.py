@@ -117,6 +117,9 @@ def test_help_imports_nothing_heavy() -> None:
         ("onnx-gpu", "onnxruntime-gpu", "1.28.0", "1.27.0"),
         # cuDNN's package asks for any cuBLAS, ONNX Runtime for libcublas.so.13.
         ("onnx-gpu", "nvidia-cublas", "13.10.0.20", "14.0.0.1"),
+        # ExportedProgram.module() has no check_guards before 2.9: every exported program ended in a TypeError.
+        ("torch", "torch", "2.9.0", "2.8.0"),
+        ("explain", "torch", "2.9.0", "2.8.0"),
         # TensorRT 11 has no libnvinfer.so.10.
         ("onnx-tensorrt", "tensorrt-cu13", "10.16.1.11", "11.4.0.106"),
     ],
