@@ -112,7 +112,7 @@ def onnxruntime(installed: Callable[[str], str | None]) -> Finding:
             "onnxruntime",
             Level.FAIL,
             f"onnxruntime {plain} and onnxruntime-gpu {gpu} are both installed and overwrite each other",
-            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
+            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'penstock[onnx-gpu]'",
         )
     if plain or gpu:
         return Finding("onnxruntime", Level.OK, f"onnxruntime{'-gpu' if gpu else ''} {plain or gpu}")

@@ -17,15 +17,25 @@ NOT_EXPLAINABLE = "not_explainable"
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 # From the texts of CUDA's sticky errors (those after which every later call of the process fails; CUDA Runtime API, "Data types
 # used by CUDA Runtime", cudaError_t) and what cuDNN and cuBLAS make of them. Their INTERNAL_ERROR alone is none: it also says
-# that memory ran out.
+# that memory ran out. A process that MPS has turned away or ended gets no further either, and it is no input's doing.
 _BROKEN_DEVICE_TEXTS = (
     "uncorrectable ecc error",
     "eccuncorrectable",
+    "uncorrectable nvlink error",
+    "over nvlink or a hardware error",
     "gpu is lost",
     "device lost",
     "fallen off the bus",
     "no cuda-capable device",
+    # In the words of older versions, and of CUDA 13.
     "devices are busy or unavailable",
+    "device(s) is/are busy or unavailable",
+    "mps client failed to connect",
+    "between the mps server and the mps client failed",
+    "mps server is not ready",
+    "required to create mps client have been exhausted",
+    "required to support device connections have been exhausted",
+    "mps client has been terminated",
 )
 _POISONED_CONTEXT_TEXTS = (
     "device-side assert",
@@ -37,13 +47,29 @@ _POISONED_CONTEXT_TEXTS = (
     "launchfailure",
     "launch timed out",
     "invalid program counter",
+    "operation not supported on global/shared address space",
+    "tensor memory not completely freed",
     "hardware stack error",
     "context is destroyed",
     "cudnn_status_execution_failed",
     "cublas_status_execution_failed",
 )
 _DEVICE_WORDS = ("cuda", "cudnn", "cublas", "hip error", "nvml")
-_OUT_OF_MEMORY_TEXTS = ("out of memory", "failed to allocate memory", "bad allocation", "bad_alloc")
+_OUT_OF_MEMORY_TEXTS = (
+    "out of memory",
+    "outofmemory",
+    "can't allocate memory",
+    "failed to allocate memory",
+    # ONNX Runtime at the limit of gpu_mem_limit.
+    "smaller than requested bytes",
+    "bad allocation",
+    "bad_alloc",
+    # cuBLAS, cuDNN up to 8, cuSPARSE; cuFFT; cuDNN 9.
+    "_status_alloc_failed",
+    "cufft_alloc_failed",
+    "device_allocation_failed",
+    "host_allocation_failed",
+)
 
 
 @dataclass(frozen=True, slots=True)

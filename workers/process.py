@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,10 +18,14 @@ from penstock.workers.frames import FromChild, Item, Load, Run, RunShard, Stop, 
 from penstock.workers.shard_board import ShardBoard
 
 # What model code may see of the environment. Anything of ours stays out: a store's URL may hold a password.
-_ALLOWED = frozenset(
-    {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"}
-)
-_ALLOWED_PREFIXES = ("PYTHON", "LC_", "CUDA_", "NVIDIA_", "XDG_")
+_SYSTEM = ("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
+_COMPILERS = ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+_TORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_HOME", "TORCH_LOGS", "CUBLAS_WORKSPACE_CONFIG")
+_HUGGING_FACE = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
+_ALLOWED = frozenset({*_SYSTEM, *_COMPILERS, *_TORCH, *_HUGGING_FACE})
+_ALLOWED_PREFIXES = ("PYTHON", "LC_", "CUDA_", "NVIDIA_", "XDG_", "TORCHINDUCTOR_", "TRITON_")
+# There are some below these prefixes as well: NVIDIA_API_KEY, TORCHINDUCTOR_REDIS_URL.
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|REDIS|URL")
 # ONNX Runtime's wheels report to their maker every few seconds unless told not to before the import; so may others.
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 _OUT_OF_MEMORY_CODES = (137, -signal.SIGKILL)
@@ -30,8 +35,12 @@ _BUFFER_BYTES = 1 << 20
 
 
 def child_environment(environment: Mapping[str, str], pin: Pin) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)}
+    kept = {name: value for name, value in environment.items() if _allowed(name)}
     return {**kept, **_QUIET, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **pin.environment()}
+
+
+def _allowed(name: str) -> bool:
+    return name in _ALLOWED or (name.startswith(_ALLOWED_PREFIXES) and not _SECRET.search(name))
 
 
 class Restarts:

@@ -1,6 +1,6 @@
 """The little of CUDA that an engine needs without torch: a device, a stream, device memory and pinned host memory.
 
-By NVIDIA's own bindings (cuda-bindings, part of the extra `tensorrt`): 31 MB, where torch would be gigabytes.
+By NVIDIA's own bindings (cuda-bindings, part of the extras with TensorRT): 31 MB, where torch would be gigabytes.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _found(index: int) -> Any:
         from cuda.bindings import runtime
     except ImportError as error:
         raise HandlerLoadError(
-            "TensorRT engines need cuda-bindings, which is not installed; run: pip install 'penstock[tensorrt]'"
+            "TensorRT engines need cuda-bindings, which is not installed; run: pip install 'cuda-bindings>=12.9'"
         ) from error
     status, count = runtime.cudaGetDeviceCount()
     if int(status):

@@ -13,11 +13,14 @@ _BROUGHT_BY = {
     "onnx": ("onnxruntime", "onnxruntime-gpu"),
     "onnx-gpu": ("onnxruntime-gpu",),
     "onnx-quantize": ("onnx",),
+    "onnx-tensorrt": ("tensorrt-cu13", "tensorrt"),
     "tensorrt": ("tensorrt", "tensorrt-rtx", "tensorrt-cu12", "tensorrt-cu13"),
     "torch": ("torch",),
     "images": ("pillow",),
     "text": ("tokenizers",),
 }
+# ONNX Runtime's TensorRT provider is linked against this one; newer ones have libraries of other names.
+_MAJORS = {"onnx-tensorrt": "10"}
 
 
 def missing_extras(
@@ -28,7 +31,12 @@ def missing_extras(
     `installed` returns the version of a distribution, or None.
     """
     needed = [*_needed(source, device, options), *_needed_by_task(task)]
-    return [extra for extra in needed if not any(map(installed, _BROUGHT_BY[extra]))]
+    return [extra for extra in needed if not any(_serves(extra, installed(package)) for package in _BROUGHT_BY[extra])]
+
+
+def _serves(extra: str, version: str | None) -> bool:
+    major = _MAJORS.get(extra)
+    return version is not None and (major is None or version.partition(".")[0] == major)
 
 
 def _needed(source: str, device: str, options: RuntimeOptions) -> list[str]:
@@ -37,7 +45,7 @@ def _needed(source: str, device: str, options: RuntimeOptions) -> list[str]:
     if runtime != "onnx":
         return [runtime] if runtime in _BROUGHT_BY else []
     extras = ["onnx" if device == "cpu" else "onnx-gpu"]
-    extras += ["tensorrt"] if options.provider == "tensorrt" else []
+    extras += ["onnx-tensorrt"] if options.provider == "tensorrt" else []
     return extras + (["onnx-quantize"] if options.quantize == "int8" else [])
 
 

@@ -15,6 +15,7 @@ from penstock.handlers.handler import Context
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
 from penstock.handlers.runtimes.onnx_file import label
+from penstock.handlers.runtimes.onnx_libraries import obstacle, preload
 from penstock.handlers.runtimes.onnx_profile import OnnxProfile
 from penstock.handlers.runtimes.onnx_providers import Provider, chosen
 from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, flattened, planned, session_options, spinning
@@ -156,6 +157,7 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
     plan = planned(session_table, threads=context.threads, spin=spin)
     cache = EngineCache(cache_folder(context.runtime.cache_dir, context.folder, os.environ))
     provider = chosen(model, context, plan, cache=cache, version=library.__version__)
+    preload(library, provider.kind)
     source = _source(model, context, cache)
     if provider.cache:
         cache.subfolder(provider.cache)
@@ -226,24 +228,30 @@ def _session(library: Any, source: bytes | str, options: Any, *, provider: Provi
             )
     except Exception as error:
         # ONNX Runtime's exceptions share no base class but Exception.
-        raise HandlerLoadError(f"ONNX Runtime cannot load {name}: {error}; {_advice(provider)}") from error
-    _verify(session, provider, context)
+        words = str(error).strip()
+        raise HandlerLoadError(f"ONNX Runtime cannot load {name}: {words}; {_advice(library, provider, words)}") from error
+    _verify(library, session, provider, context)
     return session
 
 
-def _advice(provider: Provider) -> str:
-    if provider.kind == "tensorrt":
-        return "its TensorRT provider needs the libraries of TensorRT: pip install 'penstock[tensorrt]'"
+def _advice(library: Any, provider: Provider, words: str) -> str:
+    # The CUDA provider's library is loaded after the model is read, and where it is missing the session goes on without it.
+    told = obstacle(library, provider.kind) if provider.kind == "tensorrt" else ""
+    if told:
+        return told
+    if "CUDA failure" in words:
+        return 'look at the GPU and its driver with nvidia-smi, or set device = "cpu"'
     return "check it with onnx.checker"
 
 
-def _verify(session: Any, provider: Provider, context: Context) -> None:
+def _verify(library: Any, session: Any, provider: Provider, context: Context) -> None:
     # Without its libraries a GPU build of ONNX Runtime falls back to the CPU with one line on stderr.
     first = session.get_providers()[0]
     if first != provider.names[0]:
+        why = obstacle(library, provider.kind) or "its library can be loaded; what it lacks stands on standard error"
         raise HandlerLoadError(
-            f"{provider.names[0]} on device {context.device!r} was asked for, but ONNX Runtime would use {first}; install the "
-            "build for that device (pip install 'penstock[onnx-gpu]') and its CUDA libraries, or set device = \"cpu\""
+            f"{provider.names[0]} on device {context.device!r} was asked for, but ONNX Runtime would use {first}: {why} "
+            '(or set device = "cpu")'
         )
     # Before 1.23 or so there is no such method: then only the provider is known, not who runs which node.
     if provider.kind == "cpu" or not hasattr(session, "get_provider_graph_assignment_info"):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from penstock.handlers.handler import Context
 from penstock.handlers.runtimes import onnx_file
 from penstock.handlers.runtimes.engine_cache import EngineCache, engine_key, model_sha256
 from penstock.handlers.runtimes.onnx_file import label
+from penstock.handlers.runtimes.onnx_libraries import tensorrt_version
 from penstock.handlers.runtimes.onnx_session import SessionPlan
 from penstock.handlers.runtimes.profiles import Profile, batch_spans, outline, profiles
 from penstock.model_spec import RuntimeOptions
@@ -103,7 +101,7 @@ def _engines(
     shapes = {f"trt_profile_{word}_shapes": outline(profile, bound) for bound, word in enumerate(("min", "opt", "max"))}
     name = engine_key(
         model_sha256(model),
-        runtime=f"onnxruntime {version}, TensorRT {_tensorrt_version()}",
+        runtime=f"onnxruntime {version}, TensorRT {tensorrt_version() or 'of the system'}",
         gpu=gpu(index),
         precision=precision,
         profiles=profile,
@@ -119,14 +117,6 @@ def _engines(
         **(shapes if profile else {}),
     }
     return name, options | own
-
-
-def _tensorrt_version() -> str:
-    """As installed by pip; libraries of the system do not say theirs without being loaded."""
-    for name in ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"):
-        with suppress(PackageNotFoundError):
-            return distribution_version(name)
-    return "of the system"
 
 
 def _profile(model: Path | bytes, context: Context) -> Profile:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import penstock
 
 ROOT = Path(__file__).parents[2]
 with (ROOT / "pyproject.toml").open("rb") as _file:
-    SETUPTOOLS: dict[str, Any] = tomllib.load(_file)["tool"]["setuptools"]
+    PYPROJECT: dict[str, Any] = tomllib.load(_file)
+SETUPTOOLS: dict[str, Any] = PYPROJECT["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 TOP_FOLDERS = sorted(folder for folder in FOLDERS.values() if "/" not in folder)
 # Definitions of other servers run from a checkout, in environments of their own.
@@ -106,6 +108,33 @@ def test_help_imports_nothing_heavy() -> None:
     assert run.returncode == 0, run.stderr
     loaded = {name.partition(".")[0] for name in run.stdout.rpartition("modules:")[2].split()}
     assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    ("extra", "package", "admitted", "refused"),
+    [
+        # Up to 1.27 it is built for CUDA 12, or looks for NVIDIA's packages where they no longer lie.
+        ("onnx-gpu", "onnxruntime-gpu", "1.28.0", "1.27.0"),
+        # cuDNN's package asks for any cuBLAS, ONNX Runtime for libcublas.so.13.
+        ("onnx-gpu", "nvidia-cublas", "13.10.0.20", "14.0.0.1"),
+        # ExportedProgram.module() has no check_guards before 2.9: every exported program ended in a TypeError.
+        ("torch", "torch", "2.9.0", "2.8.0"),
+        ("explain", "torch", "2.9.0", "2.8.0"),
+        # TensorRT 11 has no libnvinfer.so.10.
+        ("onnx-tensorrt", "tensorrt-cu13", "10.16.1.11", "11.4.0.106"),
+    ],
+)
+def test_an_extra_brings_no_version_that_its_runtime_cannot_use(extra: str, package: str, admitted: str, refused: str) -> None:
+    lines = map(Requirement, PYPROJECT["project"]["optional-dependencies"][extra])
+    (versions,) = [line.specifier for line in lines if line.name == package]
+    assert (versions.contains(admitted), versions.contains(refused)) == (True, False)
+
+
+def test_the_gpu_build_of_onnx_runtime_comes_with_the_libraries_it_is_linked_against() -> None:
+    # The bare wheel named none of them: no model ran on a GPU, and the message said to install what was installed.
+    lines = map(Requirement, PYPROJECT["project"]["optional-dependencies"]["onnx-gpu"])
+    (extras,) = [line.extras for line in lines if line.name == "onnxruntime-gpu"]
+    assert extras == {"cuda", "cudnn"}
 
 
 def test_importing_penstock_imports_none_of_its_parts() -> None:

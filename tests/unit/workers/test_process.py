@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from penstock.workers.devices.pins import Pin
 from penstock.workers.process import Restarts, child_environment, exit_in_words
 
@@ -11,6 +13,29 @@ def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:
     )
     assert (seen["PATH"], seen["LC_ALL"], seen["OMP_NUM_THREADS"]) == ("/bin", "C", "3")
     assert not {"PENSTOCK_REDIS_URL", "REDIS_URL", "AWS_SECRET"} & set(seen)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
+        *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_HOME", "TORCH_LOGS", "CUBLAS_WORKSPACE_CONFIG"),
+        *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH", "NVIDIA_TF32_OVERRIDE"),
+        *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE"),
+    ],
+)
+def test_what_steers_compilers_torch_and_caches_reaches_the_child(name: str) -> None:
+    # CXX and CC were looked up there and never found; an allocator set by its variable ran with its defaults, without a word.
+    assert child_environment({name: "as set"}, Pin((0,), 1))[name] == "as set"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "NVIDIA_API_KEY", "TORCHINDUCTOR_REDIS_URL", "TRITON_REDIS_HOST"],
+)
+def test_a_secret_does_not_pass_by_way_of_an_allowed_prefix(name: str) -> None:
+    # NVIDIA_API_KEY passed with everything else of NVIDIA_.
+    assert name not in child_environment({name: "secret"}, Pin((0,), 1))
 
 
 def test_a_child_sees_its_own_gpu_alone_and_the_mps_daemon_of_its_worker() -> None:

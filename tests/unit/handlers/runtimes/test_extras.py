@@ -13,7 +13,7 @@ from penstock.model_spec import RuntimeOptions
     [
         ("m.onnx", "cpu", {}, ["onnx"]),
         ("m.onnx", "cuda:0", {}, ["onnx-gpu"]),
-        ("m.onnx", "cuda", {"provider": "tensorrt"}, ["onnx-gpu", "tensorrt"]),
+        ("m.onnx", "cuda", {"provider": "tensorrt"}, ["onnx-gpu", "onnx-tensorrt"]),
         ("m.onnx", "cuda", {"runtime": "tensorrt"}, ["tensorrt"]),
         ("m.onnx", "cpu", {"quantize": "int8"}, ["onnx", "onnx-quantize"]),
         ("m.plan", "cuda", {}, ["tensorrt"]),
@@ -30,6 +30,15 @@ def test_a_model_file_needs_the_extra_of_its_runtime(
 def test_any_package_that_brings_it_will_do() -> None:
     assert missing_extras("m.onnx", "cpu", RuntimeOptions(), {"onnxruntime-gpu": "1.31"}.get) == []
     assert missing_extras("m.onnx", "cuda", RuntimeOptions(), {"onnxruntime": "1.31"}.get) == ["onnx-gpu"]
+
+
+def test_a_tensorrt_that_onnx_runtime_cannot_load_is_not_the_one_it_needs() -> None:
+    # The newest was 11.4, ONNX Runtime looked for libnvinfer.so.10: the model failed to load with all extras installed.
+    options = RuntimeOptions(provider="tensorrt")
+    for version, missing in {"11.4.0.106": ["onnx-tensorrt"], "10.16.1.11": []}.items():
+        installed = {"onnxruntime-gpu": "1.31.1", "tensorrt": version, "tensorrt-cu13": version}
+        assert missing_extras("m.onnx", "cuda", options, installed.get) == missing
+    assert missing_extras("m.plan", "cuda", RuntimeOptions(), {"tensorrt": "11.4.0.106"}.get) == []
 
 
 @pytest.mark.parametrize(("task", "extras"), [("", []), ("image-classification", ["images"]), ("text-embedding", ["text"])])
