@@ -145,8 +145,8 @@ class ProfileInfo:
 class SlotInfo:
     """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time.
 
-    `first_call_s` maps batch size to what its first call took in the warm-up, on an input from `warm_origin`;
-    `warm_note` says why sizes are missing.
+    `first_call_s` maps batch size to what its first call took, in the warm-up on an input from `warm_origin` or as the model
+    was loaded; `warm_note` says why sizes are missing.
     `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
     node that holds all its `cores`; None: several, or not pinned.
     """

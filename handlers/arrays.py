@@ -36,6 +36,7 @@ class ArrayHandler(Handler):
         """Raises `HandlerLoadError` without the runtime, with an unusable model, or when the device would not be used."""
         self.runtime = open_runtime(self.model_source(context), context)
         self.provider = self.runtime.provider
+        self.first_call_s = getattr(self.runtime, "first_call_s", 0.0)
         if type(self).preprocess is ArrayHandler.preprocess:
             self.input_schema = _input_schema(list(self.runtime.inputs))
 

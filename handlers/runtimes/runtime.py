@@ -82,7 +82,8 @@ class Runtime(Protocol):
     """A loaded model. `provider` is what really runs it; `stacks` says whether items run together (else one at a time).
 
     Some attributes are optional. `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
-    and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run.
+    and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run;
+    `first_call_s` is how long its smallest batch took in seconds, where opening it made that call (else 0).
     `open_parallel()` returns how many calls `run_parallel(feeds)` makes at once, 1 where it would gain nothing.
     """
 
