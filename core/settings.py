@@ -19,7 +19,7 @@ from penstock.blob_place import BlobPlace
 from penstock.errors import ConfigError
 from penstock.job_events import JobLines
 from penstock.job_id import MODEL_NAME
-from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions
+from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions, bucket_fault
 from penstock.settings_faults import explain
 from penstock.settings_keys import Keys, Table, access_rule
 from penstock.settings_sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
@@ -177,6 +177,17 @@ class ModelSettings(VersionSettings):
     def _default_version_exists(self) -> ModelSettings:
         if self.default_version is not None and self.default_version not in self.tables():
             raise ValueError(f"default_version {self.default_version!r} is none of its versions {', '.join(self.tables())}")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_can_fill_the_buckets(self) -> ModelSettings:
+        """Where nobody set `max_batch_size` the code may, so that is checked when it is loaded."""
+        for version, table in self.tables().items():
+            own = self.versions.get(version)
+            said = self.model_fields_set | (own.model_fields_set if own else set())
+            fault = bucket_fault(table["batch_buckets"], table["max_batch_size"]) if "max_batch_size" in said else ""
+            if fault:
+                raise ValueError(f"{fault} (version {version})" if self.versions else fault)
         return self
 
     def tables(self) -> dict[str, dict[str, Any]]:

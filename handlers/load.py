@@ -21,7 +21,7 @@ from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.runtimes.runtime import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
 from penstock.handlers.tasks.catalogue import task_class
-from penstock.model_spec import BatchPolicy, RuntimeOptions
+from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
@@ -57,7 +57,10 @@ def load(
     found = declare(source, task=task)
     largest = max_batch_size or found.declared.max_batch_size or BatchPolicy().max_batch_size
     context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
-    # Before the weights: a type that cannot be read is known in a millisecond.
+    # Before the weights: buckets that no batch fills and a type that cannot be read are known in a millisecond.
+    fault = bucket_fault(context.runtime.batch_buckets, largest)
+    if fault:
+        raise HandlerLoadError(fault)
     codec = codec_for(found.types.input)
     return _assemble(found, _initialized(found, context), context, codec=codec)
 

@@ -13,7 +13,7 @@ from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.handler import Failure, fatal_device_error
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
-from penstock.model_spec import WarmOrigin
+from penstock.model_spec import WarmOrigin, fitted_buckets
 
 Clock = Callable[[], float]
 
@@ -39,7 +39,7 @@ class WarmUp:
 def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
     """The batch sizes to run, ascending: the declared buckets, or else 1, 2, 4 ... and the limit."""
     wanted = buckets or [1 << power for power in range(limit.bit_length() + 1)]
-    return sorted({min(limit, size) for size in [*wanted, limit]})
+    return list(fitted_buckets([*wanted, limit], limit))
 
 
 def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
