@@ -103,7 +103,7 @@ def open_runtime(model: Path | bytes, context: Context) -> Runtime:
     """
     if isinstance(model, Path) and not model.exists():
         raise HandlerLoadError(f"there is no model file {model}; check its name (it is looked for next to the handler)")
-    opener: Callable[[Path | bytes, Context], Runtime] = import_module(_OPENERS[_chosen(model, context)]).open_model
+    opener: Callable[[Path | bytes, Context], Runtime] = import_module(_OPENERS[chosen_runtime(model, context)]).open_model
     return opener(model, context)
 
 
@@ -122,7 +122,8 @@ def is_model_file(path: str) -> bool:
     return path.endswith(tuple(KINDS))
 
 
-def _chosen(model: Path | bytes, context: Context) -> str:
+def chosen_runtime(model: Path | bytes, context: Context) -> str:
+    """By the file's ending and the settings; raises `HandlerLoadError` where they do not go together."""
     suffix = model.suffix if isinstance(model, Path) else ".onnx"
     runtimes = KINDS.get(suffix)
     wish = context.runtime.runtime
