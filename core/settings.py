@@ -288,6 +288,12 @@ class Settings(Table):
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
         return _spec(name, version, checked_version(shared | dict(table)))
 
+    def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
+        """Which fields of the batch policy nobody set for this version, so that the handler's own wishes hold."""
+        tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
+        set_by = {field.name: {self.origin(f"{table}.{field.name}") for table in tables} for field in fields(BatchPolicy)}
+        return frozenset(name for name, origins in set_by.items() if origins == {"default"})
+
     def model_infos(self) -> list[ModelInfo]:
         """One per model, as a gateway knows it before any worker has spoken; the limits are those of the chosen version."""
         return [_info(name, model) for name, model in self.models.items()]
