@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
 from penstock.model_spec import RuntimeOptions
+from penstock.shapes import shape_fits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,9 +57,7 @@ class Port:
     bounds: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        if len(shape) != len(self.shape):
-            return False
-        return all(low <= got and (high is None or got <= high) for (low, high), got in zip(self.limits(), shape, strict=True))
+        return shape_fits(shape, self.limits())
 
     def limits(self) -> list[tuple[int, int | None]]:
         """Smallest and largest size of every dimension; None: no largest."""
