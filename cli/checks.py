@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.cli import plan
 from penstock.cli.devices import cores_line
 from penstock.cli.exits import StartError
+from penstock.cli.model_files import model_file_faults
 from penstock.cli.readiness import readiness
 from penstock.cli.state import running_stack
 from penstock.errors import ConfigError
@@ -156,6 +157,9 @@ def models(settings: Settings) -> Finding:
     missing = [str(file) for file in files if file is not None and not file.is_file()]
     if missing:
         return Finding("models", Level.FAIL, f"no such file: {', '.join(missing)}", "correct `source` in penstock.toml")
+    faults = model_file_faults(settings)
+    if faults:
+        return Finding("models", Level.FAIL, "; ".join(faults), "correct these in penstock.toml")
     return Finding("models", Level.OK, ", ".join(settings.models))
 
 

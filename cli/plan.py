@@ -39,7 +39,10 @@ def planned(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Plan:
-    """The plan for a command line. Raises `ConfigError` with every fault of the settings; `need_files`: missing files too."""
+    """The plan for a command line. Raises `ConfigError` with every fault of the settings.
+
+    `need_files`: also what is missing among the models' files, or keeps one of them from loading.
+    """
     environ = dict(os.environ if environ is None else environ)
     folder = folder or Path.cwd()
     inherited = environ.get("PENSTOCK_CONFIG")
@@ -51,7 +54,17 @@ def planned(
     if workers is not None:
         env[MODELS_VARIABLE] = json.dumps(_with_workers(env, settings, workers))
         settings = Settings.load(named.config, env)
+    if need_files:
+        _check_model_files(settings, named.config)
     return Plan(settings, env)
+
+
+def _check_model_files(settings: Settings, config: Path | None) -> None:
+    from penstock.cli.model_files import model_file_faults
+
+    faults = model_file_faults(settings)
+    if faults:
+        raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
 
 
 def need_models(settings: Settings) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -124,7 +125,7 @@ def tune(
     result = found(question)
     _tell(result, report=report, as_json=as_json)
     if write and result.winner:
-        _write(write, result.model, subject.table["source"], result.winner, dry_run=dry_run)
+        _write(write, result.model, subject.table, result.winner, dry_run=dry_run)
     raise typer.Exit(exits.OK if result.winner else exits.FAILED)
 
 
@@ -168,13 +169,14 @@ def _write_report(result: TuneResult, path: Path) -> None:
     write_report(result, path)
 
 
-def _write(path: Path, model: str, source: str, winner: Configuration, *, dry_run: bool) -> None:
+def _write(path: Path, model: str, table: Mapping[str, Any], winner: Configuration, *, dry_run: bool) -> None:
     """The winner's settings into the file, which may be new; the change is shown."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     said = tomllib.loads(before).get("models", {}).get(model, {})
-    values = {key: value for key, value in settings_of(winner.choice).items() if key in said or value != default_of(key)}
+    chosen = settings_of(winner.choice, table)
+    values = {key: value for key, value in chosen.items() if key in said or value != default_of(key)}
     if not said:
-        values = {"source": source, **values}
+        values = {"source": table["source"], **values}
     after = with_settings(before, "models", values, name=model)
     if winner.choice.engine.pinning != "cores":
         after = with_settings(after, "worker", {"pinning": winner.choice.engine.pinning})

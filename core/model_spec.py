@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -61,6 +62,22 @@ class RuntimeOptions:
     batch_buckets: tuple[int, ...] = ()
     cache_dir: str = ""
     session: dict[str, Any] = field(default_factory=dict)
+
+
+def fitted_buckets(buckets: Sequence[int], max_batch_size: int) -> tuple[int, ...]:
+    """The buckets for batches of up to `max_batch_size` items: what is larger becomes that size."""
+    return tuple(sorted({min(size, max_batch_size) for size in buckets}))
+
+
+def bucket_fault(buckets: Sequence[int], max_batch_size: int) -> str:
+    """Why `buckets` cannot be used with batches of up to `max_batch_size` items, and what to do; empty if they can."""
+    if max(buckets, default=0) <= max_batch_size:
+        return ""
+    return (
+        f"batch_buckets {list(buckets)} go beyond max_batch_size = {max_batch_size}: no batch is larger than that, so "
+        f"{max(buckets)} rows would always be part padding; set max_batch_size = {max(buckets)}, "
+        f"or batch_buckets = {list(fitted_buckets(buckets, max_batch_size))}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +162,8 @@ class ProfileInfo:
 class SlotInfo:
     """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time.
 
-    `first_call_s` maps batch size to what its first call took in the warm-up, on an input from `warm_origin`;
-    `warm_note` says why sizes are missing.
+    `first_call_s` maps batch size to what its first call took, in the warm-up on an input from `warm_origin` or as the model
+    was loaded; `warm_note` says why sizes are missing.
     `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
     node that holds all its `cores`; None: several, or not pinned.
     """

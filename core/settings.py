@@ -19,7 +19,7 @@ from penstock.blob_place import BlobPlace
 from penstock.errors import ConfigError
 from penstock.job_events import JobLines
 from penstock.job_id import MODEL_NAME
-from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions
+from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions, bucket_fault
 from penstock.settings_faults import explain
 from penstock.settings_keys import Keys, Table, access_rule
 from penstock.settings_sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
@@ -179,6 +179,17 @@ class ModelSettings(VersionSettings):
             raise ValueError(f"default_version {self.default_version!r} is none of its versions {', '.join(self.tables())}")
         return self
 
+    @model_validator(mode="after")
+    def _batches_can_fill_the_buckets(self) -> ModelSettings:
+        """Where nobody set `max_batch_size` the code may, so that is checked when it is loaded."""
+        for version, table in self.tables().items():
+            own = self.versions.get(version)
+            said = self.model_fields_set | (own.model_fields_set if own else set())
+            fault = bucket_fault(table["batch_buckets"], table["max_batch_size"]) if "max_batch_size" in said else ""
+            if fault:
+                raise ValueError(f"{fault} (version {version})" if self.versions else fault)
+        return self
+
     def tables(self) -> dict[str, dict[str, Any]]:
         """Each version's full table, what it does not say filled in from the model's own."""
         shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
@@ -276,6 +287,12 @@ class Settings(Table):
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
         return _spec(name, version, checked_version(shared | dict(table)))
+
+    def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
+        """Which fields of the batch policy nobody set for this version, so that the handler's own wishes hold."""
+        tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
+        set_by = {field.name: {self.origin(f"{table}.{field.name}") for table in tables} for field in fields(BatchPolicy)}
+        return frozenset(name for name, origins in set_by.items() if origins == {"default"})
 
     def model_infos(self) -> list[ModelInfo]:
         """One per model, as a gateway knows it before any worker has spoken; the limits are those of the chosen version."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any
@@ -18,6 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from penstock.errors import BadRequest, InvalidInput
 from penstock.gateway.negotiation import JSON, OCTETS
+from penstock.gateway.shapes import shape_faults
 
 # Above this a full parse costs milliseconds of the loop; well-formedness is then checked without building the value.
 WHOLE_PARSE_BYTES = 256 * 1024
@@ -106,12 +107,13 @@ def cheap_to_build(body: bytes) -> bool:
     return body.count(b",") < MAX_VALUES
 
 
-def check_schema(value: Any, validator: jsonschema_rs.Validator) -> None:
-    """Raises `InvalidInput` with a JSON Pointer per fault, at most ten."""
+def check_schema(value: Any, validator: jsonschema_rs.Validator, schema: Mapping[str, Any]) -> None:
+    """Raises `InvalidInput` with a JSON Pointer per fault, at most ten; `schema` is the validator's own."""
     if validator.is_valid(value):
         return
-    faults = islice((told for fault in validator.iter_errors(value) for told in _told(fault)), MAX_TOLD_ERRORS)
-    raise InvalidInput("The input does not fit the model's schema", errors=list(faults))
+    misfits = [{"pointer": json_pointer(path), "detail": fault} for path, fault in shape_faults(value, schema)]
+    faults = misfits or (told for fault in validator.iter_errors(value) for told in _told(fault))
+    raise InvalidInput("The input does not fit the model's schema", errors=list(islice(faults, MAX_TOLD_ERRORS)))
 
 
 def _told(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
@@ -136,14 +138,14 @@ def _shortened(message: str) -> str:
     return message if len(message) <= MAX_TOLD_CHARS else f"{message[:60]} ... {message[-(MAX_TOLD_CHARS - 65) :]}"
 
 
-def check_large(body: bytes, validator: jsonschema_rs.Validator) -> None:
+def check_large(body: bytes, validator: jsonschema_rs.Validator, schema: Mapping[str, Any]) -> None:
     """As `check_schema`, building the value first; for a thread of its own."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not valid JSON: {_reason(error)}") from None
     refuse_repeats(body, value)
-    check_schema(value, validator)
+    check_schema(value, validator, schema)
 
 
 def json_pointer(path: list[str | int]) -> str:

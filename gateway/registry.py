@@ -42,6 +42,11 @@ class VersionEntry:
         """The media types taken; empty while not known."""
         return (self.info or _UNKNOWN).accepts
 
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """What the validator checks; empty while not known."""
+        return (self.info or _UNKNOWN).input_schema or {}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:

@@ -158,9 +158,9 @@ class Intake:
         if version.validator is None:
             return
         if value is not payloads.UNBUILT:
-            payloads.check_schema(value, version.validator)
+            payloads.check_schema(value, version.validator, version.input_schema)
         elif payloads.cheap_to_build(body):
-            await asyncio.to_thread(payloads.check_large, body, version.validator)
+            await asyncio.to_thread(payloads.check_large, body, version.validator, version.input_schema)
 
     def _admit(self, asked: Asked, deadline_s: float) -> None:
         model, now = asked.model, time.monotonic()

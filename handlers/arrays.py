@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import HandlerContractError, InvalidInput
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.runtimes.runtime import DeviceRow, Port, open_runtime
+from penstock.shapes import misfit, ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class ArrayHandler(Handler):
         """Raises `HandlerLoadError` without the runtime, with an unusable model, or when the device would not be used."""
         self.runtime = open_runtime(self.model_source(context), context)
         self.provider = self.runtime.provider
+        self.first_call_s = getattr(self.runtime, "first_call_s", 0.0)
         if type(self).preprocess is ArrayHandler.preprocess:
             self.input_schema = _input_schema(list(self.runtime.inputs))
 
@@ -154,19 +156,12 @@ def _array(port: Port, value: Any) -> NDArray[Any]:
     try:
         given = np.asarray(value)
     except ValueError as error:
-        raise InvalidInput(f"{port.name} is not a regular nested list of numbers: its rows differ in length") from error
+        raise InvalidInput(ragged(port.name)) from error
     if given.size and not _castable(given, port.dtype):
         raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds other or larger values")
     if not port.fits(given.shape):
-        wanted = ", ".join(_words(low, high) for low, high in port.limits())
-        raise InvalidInput(f"{port.name} has shape {list(given.shape)}, the model takes [{wanted}]")
+        raise InvalidInput(misfit(port.name, given.shape, port.limits()))
     return given.astype(port.dtype)
-
-
-def _words(low: int, high: int | None) -> str:
-    if high is None:
-        return "any" if low <= 1 else f"{low} or more"
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _castable(given: NDArray[Any], dtype: str) -> bool:

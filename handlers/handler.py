@@ -126,6 +126,8 @@ class Handler:
     output_schema: dict[str, Any] | None = None
     # What really runs the model ("CPUExecutionProvider", ...); shown with the worker.
     provider: str = ""
+    # Seconds of the first call of the smallest batch, if `initialize` has made it: the warm-up would time its second one.
+    first_call_s: float = 0.0
 
     def initialize(self, context: Context, /) -> None:
         """Called once per process, before the first batch: load weights onto `context.device`."""

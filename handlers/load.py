@@ -18,10 +18,11 @@ from penstock.handlers.handler import Context, Handler
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
+from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.runtime import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
 from penstock.handlers.tasks.catalogue import task_class
-from penstock.model_spec import BatchPolicy, RuntimeOptions
+from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
@@ -57,7 +58,12 @@ def load(
     found = declare(source, task=task)
     largest = max_batch_size or found.declared.max_batch_size or BatchPolicy().max_batch_size
     context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
-    # Before the weights: a type that cannot be read is known in a millisecond.
+    # Before the weights: what no batch fills, no runtime reads and no input can be is known in a millisecond.
+    fault = bucket_fault(context.runtime.batch_buckets, largest)
+    if fault:
+        raise HandlerLoadError(fault)
+    if is_model_file(source):
+        check_option_names(Path(source), context, task=task)
     codec = codec_for(found.types.input)
     return _assemble(found, _initialized(found, context), context, codec=codec)
 

@@ -17,7 +17,7 @@ from penstock.broker.blob_places import open_blobs
 from penstock.broker.redis_store import RedisStore
 from penstock.broker.wakeup import WakeUps
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
 from penstock.workers.announce import Places, merged, peers, refusals, unserved
@@ -174,9 +174,7 @@ class Fleet:
         """Which fields of the policy nobody set, so that the handler's own wishes hold."""
         rollout = self._rollouts.get(spec.name)
         table = rollout.added.get(spec.version, {}) if rollout else {}
-        tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
-        origins = {name: [self._settings.origin(f"{table}.{name}") for table in tables] for name in BatchPolicy.__slots__}
-        return frozenset(name for name, found in origins.items() if set(found) == {"default"} and name not in table)
+        return self._settings.policy_left_open(spec) - set(table)
 
     # What operators change while it runs.
 

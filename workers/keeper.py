@@ -219,6 +219,7 @@ class Keeper:
     def _up(self, ready: Ready) -> Event:
         self.state, self.error = "ready", ""
         self.load_s, self.provider = ready.load_s, ready.provider
+        dearest = max(ready.warm, key=lambda run: run.first_s, default=None)
         log.info(
             CHILD_READY,
             model=self._spec.name,
@@ -226,7 +227,8 @@ class Keeper:
             pid=self.pid,
             load_s=round(ready.load_s, 3),
             warmed=ready.warm_note or f"{len(ready.warm)} batch sizes from the {ready.warm_origin}",
-            first_call_s=round(ready.warm[0].first_s, 4) if ready.warm else None,
+            first_call_s=round(dearest.first_s, 4) if dearest else None,
+            first_call_size=dearest.size if dearest else None,
         )
         return Up(ready)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,7 @@ from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.handler import Failure, fatal_device_error
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
-from penstock.model_spec import WarmOrigin
+from penstock.model_spec import WarmOrigin, fitted_buckets
 
 Clock = Callable[[], float]
 
@@ -39,7 +39,7 @@ class WarmUp:
 def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
     """The batch sizes to run, ascending: the declared buckets, or else 1, 2, 4 ... and the limit."""
     wanted = buckets or [1 << power for power in range(limit.bit_length() + 1)]
-    return sorted({min(limit, size) for size in [*wanted, limit]})
+    return list(fitted_buckets([*wanted, limit], limit))
 
 
 def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
@@ -47,6 +47,11 @@ def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Cl
 
     Raises what the handler raises on its own sample; what it raises on a generated one is a note.
     """
+    done = _ran(loaded, wanted, budget_s=budget_s, clock=clock)
+    return replace(done, runs=_with_first_call(done.runs, loaded.handler.first_call_s))
+
+
+def _ran(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
     sample: Any = getattr(loaded.handler, "sample", None)
     if sample is not None:
         runs, note = _run_all(loaded, sample, wanted, budget_s=budget_s, clock=clock)
@@ -82,6 +87,13 @@ def _run_all(
             return tuple(runs), f"sizes over {runs[-1].size} are not warm: they would take longer than {budget_s:.0f} s"
         runs.append(_timed(loaded, sample, size, clock))
     return tuple(runs), ""
+
+
+def _with_first_call(runs: tuple[WarmRun, ...], first_call_s: float) -> tuple[WarmRun, ...]:
+    """A runtime that made the smallest size's first call as it was opened has left nothing dear to the one timed here."""
+    if not runs:
+        return runs
+    return (replace(runs[0], first_s=max(runs[0].first_s, first_call_s)), *runs[1:])
 
 
 def _timed(loaded: Loaded, sample: Any, size: int, clock: Clock) -> WarmRun:

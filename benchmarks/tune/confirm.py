@@ -28,6 +28,7 @@ from penstock.broker.records import ClaimRequest
 from penstock.broker.redis_store import RedisStore
 from penstock.client.sync import Client
 from penstock.errors import PenstockError
+from penstock.model_spec import bucket_fault, fitted_buckets
 
 _NO_LIMIT = 10_000_000
 _DRAIN_S = 5.0
@@ -67,7 +68,7 @@ class Site:
     @contextmanager
     def stack(self, choice: Choice, *, number: int) -> Iterator[Stack]:
         """Ready to answer. Raises `PenstockError` when it does not come up."""
-        table = {**self.table, **settings_of(choice), "max_queue_depth": _NO_LIMIT, "version": self.version}
+        table = {**self.table, **settings_of(choice, self.table), "max_queue_depth": _NO_LIMIT, "version": self.version}
         folder = self.folder / f"stack-{number}"
         with _up(folder, {self.name: table}, pinning=choice.engine.pinning) as (url, processes):
             yield Stack(self.name, url, processes, self.inputs)
@@ -86,8 +87,11 @@ def _up(folder: Path, models: Mapping[str, Mapping[str, Any]], *, pinning: str) 
         yield f"http://127.0.0.1:{port}", processes
 
 
-def settings_of(choice: Choice) -> dict[str, Any]:
-    """The choice as keys of `[models.NAME]`; `pinning` is the worker's own and not among them."""
+def settings_of(choice: Choice, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice as keys of `[models.NAME]`, with the buckets of `table` cut to its batch size if they go beyond it.
+
+    `pinning` is the worker's own and not among them.
+    """
     engine = choice.engine
     on_cpu = engine.device == "cpu"
     written: dict[str, Any] = {
@@ -101,6 +105,9 @@ def settings_of(choice: Choice) -> dict[str, Any]:
         "compile": engine.compile,
         "placement": choice.placement,
     }
+    buckets = table.get("batch_buckets", ())
+    if bucket_fault(buckets, choice.batch_size):
+        written["batch_buckets"] = list(fitted_buckets(buckets, choice.batch_size))
     return {name: value for name, value in written.items() if value is not None}
 
 

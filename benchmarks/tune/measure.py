@@ -14,7 +14,7 @@ from penstock.benchmarks.tune.children import Child, Children, started
 from penstock.benchmarks.tune.drift import Answer, drift
 from penstock.benchmarks.tune.result import BatchTime, Drift, Engine, Measured
 from penstock.errors import BadRequest, ConfigError, PenstockError
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import ModelSpec, fitted_buckets
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.devices.machine import Machine
 from penstock.workers.devices.pins import Pin
@@ -183,11 +183,12 @@ def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
 def spec_for(spec: ModelSpec, engine: Engine, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
     """The model as this configuration runs it. On GPUs `workers` are those of each device."""
     on_cpu = engine.device == "cpu"
-    runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
+    buckets = fitted_buckets(spec.runtime.batch_buckets, batch_size)
+    engine_runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
     return replace(
         spec,
         policy=replace(spec.policy, max_batch_size=batch_size),
-        runtime=runtime,
+        runtime=replace(engine_runtime, batch_buckets=buckets),
         device=engine.device,
         threads=engine.threads,
         placement=placement or spec.placement,

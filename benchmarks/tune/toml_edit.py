@@ -13,7 +13,7 @@ _HEADER = re.compile(r"\s*\[(?!\[)\s*(?P<path>[^\]]+?)\s*\]\s*(#.*)?$")
 _ANY_HEADER = re.compile(r"\s*\[")
 _KEY = re.compile(r"(?P<lead>\s*)(?P<key>[A-Za-z0-9_-]+)\s*=\s*(?P<rest>.*)$")
 # Possessive where spaces may follow: a line of 50,000 of them is read once.
-_REMARK = re.compile(r"""(?P<value>"[^"]*"\s*+|'[^']*'\s*+|[^#"'\[{]*+)(?P<remark>(?:#.*)?)$""")
+_REMARK = re.compile(r"""(?P<value>"[^"]*"\s*+|'[^']*'\s*+|\[[^\[\]#"'{]*+\]\s*+|[^#"'\[{]*+)(?P<remark>(?:#.*)?)$""")
 
 
 def with_settings(text: str, table: str, values: Mapping[str, Any], *, name: str = "") -> str:
@@ -100,5 +100,7 @@ def literal(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -66,6 +66,11 @@ def place_of(slot: SlotInfo) -> str:
     return ", ".join(told)
 
 
+def dearest_call(slot: SlotInfo) -> tuple[int, float]:
+    """Batch size and seconds of the first call that cost most; for a slot that has told some."""
+    return max(slot.first_call_s.items(), key=lambda call: call[1])
+
+
 @dataclass(frozen=True, slots=True)
 class VersionRow:
     """`chart` are sizes and milliseconds for a small chart, `first_call_s` what the first call of each size cost."""

@@ -13,7 +13,15 @@ from starlette.responses import Response, StreamingResponse
 from penstock.access import Role
 from penstock.gateway.access import Caller, CallerParam, Holds
 from penstock.gateway.pages.live import Board, View
-from penstock.gateway.pages.machine_rows import SLOT_TONES, core_map, place_of, sample_of, version_rows, worker_rows
+from penstock.gateway.pages.machine_rows import (
+    SLOT_TONES,
+    core_map,
+    dearest_call,
+    place_of,
+    sample_of,
+    version_rows,
+    worker_rows,
+)
 from penstock.gateway.pages.render import HEADERS, Renderer
 from penstock.gateway.problems import TITLES
 from penstock.gateway.registry import ModelEntry, Registry
@@ -111,7 +119,8 @@ class OverviewPages:
         await self._registry.refresh()
         rows = worker_rows(self._registry.workers, time.time())
         maps = {row.name: core_map(row.slots) for row in rows}
-        shown = {"here": "workers", "workers": rows, "maps": maps, "tones": SLOT_TONES, "place": place_of}
+        told = {"tones": SLOT_TONES, "place": place_of, "dearest": dearest_call}
+        shown = {"here": "workers", "workers": rows, "maps": maps, **told}
         return await self._renderer.page("workers.html", caller, shown)
 
     async def api(self, request: Request, caller: CallerParam) -> Response:

@@ -152,7 +152,7 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
     when another provider would run it than the one asked for."""
     library = _library()
     refuse_foreign("onnx", context.runtime)
-    session_table = {name: value for name, value in context.runtime.session.items() if name != "shapes"}
+    session_table = context.runtime.session
     spin = spinning(threads=context.threads, usable_cores=_usable_cores(), version=library.__version__)
     plan = planned(session_table, threads=context.threads, spin=spin)
     cache = EngineCache(cache_folder(context.runtime.cache_dir, context.folder, os.environ))

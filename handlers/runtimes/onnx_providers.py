@@ -38,11 +38,7 @@ class Provider:
 
 def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str) -> Provider:
     """Raises `HandlerLoadError` for a device, provider and precision that do not go together."""
-    kind, index = kind_for(context.device, context.runtime.provider)
-    spare = set(plan.provider_options) - ({"cuda", "tensorrt"} if kind == "tensorrt" else {kind})
-    if spare:
-        raise HandlerLoadError(f"session.{spare.pop()} has options for a provider that is not used: this model runs on {kind}")
-    check_precision(model, kind, context.runtime)
+    kind, index = checked_kind(model, context, plan)
     if kind == "cpu":
         return Provider(kind, (CPU,), ({},))
     tf32 = "1" if context.runtime.precision == "tf32" else "0"
@@ -51,6 +47,16 @@ def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: E
         return Provider(kind, (CUDA,), (cuda,), index)
     name, engines = _engines(model, context, plan, cache=cache, version=version, index=index)
     return Provider(kind, (TENSORRT, CUDA), ({"device_id": str(index)} | engines, cuda), index, name)
+
+
+def checked_kind(model: Path | bytes, context: Context, plan: SessionPlan) -> tuple[str, int]:
+    """As `kind_for`, where the settings and the model go together; raises `HandlerLoadError`. Only the file is read."""
+    kind, index = kind_for(context.device, context.runtime.provider)
+    spare = set(plan.provider_options) - ({"cuda", "tensorrt"} if kind == "tensorrt" else {kind})
+    if spare:
+        raise HandlerLoadError(f"session.{spare.pop()} has options for a provider that is not used: this model runs on {kind}")
+    check_precision(model, kind, context.runtime)
+    return kind, index
 
 
 def kind_for(device: str, provider: str) -> tuple[str, int]:

@@ -124,7 +124,8 @@ class SessionPlan:
 def planned(session: Mapping[str, Any], *, threads: int, spin: Mapping[str, str]) -> SessionPlan:
     """The table as given, over our own defaults. Raises `HandlerLoadError` with every name and value that is wrong."""
     plan = SessionPlan(attributes={"intra_op_num_threads": threads, "inter_op_num_threads": 1})
-    given = flattened(session)
+    # `shapes` are an engine's, and no session knows them.
+    given = flattened({name: value for name, value in session.items() if name != "shapes"})
     faults = [fault for name, value in given.items() if (fault := _put(plan, name, value))]
     if faults:
         raise HandlerLoadError(f"the table `session` cannot be used: {'; '.join(faults)}")

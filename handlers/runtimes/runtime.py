@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
 from penstock.model_spec import RuntimeOptions
+from penstock.shapes import shape_fits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,9 +57,7 @@ class Port:
     bounds: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        if len(shape) != len(self.shape):
-            return False
-        return all(low <= got and (high is None or got <= high) for (low, high), got in zip(self.limits(), shape, strict=True))
+        return shape_fits(shape, self.limits())
 
     def limits(self) -> list[tuple[int, int | None]]:
         """Smallest and largest size of every dimension; None: no largest."""
@@ -82,7 +81,8 @@ class Runtime(Protocol):
     """A loaded model. `provider` is what really runs it; `stacks` says whether items run together (else one at a time).
 
     Some attributes are optional. `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
-    and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run.
+    and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run;
+    `first_call_s` is how long its smallest batch took in seconds, where opening it made that call (else 0).
     `open_parallel()` returns how many calls `run_parallel(feeds)` makes at once, 1 where it would gain nothing.
     """
 
@@ -102,7 +102,7 @@ def open_runtime(model: Path | bytes, context: Context) -> Runtime:
     """
     if isinstance(model, Path) and not model.exists():
         raise HandlerLoadError(f"there is no model file {model}; check its name (it is looked for next to the handler)")
-    opener: Callable[[Path | bytes, Context], Runtime] = import_module(_OPENERS[_chosen(model, context)]).open_model
+    opener: Callable[[Path | bytes, Context], Runtime] = import_module(_OPENERS[chosen_runtime(model, context)]).open_model
     return opener(model, context)
 
 
@@ -121,7 +121,8 @@ def is_model_file(path: str) -> bool:
     return path.endswith(tuple(KINDS))
 
 
-def _chosen(model: Path | bytes, context: Context) -> str:
+def chosen_runtime(model: Path | bytes, context: Context) -> str:
+    """By the file's ending and the settings; raises `HandlerLoadError` where they do not go together."""
     suffix = model.suffix if isinstance(model, Path) else ".onnx"
     runtimes = KINDS.get(suffix)
     wish = context.runtime.runtime

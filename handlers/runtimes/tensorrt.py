@@ -90,7 +90,7 @@ def open_model(model: Path | bytes, context: Context) -> TensorRtRuntime:
     """An engine for the model on the context's GPU, built if it was not built before. Raises `HandlerLoadError` without
     TensorRT or a GPU, for a model or plan it refuses, and for options that go to other runtimes."""
     trt = library()
-    index = _gpu_index(context.device)
+    index = gpu_index(context.device)
     refuse_foreign("tensorrt", context.runtime)
     device = open_device(index)
     plan = (
@@ -159,7 +159,8 @@ def loaded(trt: Any, plan: bytes, name: str) -> Any:
     )
 
 
-def _gpu_index(device: str) -> int:
+def gpu_index(device: str) -> int:
+    """Raises `HandlerLoadError` for what is no GPU."""
     base, _, index = device.partition(":")
     if base != "cuda" or (index and not index.isdecimal()):
         raise HandlerLoadError(f'TensorRT runs on GPUs, not on the device {device!r}; set device = "cuda", or runtime = "onnx"')

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import msgspec
+
 from penstock.errors import HandlerLoadError
 from penstock.handlers.arrays import ArrayHandler
 
@@ -22,3 +24,9 @@ def task_class(task: str) -> type[ArrayHandler]:
         raise HandlerLoadError(f"there is no task {task!r}; the tasks are {', '.join(TASKS)}")
     found: type[ArrayHandler] = getattr(import_module(f"penstock.handlers.tasks.{task.replace('-', '_')}"), TASKS[task])
     return found
+
+
+def option_names(task: str) -> tuple[str, ...]:
+    """Those of the task alone; none where there is no task."""
+    defaults = getattr(task_class(task), "defaults", None) if task else None
+    return tuple(field.name for field in msgspec.structs.fields(defaults)) if defaults else ()

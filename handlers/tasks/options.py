@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.errors import HandlerContractError, HandlerLoadError
+from penstock.handlers.runtimes.torch.checks import OPTIONS
 from penstock.handlers.schema import pointer_of
 
 # What a runtime reads of the same table, for files that do not say it themselves (docs/runtimes.md).
-FILE_OPTIONS = ("inputs", "outputs", "fixed_batch", "model_class", "model_args", "weights_key")
+FILE_OPTIONS = frozenset(name for names in OPTIONS.values() for name in names)
 
 
 class TaskOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -57,6 +57,14 @@ def read_words(file: Path, *, wish: int | None, most: int | None, cut: bool) -> 
     return Words(tokenizer, int(limit), pad, next((token for token in blanks if token is not None), pad), special)
 
 
+def need_tokenizer(file: Path) -> None:
+    """Raises `HandlerLoadError` if the file is not there."""
+    if not file.exists():
+        raise HandlerLoadError(
+            f"there is no tokenizer {file}; put the model's tokenizer.json next to it, or set the option tokenizer"
+        )
+
+
 def _opened(file: Path) -> Any:
     try:
         from tokenizers import Tokenizer
@@ -64,10 +72,7 @@ def _opened(file: Path) -> Any:
         raise HandlerLoadError(
             "text tasks need tokenizers, which is not installed; run: pip install 'penstock[text]'"
         ) from error
-    if not file.exists():
-        raise HandlerLoadError(
-            f"there is no tokenizer {file}; put the model's tokenizer.json next to it, or set the option tokenizer"
-        )
+    need_tokenizer(file)
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:

@@ -80,7 +80,8 @@ def test_numbers_that_share_a_hash_cost_no_more_than_others() -> None:
     body = ("[" + ",".join(map(str, crafted)) + "]").encode()
     before = time.perf_counter()
     value = parse_json(body, max_depth=64)
-    check_schema(value, jsonschema_rs.validator_for({"type": "array", "items": {"type": "number"}}))
+    schema = {"type": "array", "items": {"type": "number"}}
+    check_schema(value, jsonschema_rs.validator_for(schema), schema)
     assert time.perf_counter() - before < 0.3
 
 

@@ -264,3 +264,27 @@ def test_a_process_that_loads_no_model_needs_no_model_file(tmp_path: Path) -> No
 def test_an_empty_object_of_models_means_no_models(tmp_path: Path) -> None:
     """`PENSTOCK_MODELS={}` once ended every process in an IndexError."""
     assert Settings.load(None, {"PENSTOCK_MODELS": "{}", "PENSTOCK_STORE__STATE_DIR": str(tmp_path)}).specs() == []
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ("max_batch_size = 8\nbatch_buckets = [1, 64]", "64 rows would always be part padding; set max_batch_size = 64"),
+        ("max_batch_size = 8\nbatch_buckets = [1, 16, 32]", "or batch_buckets = [1, 8]"),
+        ("max_batch_size = 32\nbatch_buckets = [1, 32]\n[models.m.versions.2]\nmax_batch_size = 8", "(version 2)"),
+        ("max_batch_size = 8\n[models.m.versions.2]\nbatch_buckets = [1, 32]", "(version 2)"),
+    ],
+)
+def test_a_bucket_that_no_batch_can_fill_is_refused(tmp_path: Path, table: str, fault: str) -> None:
+    """With buckets of 1 and 64 and a max_batch_size of 8 every batch of 8 ran as 64 rows, 13 times as long as it had to."""
+    (found,) = faults_of(write(tmp_path, f"[models.m]\nsource = 'm.onnx'\n{table}\n"))
+    assert found.startswith("models.m: batch_buckets [1, ")
+    assert fault in found
+
+
+@pytest.mark.parametrize("table", ["max_batch_size = 32\nbatch_buckets = [1, 8, 32]", "batch_buckets = [1, 32]"])
+def test_buckets_up_to_the_batch_size_stand_and_one_that_the_code_may_set_is_left_to_the_load(
+    tmp_path: Path, table: str
+) -> None:
+    config = write(tmp_path, f"[models.m]\nsource = 'm.py'\n{table}\n")
+    assert Settings.load(config, {}).specs()[0].runtime.batch_buckets[-1] == 32

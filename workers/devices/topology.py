@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.workers.devices.cgroups import cpu_quota, memory_limit_bytes
@@ -15,7 +15,10 @@ _NODES = "sys/devices/system/node"
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A physical core. `number` is the logical one that stands for it; `siblings` are all of its that may be used."""
+    """A physical core. `number` is the logical one that stands for it; `siblings` are all of its that may be used.
+
+    `node` is the NUMA node, or the socket where the kernel tells no nodes.
+    """
 
     number: int
     siblings: tuple[int, ...] = ()
@@ -46,7 +49,7 @@ class Topology:
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
-    """What is not told (no sysfs, no /proc) is taken to be simple: every logical core a physical one, on node 0."""
+    """What is not told (no sysfs, no /proc) is taken to be simple: every logical core a physical one, on socket 0."""
     return Topology(tuple(_cores(root, _allowed(root))), cpu_quota(root), memory_limit_bytes(root))
 
 
@@ -61,7 +64,17 @@ def _cores(root: Path, allowed: Sequence[int]) -> list[Core]:
         siblings = tuple(sibling for sibling in _siblings(folder, number) if sibling in usable)
         seen.update(siblings)
         cores.append(Core(number, siblings, nodes.get(number, 0), _socket(folder)))
-    return sorted(cores, key=lambda core: (core.node, core.number))
+    return sorted(cores if nodes else _by_socket(cores), key=lambda core: (core.node, core.number))
+
+
+def _by_socket(cores: Sequence[Core]) -> Sequence[Core]:
+    """With the sockets as nodes; unless each has but one core, as many virtual machines have it, wherever those cores lie.
+
+    For the same reason a node that the kernel does tell is not divided by sockets.
+    """
+    if len({core.socket for core in cores}) == len(cores):
+        return cores
+    return [replace(core, node=core.socket) for core in cores]
 
 
 def _siblings(folder: Path, number: int) -> list[int]:

@@ -9,6 +9,14 @@ from penstock.handlers.runtimes.torch.archive import FileKind
 from penstock.model_spec import RuntimeOptions
 
 Found = Callable[[str], str | None]
+# What is read of a model's own options. What a file says itself is not among them: it would be ignored.
+_DECLARED = ("inputs", "outputs", "fixed_batch")
+OPTIONS: dict[FileKind, tuple[str, ...]] = {
+    FileKind.EXPORTED: ("outputs",),
+    FileKind.PACKAGE: _DECLARED,
+    FileKind.SCRIPT: _DECLARED,
+    FileKind.WEIGHTS: (*_DECLARED, "model_class", "model_args", "weights_key"),
+}
 
 
 def check_options(kind: FileKind, options: RuntimeOptions, device: str) -> None:

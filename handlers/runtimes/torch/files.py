@@ -137,13 +137,7 @@ def _state_dict(path: Path) -> Any:
 
 def model_class(path: Path, context: Context) -> Any:
     """An instance of `options.model_class`, made with `options.model_args` (a table of named ones, or a list)."""
-    source = context.options.get("model_class")
-    if not isinstance(source, str) or ":" not in source:
-        raise HandlerLoadError(
-            f"{path.name} holds weights alone; name the class they belong to in the model's options, "
-            'as in model_class = "net.py:Net" (next to the weights) or "package.module:Net"'
-        )
-    place, _, name = source.rpartition(":")
+    source, place, name = class_place(path, context)
     module = import_file(context.folder / place) if place.endswith(".py") else import_name(place)
     kind = getattr(module, name, None)
     if not isinstance(kind, type) or not issubclass(kind, import_module("torch").nn.Module):
@@ -153,6 +147,22 @@ def model_class(path: Path, context: Context) -> Any:
         return kind(**given) if isinstance(given, dict) else kind(*given)
     except TypeError as error:
         raise HandlerLoadError(f"options.model_args {given!r} do not fit {source}: {error}") from error
+
+
+def class_place(path: Path, context: Context) -> tuple[str, str, str]:
+    """`options.model_class` whole, its file or module, the class's name; raises `HandlerLoadError` without it or its file."""
+    source = context.options.get("model_class")
+    if not isinstance(source, str) or ":" not in source:
+        raise HandlerLoadError(
+            f"{path.name} holds weights alone; name the class they belong to in the model's options, "
+            'as in model_class = "net.py:Net" (next to the weights) or "package.module:Net"'
+        )
+    place, _, name = source.rpartition(":")
+    if place.endswith(".py") and not (context.folder / place).is_file():
+        raise HandlerLoadError(
+            f"options.model_class {source!r}: there is no file {context.folder / place}; it is looked for next to the weights"
+        )
+    return source, place, name
 
 
 def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: Declared) -> Program:

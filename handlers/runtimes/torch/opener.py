@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from penstock.errors import HandlerLoadError, PenstockError
@@ -45,7 +46,9 @@ def open_model(model: Path | bytes, context: Context) -> TorchRuntime:
         transfer=CudaTransfer(torch, device) if device.type == "cuda" else HostTransfer(torch),
         provider=provider_words(torch, device, extras=_extras(options)),
     )
-    _run_once(torch, runtime, adapted, plan=plan, file=model.name, options=options)
+    feed = _example_feed(adapted, plan)
+    if feed is not None:
+        runtime.first_call_s = _run_once(runtime, feed, file=model.name, options=options)
     return runtime
 
 
@@ -119,11 +122,9 @@ def _compiled(torch: Any, module: Any, plan: Plan, *, context: Context) -> Any:
     return torch.compile(module, mode=options.compile, dynamic=False if fixed else None)
 
 
-def _run_once(torch: Any, runtime: TorchRuntime, program: Program, *, plan: Plan, file: str, options: RuntimeOptions) -> None:
-    """One call with the smallest batch: on the file's own example, else on zeros if all shapes are fixed."""
-    feed = _example_feed(program, plan)
-    if feed is None:
-        return
+def _run_once(runtime: TorchRuntime, feed: dict[str, Any], *, file: str, options: RuntimeOptions) -> float:
+    """Seconds of the first call, which compiles and records what is to be; raises `HandlerLoadError` if it fails."""
+    began = perf_counter()
     try:
         runtime.run(feed)
     except PenstockError as error:
@@ -136,9 +137,11 @@ def _run_once(torch: Any, runtime: TorchRuntime, program: Program, *, plan: Plan
         raise HandlerLoadError(
             f"{file} was loaded, but its first call failed: {type(error).__name__}: {words}; {advice}"
         ) from error
+    return perf_counter() - began
 
 
 def _example_feed(program: Program, plan: Plan) -> dict[str, Any] | None:
+    """A batch of the smallest size: of the file's own example, else of zeros if all shapes are fixed."""
     import numpy as np
 
     rows = plan.sizes.smallest

@@ -32,7 +32,7 @@ class Plan:
 
 
 class TorchRuntime:
-    """A `Runtime`. `padding_ratio` is the share of rows of the last call that were padding.
+    """A `Runtime`. `padding_ratio` is the share of rows of the last call that were padding; its opener sets `first_call_s`.
 
     On a GPU `upload` starts the copy of a batch that runs later; `run` then takes its rows in place of an array.
     """
@@ -48,6 +48,7 @@ class TorchRuntime:
         self.outputs = list(plan.names)
         self.stacks = plan.sizes.high != 1
         self.padding_ratio = 0.0
+        self.first_call_s = 0.0
         self.upload: Upload | None = transfer.upload if isinstance(transfer, CudaTransfer) else None
 
     def run(self, feed: Mapping[str, Any], /) -> Arrays:

@@ -7,11 +7,14 @@ import pytest
 
 from penstock.cli import checks
 from penstock.cli.checks import Level
+from penstock.cli.plan import planned
 from penstock.cli.store_check import fsync_of, judged, name_of, version_of, without_password
+from penstock.errors import ConfigError
 from penstock.settings import Settings
 from penstock.workers.devices.gpus import Gpus
 from penstock.workers.devices.machine import Machine
 from penstock.workers.devices.topology import read_topology
+from tests.onnx_models import perceptron, saved
 
 
 def test_a_gpu_that_is_not_there_is_a_fault_only_where_a_model_wants_one(tmp_path: Path) -> None:
@@ -57,6 +60,32 @@ def test_what_a_model_file_runs_on_is_missed_before_it_is_served(tmp_path: Path)
     assert found.text == "fast 1 needs onnx-gpu, onnx-tensorrt"
     assert found.next == "pip install 'penstock[onnx-gpu,onnx-tensorrt]'"
     assert checks.runtimes(settings, lambda package: "10.16").level is Level.OK
+
+
+def test_what_keeps_a_model_file_from_loading_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    """An ONNX model with precision fp16 on the CPU, or without its labels, was well to doctor and failed in every child."""
+    saved(perceptron(), tmp_path / "a.onnx")
+    config = tmp_path / "penstock.toml"
+    config.write_text(
+        '[models.half]\nsource = "a.onnx"\nprecision = "fp16"\n'
+        '[models.cats]\nsource = "a.onnx"\ntask = "image-classification"\noptions.labels = "gone.txt"\n'
+    )
+    found = checks.models(Settings.load(config, {}))
+    assert found.level is Level.FAIL
+    assert "models.half (version 1): a.onnx is a model in fp32" in found.text
+    assert f"models.cats (version 1): the labels file {tmp_path / 'gone.txt'} cannot be read" in found.text
+    with pytest.raises(ConfigError) as caught:
+        planned([], config=config, flags={}, need_files=True, environ={}, folder=tmp_path)
+    assert len(caught.value.faults) == 2
+
+
+def test_a_text_task_has_the_batches_of_its_own_unless_the_settings_say_otherwise(tmp_path: Path) -> None:
+    saved(perceptron(), tmp_path / "a.onnx")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    table = {"source": str(tmp_path / "a.onnx"), "task": "text-embedding", "batch_buckets": [1, 32]}
+    assert checks.models(Settings.load(env={"PENSTOCK_MODELS": json.dumps({"m": table})})).level is Level.OK
+    plain = {"m": table | {"task": ""}}
+    assert "go beyond max_batch_size = 8" in checks.models(Settings.load(env={"PENSTOCK_MODELS": json.dumps(plain)})).text
 
 
 def test_disk_is_judged_at_the_nearest_folder_that_exists(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -81,18 +82,21 @@ def test_a_body_of_half_a_million_values_is_left_to_the_worker() -> None:
     assert not cheap_to_build(b"1," * 500_000)
 
 
+def checked(value: object, schema: dict[str, Any]) -> None:
+    check_schema(value, jsonschema_rs.validator_for(schema), schema)
+
+
 def test_a_schema_fault_is_told_with_a_json_pointer() -> None:
-    validator = jsonschema_rs.validator_for({"properties": {"a/b": {"items": {"type": "number"}}}})
-    check_schema({"a/b": [1]}, validator)
+    schema = {"properties": {"a/b": {"items": {"type": "number"}}}}
+    checked({"a/b": [1]}, schema)
     with pytest.raises(InvalidInput) as refused:
-        check_schema({"a/b": [1, "two"]}, validator)
+        checked({"a/b": [1, "two"]}, schema)
     assert refused.value.errors == [{"pointer": "/a~1b/1", "detail": '"two" is not of type "number"'}]
 
 
 def test_at_most_ten_faults_are_told() -> None:
-    validator = jsonschema_rs.validator_for({"items": {"type": "number"}})
     with pytest.raises(InvalidInput) as refused:
-        check_schema(["x"] * 100, validator)
+        checked(["x"] * 100, {"items": {"type": "number"}})
     assert len(refused.value.errors) == 10
 
 
@@ -142,22 +146,80 @@ OBJECT = {"type": "object", "properties": {"x": NUMBERS}, "required": ["x"], "ad
 @pytest.mark.parametrize(
     ("value", "pointer", "words"),
     [
-        ([1, 2], "", "[1,2] has less than 3 items"),
+        ([1, 2], "", "x has shape [2], the model takes [3]"),
         ([1, "a", 3], "/1", '"a" is not of type "number"'),
-        ({"x": [1]}, "/x", "[1] has less than 3 items"),
+        ({"x": [1]}, "/x", "x has shape [1], the model takes [3]"),
         ({"y": 1}, "", "Additional properties are not allowed ('y' was unexpected)"),
         ("a", "", '"a" is not of type "object", or "a" is not of type "array"'),
     ],
 )
 def test_of_two_forms_the_one_that_was_meant_is_told(value: object, pointer: str, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        check_schema(value, jsonschema_rs.validator_for({"anyOf": [OBJECT, NUMBERS]}))
+        checked(value, {"anyOf": [OBJECT, NUMBERS]})
     assert {"pointer": pointer, "detail": words} in refused.value.errors
 
 
 def test_what_a_long_input_violates_is_still_told() -> None:
     with pytest.raises(InvalidInput) as refused:
-        check_schema([0.123] * 1_000, jsonschema_rs.validator_for(NUMBERS))
+        checked([0.123] * 1_000, NUMBERS | {"uniqueItems": True, "maxItems": 1_000})
     (fault,) = refused.value.errors
-    assert fault["detail"].endswith("has more than 3 items")
+    assert fault["detail"].endswith("has non-unique elements")
     assert len(fault["detail"]) <= 200
+
+
+def array(*sizes: int | None) -> dict[str, Any]:
+    """As a model file's input of this shape; None is a free dimension."""
+    schema: dict[str, Any] = {"type": "number"}
+    for size in reversed(sizes):
+        bounds = {} if size is None else {"minItems": size, "maxItems": size}
+        schema = {"type": "array", "items": schema, **bounds}
+    return schema
+
+
+def zeros(*sizes: int) -> Any:
+    return [zeros(*sizes[1:]) for _ in range(sizes[0])] if sizes else 0
+
+
+IMAGE = {"type": "object", "properties": {"image": array(3, 8, 8)}, "required": ["image"], "additionalProperties": False}
+IMAGE_OR_BARE = {"anyOf": [IMAGE, array(3, 8, 8)]}
+TEXT = {"type": "object", "properties": {"ids": array(None), "mask": array(None, 2)}}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "errors"),
+    [
+        ({"image": zeros(3, 5, 5)}, IMAGE_OR_BARE, {"/image": "image has shape [3, 5, 5], the model takes [3, 8, 8]"}),
+        (zeros(3, 5, 5), IMAGE_OR_BARE, {"": "image has shape [3, 5, 5], the model takes [3, 8, 8]"}),
+        (zeros(8, 8), IMAGE_OR_BARE, {"": "image has shape [8, 8], the model takes [3, 8, 8]"}),
+        ([], IMAGE_OR_BARE, {"": "image has shape [0], the model takes [3, 8, 8]"}),
+        (zeros(2, 3), array(2, None, None), {"": "the input has shape [2, 3], the model takes [2, any, any]"}),
+        (
+            [zeros(8, 8), zeros(8, 7), zeros(8, 8)],
+            IMAGE_OR_BARE,
+            {"": "image is not a regular nested list of numbers: its rows differ in length; the model takes [3, 8, 8]"},
+        ),
+        (
+            {"ids": zeros(2, 2), "mask": zeros(2, 3)},
+            TEXT,
+            {"/ids": "ids has shape [2, 2], the model takes [any]", "/mask": "mask has shape [2, 3], the model takes [any, 2]"},
+        ),
+    ],
+)
+def test_an_array_of_another_shape_is_one_fault_that_tells_both_shapes(
+    value: object, schema: dict[str, Any], errors: dict[str, str]
+) -> None:
+    """An image of 100 x 100 in place of 224 x 224 was answered with ten rows of zeros that have less than 224 items."""
+    with pytest.raises(InvalidInput) as refused:
+        checked(value, schema)
+    assert {error["pointer"]: error["detail"] for error in refused.value.errors} == errors
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer"),
+    [({"image": [[["a"] * 8] * 8] * 3}, "/image/0/0/0"), ({"picture": 1}, ""), ({"image": "a"}, "/image")],
+)
+def test_what_is_wrong_besides_the_shape_is_told_by_the_schema(value: object, pointer: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        checked(value, IMAGE_OR_BARE)
+    assert refused.value.errors[0]["pointer"] == pointer
+    assert "has shape" not in str(refused.value.errors)

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.load import declare, load
+from penstock.model_spec import RuntimeOptions
 
 TWO = """
 from penstock import Handler
@@ -17,6 +18,7 @@ class First(Handler):
 class Second(First):
     pass
 """
+SAME = "    def inference(self, batch): return batch\n"
 NO_START = """
 import penstock
 class A(penstock.Handler):
@@ -179,6 +181,20 @@ def test_a_missing_file_is_said_to_be_missing(source: str) -> None:
 def test_what_keeps_a_model_from_loading_is_told_with_the_way_out(tmp_path: Path, text: str, words: list[str]) -> None:
     message = refusal(written(tmp_path, text))
     assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(("declared", "asked"), [("None", None), ("32", 8), ("8", None)])
+def test_a_bucket_that_no_batch_can_fill_is_refused_whoever_says_how_large_batches_are(
+    tmp_path: Path, declared: str, asked: int | None
+) -> None:
+    source = written(tmp_path, f"import penstock\nclass A(penstock.Handler):\n    max_batch_size = {declared}\n{SAME}")
+    with pytest.raises(HandlerLoadError, match=r"batch_buckets \[1, 32\] go beyond max_batch_size = 8: no batch is larger"):
+        load(source, "mine", runtime=RuntimeOptions(batch_buckets=(1, 32)), max_batch_size=asked)
+
+
+def test_a_bucket_as_large_as_the_batches_that_the_code_declares_is_taken(tmp_path: Path) -> None:
+    source = written(tmp_path, f"import penstock\nclass A(penstock.Handler):\n    max_batch_size = 32\n{SAME}")
+    assert load(source, "mine", runtime=RuntimeOptions(batch_buckets=(1, 32))).context.max_batch_size == 32
 
 
 def test_a_penstock_error_of_the_model_passes_unchanged(tmp_path: Path) -> None:

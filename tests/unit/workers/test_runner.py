@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from penstock.handlers.decorator import Declared
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import codec_for
+from penstock.handlers.runtimes.batches import BatchSizes
+from penstock.handlers.runtimes.padding import Padding
 from penstock.job import Call
 from penstock.workers.runner import BatchOutcome, DeviceFault, Item, Output, complete, infer, prepare, run_batch
 
@@ -207,6 +210,35 @@ def test_running_out_of_memory_halves_the_batch_and_reports_the_largest_size_tha
     outcome = run_batch(model(small), numbers(*range(8)))
     assert read(outcome) == [str(value) for value in range(8)]
     assert outcome.largest_ok == 2
+
+
+@pytest.mark.parametrize(
+    ("buckets", "batch", "cap"),
+    [
+        ((1, 8, 32), 32, 8),
+        # Of what lies between no part can run: 2 to 32 rows are all run as 32.
+        ((1, 32), 32, 1),
+        ((1, 32), 2, 1),
+        # What passed was 5 rows in a bucket of 8: the cap grows back to 8 by itself.
+        ((8, 32), 10, 5),
+        ((32,), 32, 0),
+    ],
+)
+def test_with_buckets_memory_that_ran_out_leaves_the_largest_part_whose_bucket_fits(
+    buckets: tuple[int, ...], batch: int, cap: int
+) -> None:
+    """Halves are padded up again, which looked as if the cap had to fall to 1: it does only where no larger bucket fits."""
+    padding = Padding(BatchSizes(buckets=buckets))
+
+    def device(feed: dict[str, Any]) -> dict[str, Any]:
+        if len(feed["x"]) > 16:
+            raise MemoryError
+        return feed
+
+    loaded = model(lambda values: list(padding.run({"x": np.array(values)}, device)["x"]))
+    outcome = run_batch(loaded, numbers(*range(batch)))
+    assert outcome.largest_ok == cap
+    assert read(outcome) == [str(value) if cap else "oom" for value in range(batch)]
 
 
 def test_an_error_of_the_device_that_stays_is_passed_on_and_not_bisected() -> None:

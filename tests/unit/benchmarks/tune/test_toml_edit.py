@@ -29,6 +29,12 @@ def test_only_the_lines_that_change_change_and_remarks_stay() -> None:
     )
 
 
+def test_a_list_on_one_line_is_written_anew_and_its_remark_stays() -> None:
+    before = '[models.m]\nsource = "x.onnx"\nbatch_buckets = [1, 8, 32]  # as built\n'
+    after = with_settings(before, "models", {"max_batch_size": 4, "batch_buckets": [1, 4]}, name="m")
+    assert after == '[models.m]\nsource = "x.onnx"\nbatch_buckets = [1, 4]  # as built\nmax_batch_size = 4\n'
+
+
 def test_a_model_that_is_not_there_gets_a_table_of_its_own() -> None:
     after = with_settings(_TEXT, "models", {"source": "y.py", "workers": 2}, name="a.b")
     assert tomllib.loads(after)["models"]["a.b"] == {"source": "y.py", "workers": 2}

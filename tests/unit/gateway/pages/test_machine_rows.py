@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.gateway.admission import Capacity
-from penstock.gateway.pages.machine_rows import core_map, place_of, sample_of, version_rows, worker_rows
+from penstock.gateway.pages.machine_rows import core_map, dearest_call, place_of, sample_of, version_rows, worker_rows
 from penstock.gateway.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
@@ -26,6 +26,10 @@ def test_a_worker_tells_what_it_runs_and_whether_it_was_heard_of() -> None:
 
 def test_a_core_that_two_slots_hold_is_told_apart() -> None:
     assert core_map([READY, OTHER]) == [(0, 1), (1, 2)]
+
+
+def test_the_dearest_first_call_is_told_with_its_size() -> None:
+    assert dearest_call(READY) == (8, 0.1)
 
 
 def test_a_slot_tells_its_place_in_the_plan() -> None:

@@ -96,7 +96,10 @@ def test_rgb_is_normalised_as_for_imagenet_unless_told_otherwise(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"topk": 3}, r"image-classification has no option 'topk'; its options are activation, crop_ratio, .*top_k"),
+        (
+            {"topk": 3},
+            r"image-classification has no option 'topk' \(did you mean top_k\?\); its options are activation, crop_.*top_k",
+        ),
         ({"top_k": 0}, r"option top_k of image-classification: Expected `int` >= 1"),
         ({"fit": "wrong"}, r"option fit of image-classification: Invalid enum value 'wrong'"),
         ({"size": 8}, r"option size asks for 8, but the model's input image takes 4"),

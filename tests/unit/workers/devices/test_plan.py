@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.machine import Machine
 from penstock.workers.devices.pins import Pin
 from penstock.workers.devices.plan import beside, one_more, plan, table, unpinned
-from penstock.workers.devices.topology import Core, Topology
+from penstock.workers.devices.topology import Core, Topology, read_topology
 from tests.unit.workers.devices.recorded import machine
 
 GIB = 1 << 30
@@ -70,6 +71,15 @@ def test_three_slots_on_two_nodes_are_equal_and_none_straddles(tmp_path: Path) -
     [row] = plan([spec(workers=3)], machine("two_sockets", tmp_path)).rows
     assert [(pin.node, len(pin.cores)) for pin in row] == [(0, 8), (0, 8), (1, 8)]
     assert len({core for pin in row for core in pin.cores}) == 24
+
+
+def test_no_slot_straddles_two_sockets_where_no_nodes_are_told(tmp_path: Path) -> None:
+    """Three slots on 2 x 16 cores had 10 each, and the second lay on both sockets."""
+    machine("two_sockets", tmp_path)
+    shutil.rmtree(tmp_path / "sys/devices/system/node")
+    found = plan([spec(workers=3)], Machine(read_topology(tmp_path)))
+    assert [pin.node for row in found.rows for pin in row] == [0, 0, 1]
+    assert [pin.cores for row in found.rows for pin in row] == [tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 24))]
 
 
 def test_a_slot_that_wants_more_than_a_node_has_gets_cores_of_both(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from penstock.workers.devices.topology import numbers, ranges, read_topology
@@ -29,6 +30,31 @@ def test_groups_of_version_1_are_read_by_their_controller(tmp_path: Path) -> Non
 def test_a_small_machine_without_node_folders_is_one_node(tmp_path: Path) -> None:
     topology = machine("small_vm", tmp_path).topology
     assert (topology.nodes, topology.quota) == ({0: (0, 1)}, None)
+
+
+def test_where_no_nodes_are_told_the_sockets_stand_for_them(tmp_path: Path) -> None:
+    """Two sockets of 16 cores with hyper-threads, in a container that hides the nodes: all cores were one node."""
+    machine("two_sockets", tmp_path)
+    shutil.rmtree(tmp_path / "sys/devices/system/node")
+    topology = read_topology(tmp_path)
+    assert topology.nodes == {0: tuple(range(16)), 1: tuple(range(16, 32))}
+    assert topology.cores[16].siblings == (16, 48)
+
+
+def test_a_node_that_is_told_stands_however_many_sockets_it_spans(tmp_path: Path) -> None:
+    machine("two_sockets", tmp_path)
+    shutil.rmtree(tmp_path / "sys/devices/system/node/node1")
+    (tmp_path / "sys/devices/system/node/node0/cpulist").write_text("0-63\n")
+    assert read_topology(tmp_path).nodes == {0: tuple(range(32))}
+
+
+def test_a_virtual_machine_whose_cores_are_a_socket_each_is_one_node(tmp_path: Path) -> None:
+    machine("small_vm", tmp_path)
+    shutil.rmtree(tmp_path / "sys/devices/system/node")
+    for number in (0, 1):
+        (tmp_path / f"sys/devices/system/cpu/cpu{number}/topology/physical_package_id").write_text(f"{number}\n")
+    topology = read_topology(tmp_path)
+    assert ([core.socket for core in topology.cores], topology.nodes) == ([0, 1], {0: (0, 1)})
 
 
 def test_a_core_whose_first_thread_may_not_be_used_is_reached_by_its_second(tmp_path: Path) -> None:

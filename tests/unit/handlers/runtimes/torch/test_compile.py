@@ -14,8 +14,10 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
+from penstock.handlers.load import load
 from penstock.handlers.runtimes.runtime import open_runtime
 from penstock.model_spec import RuntimeOptions
+from penstock.workers.warmup import sizes, warm_up
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -120,6 +122,20 @@ def test_with_buckets_each_is_one_compilation_however_many_there_are(exported: P
     for count in range(1, 13):
         np.testing.assert_allclose(runtime.run({"x": rows(count)})["output"], wanted(net, count), **CLOSE)
     assert graphs_compiled() == 12
+
+
+@pytest.mark.usefixtures("only_counted")
+def test_the_call_that_compiles_as_the_model_is_loaded_is_told_as_the_first_one(exported: Path) -> None:
+    """With compile=default the load took 34.7 s, and 3.9 ms were shown as the first call of size 1, which was its second."""
+    runtime = RuntimeOptions(compile="default", batch_buckets=(1, 4))
+    loaded = load(str(exported), "net", runtime=runtime)
+    assert graphs_compiled() == 1
+    # By a clock that stands still the warm-up itself sees no time pass: all that is told was seen at the load.
+    runs = warm_up(loaded, sizes(8, runtime.batch_buckets), budget_s=100, clock=lambda: 0.0).runs
+    assert graphs_compiled() == 2
+    assert runs[0].first_s == loaded.handler.first_call_s > 0
+    assert [(run.size, run.run_s) for run in runs] == [(1, 0.0), (4, 0.0), (8, 0.0)]
+    assert [run.first_s for run in runs[1:]] == [0.0, 0.0]
 
 
 @pytest.mark.usefixtures("only_counted")

@@ -221,13 +221,14 @@ def test_without_the_library_the_extra_to_install_is_named(tmp_path: Path, net: 
         nets.save_perceptron(path)
     else:
         saved_weights(net, path)
+    options = {"model_class": CLASS} if ending != ".pt2" else {}
     program = f"""
 import sys
 sys.modules[{module!r}] = None
 from penstock.errors import HandlerLoadError
 from penstock.handlers.load import load
 try:
-    load({str(path)!r}, "net", options={{"model_class": {CLASS!r}}})
+    load({str(path)!r}, "net", options={options!r})
 except HandlerLoadError as error:
     print(error.message)
 """

@@ -1,0 +1,87 @@
+"""What keeps a model file from loading, as far as the file and its settings tell: known before any process is started.
+
+No library that runs models is imported; what only they or the device can say is found by the worker's child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.handler import Context
+from penstock.handlers.option_names import check_option_names
+from penstock.handlers.runtimes.onnx_providers import checked_kind
+from penstock.handlers.runtimes.onnx_session import planned
+from penstock.handlers.runtimes.runtime import chosen_runtime, refuse_foreign
+from penstock.handlers.runtimes.tensorrt import gpu_index
+from penstock.handlers.runtimes.tensorrt_build import checked_options
+from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
+from penstock.handlers.runtimes.torch.checks import check_options
+from penstock.handlers.runtimes.torch.declared import declared_inputs
+from penstock.handlers.runtimes.torch.files import class_place
+from penstock.handlers.tasks.catalogue import task_class
+from penstock.handlers.tasks.labels import read_labels
+from penstock.handlers.tasks.options import read_options
+from penstock.handlers.tasks.words import need_tokenizer
+from penstock.model_spec import bucket_fault
+
+
+def file_faults(path: Path, context: Context, *, task: str = "") -> list[str]:
+    """Sentences, one per fault; empty if nothing speaks against the model. The file must be there."""
+    found = [bucket_fault(context.runtime.batch_buckets, context.max_batch_size)]
+    found.append(_fault_of(lambda: check_option_names(path, context, task=task)))
+    # A task whose options have a wrong name would only say so again.
+    if task and not found[-1]:
+        found.append(_fault_of(lambda: _check_task(context, task)))
+    found.append(_fault_of(lambda: _CHECKS[chosen_runtime(path, context)](path, context)))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _fault_of(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except HandlerLoadError as error:
+        return error.message
+    except OSError as error:
+        return f"{error.filename or 'its file'} cannot be read: {error.strerror or error}"
+    return ""
+
+
+def _check_task(context: Context, task: str) -> None:
+    """The values of its options, and the files that they name."""
+    kind: Any = task_class(task)
+    options = read_options(kind.defaults, context.options, task=task)
+    labels, tokenizer = getattr(options, "labels", None), getattr(options, "tokenizer", None)
+    if labels is not None:
+        read_labels(context.folder, labels)
+    if tokenizer is not None:
+        need_tokenizer(context.folder / tokenizer)
+
+
+def _check_onnx(path: Path, context: Context) -> None:
+    refuse_foreign("onnx", context.runtime)
+    checked_kind(path, context, planned(context.runtime.session, threads=context.threads, spin={}))
+
+
+def _check_tensorrt(path: Path, context: Context) -> None:
+    refuse_foreign("tensorrt", context.runtime)
+    gpu_index(context.device)
+    checked_options(context.runtime.session)
+
+
+def _check_torch(path: Path, context: Context) -> None:
+    kind = file_kind(path)
+    check_options(kind, context.runtime, context.device.partition(":")[0])
+    if kind is not FileKind.EXPORTED:
+        declared_inputs(context.options, file=path.name, kind=kind)
+    if kind is FileKind.WEIGHTS:
+        class_place(path, context)
+
+
+_CHECKS: dict[str, Callable[[Path, Context], None]] = {
+    "onnx": _check_onnx,
+    "tensorrt": _check_tensorrt,
+    "torch": _check_torch,
+}
