@@ -47,10 +47,13 @@ def owner(stack: Stack, execution: Execution) -> Group:
     return next(worker for worker in stack.workers if worker.running and worker.pid == execution.supervisor)
 
 
-def hit_now(stack: Stack) -> Hit:
-    """Everything running at this moment is hit."""
+def hit_now(stack: Stack, worker: Group | None = None) -> Hit:
+    """Everything running at this moment is hit; with `worker`, what runs in that one."""
     now = time.time()
-    return Hit(now, stack.executions.running(now))
+    running = stack.executions.running(now)
+    if worker is not None:
+        running = {line.nonce for line in stack.executions.all if line.supervisor == worker.pid and line.nonce in running}
+    return Hit(now, running)
 
 
 def healed_now(stack: Stack) -> Hit:

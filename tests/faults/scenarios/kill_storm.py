@@ -10,7 +10,7 @@ from tests.faults.checker import Verdict
 from tests.faults.driver import order
 from tests.faults.ledger import Entry
 from tests.faults.stack import Plan, Stack, whole_stack
-from tests.faults.steps import Hit, await_running, conclude, echoes, errors_of, hit_now, owner, with_recovery
+from tests.faults.steps import await_running, conclude, echoes, errors_of, hit_now, owner, with_recovery
 from tests.faults.storm import Storm, in_words
 
 GROUPS = 3
@@ -76,7 +76,6 @@ def one_killed(setting: Setting) -> Verdict:
     with whole_stack(Plan(workers=2, model={"max_batch_size": BATCH}), setting.folder) as stack:
         stack.driver.submit_all(echoes(20, seconds=0.1))
         worker = owner(stack, await_running(stack))
-        hit = hit_now(stack)
-        mine = {line.nonce for line in stack.executions.all if line.supervisor == worker.pid and line.nonce in hit.nonces}
+        hit = hit_now(stack, worker)
         worker.kill()
-        return conclude(stack, "F2-one", Hit(hit.at, mine), most_extra=2 * BATCH, most_recover_s=3.0 + BATCH * 0.1)
+        return conclude(stack, "F2-one", hit, most_extra=2 * BATCH, most_recover_s=3.0 + BATCH * 0.1)
