@@ -111,8 +111,8 @@ def welch(times: dict[bytes, list[int]]) -> float:
 def timed(check: Callable[[bytes], object], draw: Random, *guesses: bytes) -> dict[bytes, list[int]]:
     """Nanoseconds per check of each guess, in random order, so that whatever else the machine does hits both alike.
 
-    Of each there are a thousand copies, put into memory in random order too. Where a header lies, across two lines of the cache or
-    not, tells it from another by a quarter of a nanosecond, each time anew: five of five measurements took that for a leak.
+    Of each there are a thousand copies, put into memory in random order too. Where a header lies, across two lines of the cache
+    or not, tells it from another by a quarter of a nanosecond, each time: five of five measurements took that for a leak.
     """
     placed = list(guesses) * COPIES
     draw.shuffle(placed)
@@ -252,7 +252,7 @@ def test_a_key_over_its_rate_is_told_when_to_come_back_and_others_are_served(gat
     answers = [gateway.get("/v1/models", headers=LIMITED.header) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
     assert answers[-1].json()["code"] == "rate_limited"
-    assert 1 <= int(answers[-1].headers["retry-after"]) <= math.ceil(2 * 1.2)
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= math.ceil(20 * 1.2)
     assert gateway.get("/v1/models", headers=BOB.header).status_code == 200
 
 
