@@ -98,7 +98,8 @@ def zombie(setting: Setting) -> Verdict:
         complaints = [] if done else ["nobody took the frozen worker's jobs"]
         complaints += _settled_by(stack, tokens, hit)
         notes = f"lease {lease_s:g} s, {len(held)} leases held when frozen, {stack.counters().get('stale', 0)} stale answers"
-        return conclude(stack, "F5", hit, most_extra=8, most_recover_s=lease_s + 5.0, notes=notes, complaints=complaints)
+        most_s = lease_s + setting.count(10, 5)
+        return conclude(stack, "F5", hit, most_extra=8, most_recover_s=most_s, notes=notes, complaints=complaints)
 
 
 def _tokens(stack: Stack) -> dict[str, str]:
