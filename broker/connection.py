@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import redis
@@ -42,14 +43,22 @@ def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = RE
 class _Link:
     """Before redis-py's connection class: a link that was closed under us is a broken link, whatever the event loop calls it.
 
-    uvloop raises RuntimeError for a write to it, which redis-py passes on as if it were a fault of the program.
+    uvloop raises RuntimeError for a write to it, which redis-py passes on as if it were a fault of the program. And a cancel is
+    heard: redis-py sends within asyncio.wait_for, which before Python 3.12 loses one that comes just as it has sent. A gateway
+    whose look at the registry lost it that way did not end on SIGTERM.
     """
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
             await super().send_packed_command(*args, **options)  # type: ignore[misc]
         except RuntimeError as closed:
             raise redis.ConnectionError(f"the link is closed: {closed}") from closed
+        if task is not None and task.cancelling() > cancels:
+            # The reply is on its way and nobody will read it.
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise asyncio.CancelledError
 
     def write_now(self, packed: bytes) -> None:
         """Out of order with `send_packed_command`: for whoever has the link alone."""

@@ -10,7 +10,7 @@ T = TypeVar("T")
 _POLL_S = 0.01
 
 
-def eventually(check: Callable[[], T], timeout_s: float = 10.0) -> T:
+def eventually(check: Callable[[], T], timeout_s: float = 30.0) -> T:
     """The first true value of `check()`; an AssertionError inside it counts as not yet. Fails after `timeout_s`."""
     give_up_at = time.monotonic() + timeout_s
     while True:

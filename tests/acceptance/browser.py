@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # As root in a container Chromium has no sandbox of its own; the pages are ours.
+_PATIENCE_MS = 30_000
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
 
@@ -31,6 +32,7 @@ def find_browser() -> str:
 @contextmanager
 def browsing() -> Iterator[Browser]:
     path = find_browser()
+    expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         try:
@@ -63,7 +65,7 @@ class Watched:
 def watched(browser: Browser, base_url: str, **context: Any) -> Iterator[Watched]:
     """A page in a context of its own; at its end it must have asked no other host and printed no error."""
     opened = browser.new_context(base_url=base_url, **context)
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(_PATIENCE_MS)
     watch = Watched(opened.new_page())
     watch.page.on("request", watch.asked)
     watch.page.on("console", watch.printed)

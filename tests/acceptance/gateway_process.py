@@ -60,11 +60,11 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[G
     try:
         with GatewayClient(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
             client.process = process
-            eventually(lambda: answers(client), timeout_s=15.0)
+            eventually(lambda: answers(client), timeout_s=60.0)
             yield client
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15.0) == 0
+        assert process.wait(timeout=60.0) == 0
 
 
 def answers(client: httpx2.Client) -> bool:

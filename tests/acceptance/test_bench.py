@@ -76,7 +76,7 @@ def test_jobs_are_measured_to_their_result_or_to_their_202(up: Up, client: str) 
 
 
 def test_several_processes_share_a_closed_loop(up: Up) -> None:
-    arguments = ("--closed", "5", "--processes", "2", "--duration", "1", "--warm-up", "0", "--json", "--body", '{"x": 3}')
+    arguments = ("--closed", "5", "--processes", "2", "--duration", "4", "--warm-up", "0", "--json", "--body", '{"x": 3}')
     found = report(up.penstock("bench", "square", *arguments))
     assert found["generator"]["processes"] == 2
     assert len([use for use in found["processes"] if use["role"] == "generator"]) == 2

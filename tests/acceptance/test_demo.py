@@ -63,7 +63,7 @@ def test_every_sample_image_gets_its_class_its_probability_and_the_time_of_each_
 
 def test_it_is_ready_and_done_within_seconds(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:
     _, seconds, _ = demo
-    assert seconds < 12.0, "6 s to be ready, the images, the drain; 2.3 s on two idle cores"
+    assert seconds < 25.0, "2.3 s on two idle cores; whatever gives up waits for 20 s or 30 s"
 
 
 def test_it_leaves_neither_files_nor_processes(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:
@@ -80,10 +80,11 @@ def test_it_says_how_soon_it_was_ready(demo: tuple[subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize(
-    ("on_sigterm", "complaint"), [("signal.SIG_IGN", "had to be killed"), ("lambda *_: os._exit(7)", "ended with exit code 7")]
+    ("on_sigterm", "patience_s", "complaint"),
+    [("signal.SIG_IGN", 0.5, "had to be killed"), ("lambda *_: os._exit(7)", 20.0, "ended with exit code 7")],
 )
 def test_a_server_that_does_not_end_well_is_told_and_makes_it_fail(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_sigterm: str, complaint: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_sigterm: str, patience_s: float, complaint: str
 ) -> None:
     spec = importlib.util.spec_from_file_location("digits_demo", DEMO)
     assert spec is not None
@@ -92,6 +93,6 @@ def test_a_server_that_does_not_end_well_is_told_and_makes_it_fail(
     spec.loader.exec_module(demo)
     monkeypatch.setattr(demo, "command", lambda port: [sys.executable, "-c", STUBBORN.format(port=port, on_sigterm=on_sigterm)])
     monkeypatch.setattr(demo, "show", lambda console, url: None)
-    monkeypatch.setattr(demo, "STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(demo, "STOP_TIMEOUT_S", patience_s)
     assert demo.main() == 1
     assert complaint in " ".join(capsys.readouterr().out.split())

@@ -62,7 +62,8 @@ def test_a_model_without_a_live_worker_is_refused_here_but_queued_there(client: 
 def test_the_deadline_passes_with_a_504_that_names_the_job(client: httpx2.Client, hand: Hand) -> None:
     started = time.monotonic()
     answer = client.post("/predictions/square?deadline_s=0.3", json={"x": 4})
-    assert 0.25 <= time.monotonic() - started < 2.0
+    # The model's own deadline is a minute.
+    assert 0.25 <= time.monotonic() - started < 20.0
     assert answer.status_code == 504
     assert answer.json()["job"].endswith("-square")
 
@@ -72,13 +73,13 @@ def test_a_failure_is_answered_by_its_code(client: httpx2.Client, hand: Hand, co
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(client.post, "/predictions/square", json={"x": 4})
         hand.fail(hand.take(), code, "the reason")
-        answer = asking.result(5.0)
+        answer = asking.result(20.0)
     assert (answer.status_code, answer.json()["code"], answer.json()["detail"]) == (status, code, "the reason")
 
 
 def test_a_client_that_hangs_up_cancels_its_job(client: httpx2.Client, hand: Hand) -> None:
     with pytest.raises(httpx2.ReadTimeout):
-        client.post("/predictions/square", json={"x": 4}, timeout=0.3)
+        client.post("/predictions/square", json={"x": 4}, timeout=2.0)
     newest = {"model": "square", "limit": 1}
     eventually(lambda: client.get("/v1/jobs", params=newest).json()["data"][0]["status"] == "cancelled")
 
@@ -93,13 +94,15 @@ def test_a_repeated_key_answers_with_the_first_jobs_output(client: httpx2.Client
 
 def test_processes_side_by_side_share_one_port(redis_url: str, tmp_path: Path) -> None:
     with gateway_process(redis_url, tmp_path, models=MODELS, processes=2) as client:
-        url = str(client.base_url)
         hand = Hand(redis_url)
         hand.announce()
-        with hand.serving(), ThreadPoolExecutor(8) as pool:
-            eventually(lambda: httpx2.get(f"{url}/v1/models/square").json()["ready"])
-            answers = list(pool.map(lambda _: httpx2.post(f"{url}/predictions/square", json={"x": 4}).status_code, range(32)))
-    assert answers.count(200) >= 30  # the sibling may see the worker half a second later
+        # A connection for each request: by that the kernel picks the process.
+        fresh = httpx2.Client(base_url=client.base_url, limits=httpx2.Limits(max_keepalive_connections=0), timeout=35.0)
+        with fresh, hand.serving(), ThreadPoolExecutor(8) as pool:
+            # The sibling may see the worker later.
+            eventually(lambda: all(fresh.get("/v1/models/square").json()["ready"] for _ in range(20)))
+            answers = list(pool.map(lambda _: fresh.post("/predictions/square", json={"x": 4}).status_code, range(32)))
+    assert answers == [200] * 32
 
 
 def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, tmp_path: Path) -> None:
@@ -120,13 +123,21 @@ def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, t
         for thread in (*polls, predicting):
             thread.start()
         claimed = [hand.take(), hand.take()]
+        # All three are in, or answered: one that came behind the signal would find nobody.
+        eventually(lambda: in_flight(client) + len(answers) == 3)
         client.process.send_signal(signal.SIGTERM)
         for thread in polls:
-            thread.join(5.0)
+            thread.join(20.0)
         for taken in claimed:
             hand.finish(taken)
-        predicting.join(5.0)
+        predicting.join(20.0)
     assert sorted(answers) == [200, 200, 202]
+
+
+def in_flight(client: httpx2.Client) -> float:
+    """Requests under way, without the one that asks."""
+    [line] = [line for line in client.get("/metrics").text.splitlines() if line.startswith("penstock_http_requests_in_flight ")]
+    return float(line.split()[1])
 
 
 def test_a_model_that_loads_or_failed_to_is_not_said_to_lack_a_worker(client: httpx2.Client, redis_url: str) -> None:

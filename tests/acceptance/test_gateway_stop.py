@@ -34,4 +34,4 @@ def test_a_stop_that_comes_while_processes_are_starting_is_not_lost(redis_url: s
         time.sleep(max(0.0, began_at + moment_s - time.monotonic()))
         gateway.send_signal(signal.SIGTERM)
     # Before its handlers stand, a process ends by the signal itself.
-    assert {gateway.wait(timeout=20.0) for gateway in gateways} <= {0, -signal.SIGTERM}
+    assert {gateway.wait(timeout=60.0) for gateway in gateways} <= {0, -signal.SIGTERM}

@@ -16,19 +16,24 @@ from tests.eventually import eventually
 
 JOBS = 500
 ENDED_BEFORE = 100
-# Writes down every run, and answers with what no second run would answer.
+# Writes down every run, and answers with what no second run would answer. The last job waits for a file: so the kill always
+# comes in the middle.
 HANDLER = """
 import os, time
 from pathlib import Path
 from penstock import Handler
 
 RUNS = Path(__file__).with_name("runs")
+GATE = Path(__file__).with_name("open")
+LAST = 499
 
 class Stamp(Handler):
     max_batch_size = 8
 
     def inference(self, batch: list[int], /) -> list[dict]:
         time.sleep(0.08)
+        while LAST in batch and not GATE.exists():
+            time.sleep(0.005)
         with RUNS.open("a") as runs:
             runs.writelines(f"{n}\\n" for n in batch)
         return [{"n": n, "stamp": os.urandom(8).hex()} for n in batch]
@@ -87,17 +92,18 @@ def kill_all(up: Up) -> None:
     for process in family:
         process.kill()
     up.process.communicate()
-    eventually(lambda: not any(process.is_running() for process in family[1:]), timeout_s=10)
+    eventually(lambda: not any(process.is_running() for process in family[1:]), timeout_s=30)
 
 
 def test_killed_amid_500_jobs_and_started_again_all_finish_and_each_has_one_result(folder: Path) -> None:
     first = started(folder)
     numbers = submitted(first)
-    eventually(lambda: len(ended(first)) >= ENDED_BEFORE, timeout_s=30)
+    eventually(lambda: len(ended(first)) >= ENDED_BEFORE, timeout_s=60)
     seen = outputs(first, ended(first))
     assert len(seen) < JOBS, "nothing would be left to recover"
     kill_all(first)
 
+    (folder / "open").touch()
     second = started(folder)
     try:
         eventually(lambda: len(ended(second)) == JOBS, timeout_s=60)

@@ -91,7 +91,7 @@ def test_the_last_retry_that_was_allowed_ends_the_job_as_failed(desk: Desk) -> N
 
 
 def test_a_job_that_expires_with_its_worker_has_lost_that_attempt(desk: Desk) -> None:
-    job = desk.leased(deadline_s=0.05)
+    job = desk.leased(deadline_s=0.5)
     eventually(lambda: time.time() > job.deadline_at)
     desk.store.sweep(desk.model, gone=["w1"])
     assert ends(desk, job.id) == [(1, "worker_lost")]

@@ -168,7 +168,7 @@ def leased_then_late(desk: Desk) -> ClaimedJob:
     """A job that was claimed in time and whose deadline has passed since."""
     from tests.eventually import eventually
 
-    job = desk.leased(deadline_s=0.2)
+    job = desk.leased(deadline_s=0.5)
     eventually(lambda: desk.store.stats(desk.model).now >= job.deadline_at)
     return job
 

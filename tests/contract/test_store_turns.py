@@ -130,7 +130,7 @@ def test_a_job_of_an_owner_that_would_force_a_tiny_batch_steps_aside_in_its_own_
 
 
 def test_a_job_of_an_owner_past_its_deadline_ends_wherever_it_is_met(desk: Desk) -> None:
-    met, swept = desk.submit(owner="a", deadline_s=0.0), desk.submit(owner="b", deadline_s=0.2)
+    met, swept = desk.submit(owner="a", deadline_s=0.0), desk.submit(owner="b", deadline_s=1.0)
     live = desk.submit(owner="a")
     claim = desk.claim(limit=1)
     assert ([job.id for job in claim.jobs], claim.expired, desk.state(met)) == ([live], 1, JobState.EXPIRED)

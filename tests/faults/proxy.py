@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ class Proxy:
         self._listener: asyncio.Server | None = None
         self._links: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = {}
         self._kept: list[asyncio.StreamWriter] = []
+        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
         self._open = asyncio.Event()
         self._delay_s = 0.0
 
@@ -88,16 +90,26 @@ class Proxy:
         self._open.set()
         await self._unlisten()
         await self._cut(server_too=True)
-        for writer in self._kept:
-            writer.close()
+        # Also those just being made, or with something left to send: a loop that is closed on them leaves their sockets open.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._abort_all()
+            await asyncio.wait(others, timeout=0.1)
+        self._abort_all()
+        await asyncio.sleep(0)
+
+    def _abort_all(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         await self._open.wait()
         try:
             there, to_there = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             _reset(writer)
             return
+        self._writers.add(to_there)
         task = asyncio.current_task()
         assert task is not None
         self._links[task] = (writer, to_there)

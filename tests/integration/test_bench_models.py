@@ -30,7 +30,7 @@ def test_rows_are_measured_over_http_and_in_a_loop_beside_it_and_one_that_cannot
     tmp_path: Path,
 ) -> None:
     rows = [Row("digits", "onnx", 4, precision="fp16"), Row("digits", "onnx", 4)]
-    bench = Bench(Lengths(loop_s=0.1, http_s=0.3, http_batches=2, turns=1), print)
+    bench = Bench(Lengths(loop_s=0.6, http_s=0.3, http_batches=2, turns=1), print)
     with model_stack(tmp_path, rows) as stack:
         bench.run(stack, rows)
     [why] = bench.results.failed.values()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -38,11 +39,17 @@ def watcher(up: Up, folder: Path) -> Iterator[httpx2.Client]:
 
 
 def test_it_finds_the_store_that_runs_here_and_shows_workers_tasks_and_queues(up: Up, watcher: httpx2.Client) -> None:
-    eventually(lambda: watcher.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=20.0)
+    eventually(lambda: watcher.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
     assert depths(watcher) == {f"penstock.{{square}}{name}": 0 for name in ("", " interactive", " late", " bulk")}
-    job = httpx2.post(f"{up.ready['url']}/v1/models/square/jobs", json={"x": 3}).json()["id"]
-    found = eventually(lambda: tasks(watcher).get(job))
-    assert found["name"] == "penstock.infer.square"
+
+    def first_seen() -> Any:
+        """What is shown of a job that was just sent: nothing before Flower has asked for events, seconds after its start."""
+        httpx2.post(f"{up.ready['url']}/v1/models/square/jobs", json={"x": 3}, timeout=30.0)
+        return next(iter(tasks(watcher).values()), None)
+
+    assert eventually(first_seen, timeout_s=60.0)["name"] == "penstock.infer.square"
+    job = httpx2.post(f"{up.ready['url']}/v1/models/square/jobs", json={"x": 3}, timeout=30.0).json()["id"]
+    assert eventually(lambda: tasks(watcher).get(job))["name"] == "penstock.infer.square"
     assert "flower_worker_online" in watcher.get("/metrics").text
 
 
@@ -55,7 +62,7 @@ def test_nobody_enters_without_the_login_and_nothing_can_be_changed_with_it(watc
 
 
 def test_it_needs_no_right_that_its_user_lacks(up: Up, watcher: httpx2.Client, folder: Path) -> None:
-    eventually(lambda: watcher.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=20.0)
+    eventually(lambda: watcher.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
     assert watcher.get("/broker").status_code == 200
     address = json.loads((folder / ".penstock" / "up.json").read_text())["redis_url"]
     with Redis.from_url(address) as admin:

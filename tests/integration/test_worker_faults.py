@@ -53,7 +53,7 @@ def test_the_neighbours_of_a_segfault_succeed_and_the_item_is_given_up_as_poison
 ) -> None:
     ids = desk.submit(*with_one({"do": "segfault"}))
     with worker(fresh_redis, tmp_path) as process:
-        jobs = desk.await_final(ids, timeout_s=30.0)
+        jobs = desk.await_final(ids, timeout_s=60.0)
         ended = process.events("child_ended")
     assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
     assert jobs[-1].state is JobState.DEAD
@@ -66,8 +66,8 @@ def test_the_neighbours_of_a_segfault_succeed_and_the_item_is_given_up_as_poison
 
 def test_an_item_that_hangs_times_out_and_its_neighbours_succeed(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     ids = desk.submit(*with_one({"do": "hang"}))
-    with worker(fresh_redis, tmp_path, max_run_s=1.0):
-        jobs = desk.await_final(ids, timeout_s=30.0)
+    with worker(fresh_redis, tmp_path, max_run_s=3.0):
+        jobs = desk.await_final(ids, timeout_s=60.0)
     assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
     assert jobs[-1].state is JobState.FAILED
     assert jobs[-1].error is not None
@@ -77,7 +77,7 @@ def test_an_item_that_hangs_times_out_and_its_neighbours_succeed(desk: Desk, fre
 def test_an_item_that_exhausts_memory_fails_alone(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     ids = desk.submit(*with_one({"do": "exhaust"}))
     with worker(fresh_redis, tmp_path, memory_limit_bytes=1 << 29) as process:
-        jobs = desk.await_final(ids, timeout_s=30.0)
+        jobs = desk.await_final(ids, timeout_s=60.0)
         assert process.events("child_ended") == []
     assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
     assert jobs[-1].state is JobState.FAILED
@@ -103,7 +103,7 @@ def test_a_device_error_that_stays_ends_the_child_and_only_its_item_is_given_up(
     # Bisecting in the same process would have failed all twenty: every call after such an error raises it again.
     ids = desk.submit(*with_one({"do": "device", "tag": "CUDA error: device-side assert triggered"}))
     with worker(fresh_redis, tmp_path, "Accelerated") as process:
-        jobs = desk.await_final(ids, timeout_s=30.0)
+        jobs = desk.await_final(ids, timeout_s=60.0)
         ended = process.events("child_ended")
     assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
     assert jobs[-1].state is JobState.DEAD
@@ -117,7 +117,7 @@ def test_a_broken_device_costs_no_job_anything_and_is_told_as_unhealthy(desk: De
     broken = {"broken": "CUDA error: uncorrectable ECC error encountered"}
     with worker(fresh_redis, tmp_path, "Accelerated", options=broken, warm_up=False) as process:
         slot = eventually(
-            lambda: next((s for w in desk.store.workers() for s in w.slots if "unhealthy" in s.error), None), timeout_s=20.0
+            lambda: next((s for w in desk.store.workers() for s in w.slots if "unhealthy" in s.error), None), timeout_s=60.0
         )
         assert slot.state == "failed"
         assert "next try in 60 s" in slot.error
@@ -131,7 +131,7 @@ def test_a_broken_device_costs_no_job_anything_and_is_told_as_unhealthy(desk: De
 def test_a_crash_while_decoding_the_input_is_charged_to_its_batch(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     ids = desk.submit(*with_one({"do": "segfault"}))
     with worker(fresh_redis, tmp_path, "FaultyInput"):
-        jobs = desk.await_final(ids, timeout_s=30.0)
+        jobs = desk.await_final(ids, timeout_s=60.0)
     assert [job.state for job in jobs[:-1]] == [JobState.SUCCEEDED] * 19
     assert jobs[-1].state is JobState.DEAD
 
@@ -151,7 +151,8 @@ def test_a_child_may_be_replaced_after_so_many_batches(desk: Desk, fresh_redis: 
     ids = desk.submit(*echoes(9))
     with worker(fresh_redis, tmp_path, max_batch_size=1, recycle_after_batches=4) as process:
         jobs = desk.await_final(ids)
-        recycled = process.events("child_recycled")
+        # The last job may end before the child that ran it is found to be worn.
+        recycled = eventually(lambda: (found := process.events("child_recycled"))[1:] and found)
     # The batch behind the fourth may be in its hands already.
     assert [entry["batches"] in (4, 5) for entry in recycled] == [True, True]
     assert {(job.state, job.attempts, job.crashes) for job in jobs} == {(JobState.SUCCEEDED, 1, 0)}

@@ -62,11 +62,11 @@ def await_running(desk: Desk, id: JobId) -> None:
     eventually(lambda: desk.job(id).state is JobState.LEASED)
 
 
-def test_the_jobs_of_a_killed_worker_finish_on_another_within_three_seconds(
+def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
     desk: Desk, fresh_redis: str, tmp_path: Path
 ) -> None:
-    # Presence, not the end of the lease, must find the dead one: a lease lasts twice as long as this may take.
-    settings = {"lease_s": 6.0, "beat_s": 2.0, "sweep_s": 1.0}
+    # Presence, not the end of the lease, must find the dead one: that comes ten seconds later, this takes two.
+    settings = {"lease_s": 12.0, "beat_s": 2.0, "sweep_s": 1.0}
     table = {"source": marking(tmp_path), "max_batch_size": 1}
     with worker(fresh_redis, tmp_path / "a", settings=settings, **table) as first:
         first.await_ready()
@@ -78,8 +78,8 @@ def test_the_jobs_of_a_killed_worker_finish_on_another_within_three_seconds(
             await_begun(first, tmp_path)
             first.kill()
             killed_at = time.monotonic()
-            jobs = desk.await_final(ids, timeout_s=10.0)
-            assert time.monotonic() - killed_at < 3.0
+            jobs = desk.await_final(ids)
+            assert time.monotonic() - killed_at < settings["lease_s"] - settings["beat_s"]
     assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 3
     assert max(job.attempts for job in jobs) == 2
 
@@ -93,11 +93,11 @@ def await_trust(lease_s: float) -> None:
 def test_sigterm_lets_the_running_batch_end_and_leaves_the_rest_queued(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "w", source=marking(tmp_path), max_batch_size=1) as process:
         process.await_ready()
-        ids = desk.submit(*[{"folder": str(tmp_path), "seconds": 1.0}] * 3)
+        ids = desk.submit(*[{"folder": str(tmp_path), "seconds": 3.0}] * 3)
         # What is leased but has not begun goes back too: this once failed on a busy machine.
         await_begun(process, tmp_path)
         process.send(signal.SIGTERM)
-        assert process.exit_code(within_s=4.0) == 0
+        assert process.exit_code(within_s=30.0) == 0
     jobs = [desk.job(id) for id in ids]
     assert sorted(job.state.value for job in jobs) == ["queued", "queued", "succeeded"]
     assert [job.crashes for job in jobs] == [0, 0, 0]
@@ -107,10 +107,10 @@ def test_sigterm_lets_the_running_batch_end_and_leaves_the_rest_queued(desk: Des
 def test_a_batch_that_outlasts_the_grace_goes_back_without_being_charged(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path, settings={**QUICK, "grace_s": 0.5}) as process:
         process.await_ready()
-        [id] = desk.submit({"do": "sleep", "seconds": 20, "tag": 1})
+        [id] = desk.submit({"do": "sleep", "seconds": 60, "tag": 1})
         await_running(desk, id)
         process.send(signal.SIGTERM)
-        assert process.exit_code(within_s=4.0) == 0
+        assert process.exit_code(within_s=30.0) == 0
     assert (desk.job(id).state, desk.job(id).attempts, desk.job(id).crashes) == (JobState.QUEUED, 0, 0)
 
 
@@ -120,12 +120,13 @@ def test_a_second_signal_does_not_wait_for_what_runs(
 ) -> None:
     with worker(fresh_redis, tmp_path) as process:
         process.await_ready()
-        [id] = desk.submit({"do": "sleep", "seconds": 20, "tag": 1})
+        [id] = desk.submit({"do": "sleep", "seconds": 60, "tag": 1})
         await_running(desk, id)
         process.send(signal.SIGTERM)
         eventually(lambda: not desk.store.workers())
         process.send(second)
-        process.exit_code(within_s=4.0)
+        # The grace is 30 s.
+        process.exit_code(within_s=20.0)
     assert (desk.job(id).state, desk.job(id).attempts) == (JobState.QUEUED, 0)
 
 

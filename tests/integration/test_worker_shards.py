@@ -93,18 +93,17 @@ def test_shards_run_beside_the_jobs_of_callers_who_do_not_wait_for_them(
 ) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        shards = [desk.submit_shard(*sleepers(40, 0.01), {"do": "raise", "tag": "x"}) for _ in range(3)]
+        # Two seconds each: the jobs are done in a tenth of one, if they do not wait.
+        shards = [desk.submit_shard(*sleepers(40, 0.05), {"do": "raise", "tag": "x"}) for _ in range(3)]
         eventually(lambda: desk.started(shards[0]))
-        began_at = time.monotonic()
         jobs = desk.await_final(desk.submit(*echoes(8)))
-        assert time.monotonic() - began_at < 1.0
         assert {job.state for job in jobs} == {JobState.SUCCEEDED}
         assert not all(desk.job(id).state.final for id in shards)
         ended = desk.await_final(shards)
     assert {(job.state, job.attempts) for job in ended} == {(JobState.SUCCEEDED, 1)}
     assert ended[0].batch is not None
     assert ended[0].batch.reason == "bulk"
-    assert ended[0].batch.inference_s > 0.4
+    assert ended[0].batch.inference_s > 2.0
     for id in shards:
         found = desk.outcome(id)
         assert found.outputs == [*range(40), None]
@@ -126,13 +125,13 @@ def test_a_shard_that_kills_its_child_is_given_up_and_the_next_one_runs(
 def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        # Three seconds, so that it is still running when it is seen to run.
-        suspect = desk.submit_shard(*sleepers(300, 0.01), max_crashes=2)
+        # Six seconds, so that it is still running when it is seen to run.
+        suspect = desk.submit_shard(*sleepers(300, 0.02), max_crashes=2)
         other = desk.submit_shard(*echoes(20))
-        eventually(lambda: desk.running_s(suspect) > 0.3)
+        eventually(lambda: desk.running_s(suspect) > 1.5)
         [slot] = next(iter(desk.store.workers())).slots
         os.kill(slot.pid, signal.SIGKILL)
-        jobs = desk.await_final([*desk.submit(*echoes(4)), suspect, other])
+        jobs = desk.await_final([*desk.submit(*echoes(4)), suspect, other], timeout_s=40.0)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     ended = desk.job(suspect)
     assert ended.batch is not None
@@ -142,7 +141,8 @@ def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(desk: ShardDesk, fresh_
 
 def test_a_shard_that_hangs_fails_and_others_succeed(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
     hung, other = desk.submit_shard(*echoes(3), {"do": "hang"}), desk.submit_shard(*sleepers(20, 0.05))
-    with worker(fresh_redis, tmp_path / "a", max_run_s=0.6):
+    # A micro-batch takes 0.2 s; one that the machine stands still in for a second must not pass for one that hangs.
+    with worker(fresh_redis, tmp_path / "a", max_run_s=3.0):
         failed, job = desk.await_final([hung, other])
     assert failed.error is not None
     assert (failed.state, failed.error.code) == (JobState.FAILED, "timeout")
@@ -167,10 +167,11 @@ def test_a_drained_worker_gives_back_what_has_not_begun_and_ends_the_rest(
 ) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        running, waiting = [desk.submit_shard(*sleepers(30, 0.02)) for _ in range(2)]
+        # Long enough that the second has not begun when the signal comes.
+        running, waiting = [desk.submit_shard(*sleepers(80, 0.05)) for _ in range(2)]
         eventually(lambda: desk.started(running) and desk.started(waiting))
         process.send(signal.SIGTERM)
-        assert process.exit_code(within_s=10.0) == 0
+        assert process.exit_code(within_s=19.0) == 0
     assert desk.job(running).state is JobState.SUCCEEDED
     assert (desk.job(waiting).state, desk.job(waiting).attempts) == (JobState.QUEUED, 0)
 
@@ -178,10 +179,10 @@ def test_a_drained_worker_gives_back_what_has_not_begun_and_ends_the_rest(
 def test_a_drain_without_time_gives_back_the_running_shard_too(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a", grace_s=0.1) as process:
         process.await_ready()
-        running = desk.submit_shard(*sleepers(1_000, 0.02))
+        running = desk.submit_shard(*sleepers(1_000, 0.05))
         eventually(lambda: desk.started(running))
         process.send(signal.SIGTERM)
-        assert process.exit_code(within_s=10.0) == 0
+        assert process.exit_code(within_s=30.0) == 0
     assert (desk.job(running).state, desk.job(running).crashes) == (JobState.QUEUED, 0)
 
 

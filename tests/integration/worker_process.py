@@ -82,7 +82,7 @@ class WorkerProcess:
         """The worker's name, once all its slots are ready."""
         store = RedisStore(self._url)
         try:
-            return eventually(lambda: self._ready_name(store), timeout_s=30.0)
+            return eventually(lambda: self._ready_name(store), timeout_s=60.0)
         finally:
             store.close()
 
@@ -131,7 +131,7 @@ class Desk:
     def states(self, ids: Iterable[JobId]) -> list[str]:
         return [self.job(id).state.value for id in ids]
 
-    def await_final(self, ids: Sequence[JobId], *, timeout_s: float = 20.0) -> list[Job]:
+    def await_final(self, ids: Sequence[JobId], *, timeout_s: float = 40.0) -> list[Job]:
         eventually(lambda: all(self.job(id).state.final for id in ids), timeout_s=timeout_s)
         return [self.job(id) for id in ids]
 

@@ -130,10 +130,11 @@ class Stack:
         ask = self.prometheus.query
         total = "sum(model:penstock_queue_depth:max)"
         eventually(lambda: self.prometheus.value(total) == WAITING)
-        ledger.prometheus = {
-            "depth": ask("max by (model, priority) (penstock_queue_depth)"),
-            "since": ask("min by (model) (timestamp(penstock_queue_oldest_age_seconds) - penstock_queue_oldest_age_seconds)"),
+        queries = {
+            "depth": "max by (model, priority) (penstock_queue_depth)",
+            "since": "min by (model) (timestamp(penstock_queue_oldest_age_seconds) - penstock_queue_oldest_age_seconds)",
         }
+        ledger.prometheus = {name: eventually(lambda expr=expr: ask(expr)) for name, expr in queries.items()}
 
 
 def one_by_one(stack: Stack) -> None:
@@ -153,7 +154,7 @@ def tell(stack: Stack, gate: Path) -> None:
     eventually(lambda: len(depths(stack.flower)) == 4 * len(MODELS))
     # Every counter has been seen at its start, and Flower hears the worker.
     eventually(lambda: stack.prometheus.query("penstock_jobs_accepted_total") and stack.prometheus.query("penstock_worker_up"))
-    eventually(lambda: stack.flower.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=20.0)
+    eventually(lambda: stack.flower.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
     for model in ("left", "right"):
         stack.hold(model, gate)
     stack.pile_up("left", interactive=3_000, tight=1_000, bulk=2_000)
@@ -168,7 +169,7 @@ def tell(stack: Stack, gate: Path) -> None:
     eventually(lambda: time.time() > over + 1.0)
     one_by_one(stack)
     stack.submit("right", [{"do": "crash"}])
-    eventually(lambda: stack.prometheus.value('sum(penstock_jobs_dead_total{model="right"})') == 1, timeout_s=20.0)
+    eventually(lambda: stack.prometheus.value('sum(penstock_jobs_dead_total{model="right"})') == 1, timeout_s=60.0)
     # An increase takes two scrapes.
     eventually(lambda: stack.prometheus.query('increase(penstock_worker_restarts_total{model="right"}[1m])'))
     eventually(lambda: tasks(stack.flower, taskname="penstock.infer.timed").keys() >= stack.ledger.timed_s.keys())

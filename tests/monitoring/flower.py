@@ -30,11 +30,11 @@ def flower(folder: Path, *words: str, **env: str) -> Iterator[httpx2.Client]:
         process = subprocess.Popen(command, env={**plain, **env}, cwd=folder, stdout=log, stderr=log)
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", auth=LOGIN, timeout=20.0) as client:
-            eventually(lambda: process.poll() is None and answers(client), timeout_s=20.0)
+            eventually(lambda: process.poll() is None and answers(client), timeout_s=60.0)
             yield client
     finally:
         process.terminate()
-        process.wait(timeout=10.0)
+        process.wait(timeout=30.0)
 
 
 def answers(client: httpx2.Client) -> bool:

@@ -85,7 +85,11 @@ class Prometheus:
         return answer["data"]
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """The samples of an instant query: each with `metric` (its labels) and `value` (moment, text)."""
+        """The samples of an instant query: each with `metric` (its labels) and `value` (moment, text).
+
+        A scrape may take half a second, as long as there is from one to the next. Where the machine stood still for longer,
+        there are none until the next one: ask again.
+        """
         found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
         return found
 

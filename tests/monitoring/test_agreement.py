@@ -7,6 +7,7 @@ import re
 import pytest
 
 from penstock.broker.celery_app import queue_name
+from tests.eventually import eventually
 from tests.monitoring.conftest import HELD, TIMED_S, WAITING, Stack
 from tests.monitoring.flower import tasks
 
@@ -80,16 +81,18 @@ def test_the_oldest_job_is_as_old_as_it_is(told: Stack, model: str) -> None:
 @pytest.mark.parametrize("model", [*BOTH, "timed"])
 def test_prometheus_counts_every_job_and_how_it_ended(told: Stack, model: str) -> None:
     ledger, value = told.ledger, told.prometheus.value
-    assert value(f'max(penstock_jobs_accepted_total{{model="{model}"}})') == ledger.accepted[model]
-    found = told.prometheus.values(f'max by (status) (penstock_jobs_total{{model="{model}"}})', "status")
-    assert found == {status: ledger.ended[model][status] for status in STATUSES}
-    assert value(f'sum(model_priority:penstock_queue_depth:max{{model="{model}"}})') == 0
+    eventually(lambda: value(f'max(penstock_jobs_accepted_total{{model="{model}"}})') == ledger.accepted[model])
+    by_status = f'max by (status) (penstock_jobs_total{{model="{model}"}})'
+    wanted = {status: ledger.ended[model][status] for status in STATUSES}
+    eventually(lambda: told.prometheus.values(by_status, "status") == wanted)
+    eventually(lambda: value(f'sum(model_priority:penstock_queue_depth:max{{model="{model}"}})') == 0)
 
 
 def test_the_latency_is_what_the_caller_measured(told: Stack) -> None:
     measured = told.ledger.timed_s
-    seconds = told.prometheus.value('sum(penstock_job_duration_seconds_sum{model="timed"})')
-    assert told.prometheus.value('sum(penstock_job_duration_seconds_count{model="timed"})') == len(measured)
+    value = told.prometheus.value
+    eventually(lambda: value('sum(penstock_job_duration_seconds_count{model="timed"})') == len(measured))
+    seconds = eventually(lambda: (found := value('sum(penstock_job_duration_seconds_sum{model="timed"})')) > 0.0 and found)
     assert TIMED_S * len(measured) <= seconds <= sum(measured.values())
     shown = tasks(told.flower, taskname="penstock.infer.timed")
     assert shown.keys() == measured.keys()

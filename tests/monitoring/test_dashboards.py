@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.monitoring.conftest import Stack
 from tests.monitoring.prometheus import FILES, RULES
 
@@ -50,11 +51,14 @@ QUERIES = list(queries())
 def test_a_query_has_data(told: Stack, board: str, panel: str, expr: str) -> None:
     expr = substituted(expr)
     assert "$" not in expr
-    numbers = [float(sample["value"][1]) for sample in told.prometheus.query(expr)]
+
+    def numbers() -> list[float]:
+        return [float(sample["value"][1]) for sample in told.prometheus.query(expr)]
+
     if any(metric in expr for metric in EMPTY):
-        assert numbers == [], "there is data, so it need not stand in EMPTY"
+        assert numbers() == [], "there is data, so it need not stand in EMPTY"
     else:
-        assert any(not math.isnan(number) for number in numbers), numbers
+        eventually(lambda: any(not math.isnan(number) for number in numbers()))
 
 
 def test_the_list_of_models_to_choose_from_has_them(told: Stack) -> None:
@@ -77,12 +81,14 @@ def test_every_rule_was_evaluated_without_an_error(told: Stack) -> None:
 
 def test_every_recording_has_data(told: Stack) -> None:
     names = set(re.findall(r"record: (\S+)", (RULES / "recording.yml").read_text("utf-8")))
-    assert {name for name in names if not told.prometheus.query(name)} == set()
+    for name in names:
+        assert eventually(lambda name=name: told.prometheus.query(name)), name
 
 
 def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:
-    firing = told.prometheus.values('ALERTS{alertstate="firing"}', "alertname")
-    assert "PenstockDeadJobs" in firing
+    alerts = 'ALERTS{alertstate="firing"}'
+    # The rule looks back over minutes; where a scrape was missed it is evaluated on nothing, and then again.
+    firing = eventually(lambda: (found := told.prometheus.values(alerts, "alertname")).keys() >= {"PenstockDeadJobs"} and found)
     assert not firing.keys() & {"PenstockStoreDown", "PenstockTargetDown", "PenstockNoReadySlot", "PenstockRedisMemory"}
 
 

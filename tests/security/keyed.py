@@ -64,7 +64,7 @@ READER = make("reader", "read", owner="team-a")
 BOB = make("bob", "submit", "read", owner="team-b")
 BOSS = make("boss", "manage", owner="team-boss")
 EXPIRED = make("expired", "submit", "read", "manage", owner="team-a", more=f"expires_at = {_PAST}")
-LIMITED = make("limited", "submit", "read", more="rate_per_s = 0.5\nburst = 3")
+LIMITED = make("limited", "submit", "read", more="rate_per_s = 0.05\nburst = 3")
 SMALL = make("small", "submit", "read", more="max_open_jobs = 2")
 KEYS = (ALICE, SENDER, READER, BOB, BOSS, EXPIRED, LIMITED, SMALL)
 

@@ -94,6 +94,7 @@ def test_every_wrong_header_costs_one_hash_and_one_whole_comparison(
 
 
 SAMPLES = 100_000
+COPIES = 1_000
 # Below this, Welch's t of two sets of times tells nothing (the bound of the test vector leakage assessment).
 LEAK = 4.5
 TRIES = 5
@@ -107,27 +108,34 @@ def welch(times: dict[bytes, list[int]]) -> float:
     return abs(mean(left) - mean(right)) / math.sqrt(spread)
 
 
-def timed(check: Callable[[bytes], object], *guesses: bytes) -> dict[bytes, list[int]]:
-    """Nanoseconds per check of each guess, in random order, so that whatever else the machine does hits both alike."""
-    order, draw = list(guesses) * SAMPLES, Random(1)
+def timed(check: Callable[[bytes], object], draw: Random, *guesses: bytes) -> dict[bytes, list[int]]:
+    """Nanoseconds per check of each guess, in random order, so that whatever else the machine does hits both alike.
+
+    Of each there are a thousand copies, put into memory in random order too. Where a header lies, across two lines of the cache
+    or not, tells it from another by a quarter of a nanosecond, each time: five of five measurements took that for a leak.
+    """
+    placed = list(guesses) * COPIES
+    draw.shuffle(placed)
+    order = [(guess, bytes(bytearray(guess))) for guess in placed] * (SAMPLES // COPIES)
     draw.shuffle(order)
     times: dict[bytes, list[int]] = {guess: [] for guess in guesses}
     gc.disable()
-    for given in order:
+    for guess, given in order:
         before = time.perf_counter_ns()
         check(given)
         took = time.perf_counter_ns() - before
         # Outside what is timed: where the hashes of both guesses share a slot of this dict (one process in eight), its
         # look-up takes longer for one of them, which once was told as a leak of the door.
-        times[given].append(took)
+        times[guess].append(took)
     gc.enable()
     return times
 
 
 def test_a_guess_that_is_nearly_right_takes_no_longer_than_one_that_is_all_wrong() -> None:
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
+    draw = Random(1)
     # Who shares the core can make one measurement differ; a leak is in each.
-    assert any(welch(timed(opened(key()).glance, near, far)) < LEAK for _ in range(TRIES))
+    assert any(welch(timed(opened(key()).glance, draw, near, far)) < LEAK for _ in range(TRIES))
 
 
 def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_difference() -> None:
@@ -137,7 +145,8 @@ def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_differen
         return all(left == right for left, right in zip(given, RIGHT, strict=True))
 
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
-    assert all(welch(timed(naive, near, far)) > LEAK for _ in range(TRIES))
+    draw = Random(1)
+    assert all(welch(timed(naive, draw, near, far)) > LEAK for _ in range(TRIES))
 
 
 def test_an_expired_key_is_a_wrong_key_even_where_it_was_remembered() -> None:
@@ -243,7 +252,7 @@ def test_a_key_over_its_rate_is_told_when_to_come_back_and_others_are_served(gat
     answers = [gateway.get("/v1/models", headers=LIMITED.header) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
     assert answers[-1].json()["code"] == "rate_limited"
-    assert 1 <= int(answers[-1].headers["retry-after"]) <= math.ceil(2 * 1.2)
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= math.ceil(20 * 1.2)
     assert gateway.get("/v1/models", headers=BOB.header).status_code == 200
 
 

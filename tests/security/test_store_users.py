@@ -142,7 +142,7 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
             gateway_process(server.gateway_url, tmp_path / "g", models=SQUARE) as client,
             WorkerProcess(server.worker_url, tmp_path / "w", SQUARE, beat_s=0.5, lease_s=2, sweep_s=0.2) as worker,
         ):
-            worker.await_ready()
+            name = worker.await_ready()
             eventually(lambda: client.get("/readyz").status_code == 200)
             assert client.post("/predictions/square", json={"x": 4}).json() == {"y": 16}
             job = client.post("/v1/models/square/jobs", json={"x": 5}).json()["id"]
@@ -150,8 +150,10 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
             assert client.post(f"/v1/jobs/{job}/cancel").status_code == 409
             assert client.get("/v1/jobs").status_code == 200
             assert "penstock_queue_depth" in client.get("/metrics").text
-            assert "pong" in celery(server.worker_url, "inspect", "ping")
-            assert "task events enabled" in celery(server.worker_url, "control", "enable_events")
+            # The default is a second; with a destination the first answer is enough.
+            patience = ("--timeout", "20", "--destination", name)
+            assert "pong" in celery(server.worker_url, "inspect", *patience, "ping")
+            assert "task events enabled" in celery(server.worker_url, "control", *patience, "enable_events")
         assert [entry for entry in admin.acl_log() if entry["username"] in (GATEWAY, WORKER)] == []
 
 
@@ -159,7 +161,7 @@ def celery(url: str, *command: str) -> str:
     """Celery's own command line, with the worker's rights."""
     env = {**os.environ, "PENSTOCK_REDIS_URL": url, "PENSTOCK_MODELS": json.dumps(SQUARE)}
     argv = [sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", *command]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False).stdout
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 def test_functions_that_are_missing_are_asked_of_the_administrator(server: EmbeddedServer) -> None:

@@ -46,7 +46,7 @@ def cancelled(setting: Setting) -> Verdict:
         complaints = _expect(stack, waiting, 202, "queued")
         stack.workers[0].start()
         stack.await_ready()
-        running = stack.driver.submit(order("sleep", seconds=1.0), hopes="cancelled")
+        running = stack.driver.submit(order("sleep", seconds=4.0), hopes="cancelled")
         await_running(stack)
         complaints += _expect(stack, running, 202, "running")
         done = stack.driver.submit(order())
