@@ -9,6 +9,8 @@ PYTEST_ARGS ?=
 # Test files that run at a time; 0 for one process, as a debugger wants it.
 TEST_PROCESSES ?= 2
 BENCH_ARGS ?=
+# no: `make gpu` installs nothing and takes what PYTHON has, for machines that reach no registry.
+INSTALL ?= yes
 TUNE_ARGS ?=
 # Tests that need torch skip without it: TEST_EXTRAS=torch,explain,test brings it.
 TEST_EXTRAS ?= test
@@ -46,8 +48,8 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m penstock.benchmarks.models $(BENCH_ARGS); missed=$$?; \
-	$(BIN)/python -m penstock.benchmarks.shared_device && $(BIN)/python -m penstock.benchmarks.length_buckets \
-	&& $(BIN)/python -m penstock.benchmarks.parallel_calls && exit $$missed
+	$(BIN)/python -m penstock.benchmarks.shared_device || missed=$$((missed ? missed : 1)); \
+	$(BIN)/python -m penstock.benchmarks.length_buckets && $(BIN)/python -m penstock.benchmarks.parallel_calls && exit $$missed
 
 bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one after another, environments in build/peers
 	-$(BIN)/python -m penstock.benchmarks.peers setup all
@@ -59,8 +61,14 @@ tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings
 bench-bulk: $(VENV)/.installed-test ## runs over files against loops, their memory, and online traffic beside (BENCH_ARGS=--quick)
 	$(BIN)/python -m penstock.benchmarks.bulk $(BENCH_ARGS)
 
-gpu: $(VENV)/.installed-test ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test)
-	$(BIN)/python -m penstock.benchmarks.gpu $(BENCH_ARGS)
+ifeq ($(INSTALL),no)
+gpu: GPU_PYTHON = PYTHONPATH="$(CURDIR)/.typing$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
+else
+gpu: GPU_PYTHON = $(BIN)/python
+gpu: $(VENV)/.installed-test
+endif
+gpu: ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test; INSTALL=no)
+	$(GPU_PYTHON) -m penstock.benchmarks.gpu $(BENCH_ARGS)
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,23 @@ def read_machine() -> MachineReading:
     times = {name: seconds for name, seconds in psutil.cpu_times()._asdict().items() if not name.startswith("guest")}
     total = sum(times.values())
     return MachineReading(total - times["idle"] - times.get("iowait", 0.0), total)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds of the machine and of our own processes at one moment."""
+
+    machine: MachineReading
+    own_s: float
+
+    def foreign_share(self, earlier: Usage) -> float:
+        return self.machine.foreign_share(earlier.machine, self.own_s - earlier.own_s)
+
+
+def read_usage(roots: Iterable[int]) -> Usage:
+    """Our own are this process, those it has waited for, and the trees below the process ids `roots`."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Usage(read_machine(), sum(read_cpu(roots).seconds.values()) + ended.ru_utime + ended.ru_stime)
 
 
 def _tree(root: int) -> list[psutil.Process]:

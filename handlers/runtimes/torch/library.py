@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -46,9 +47,16 @@ def set_up(torch: Any, device: Any, *, threads: int, precision: str) -> None:
     with suppress(RuntimeError):
         torch.set_num_interop_threads(1)
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        # torch's own default for convolutions is TF32.
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        _fix_float32(torch, tf32=precision == "tf32")
+
+
+def _fix_float32(torch: Any, *, tf32: bool) -> None:
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    # torch's own default for convolutions is TF32.
+    torch.backends.cudnn.allow_tf32 = tf32
+    if not tf32:
+        # Inductor advises TF32 wherever it finds it off. Here it is off because the model's precision says so.
+        warnings.filterwarnings("ignore", r"TensorFloat32 tensor cores .* available but not enabled", UserWarning)
 
 
 def provider_words(torch: Any, device: Any, *, extras: list[str]) -> str:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from penstock.benchmarks.costs import CpuReading, MachineReading, per_request_us, read_cpu, stage_of
+from penstock.benchmarks.costs import CpuReading, MachineReading, per_request_us, read_cpu, read_usage, stage_of
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,13 @@ def test_costs_are_microseconds_per_request_with_their_sum() -> None:
 
 def test_this_process_is_the_client_and_a_missing_one_is_left_out() -> None:
     assert list(read_cpu([2**22 - 1]).seconds) == [("client", os.getpid())]
+
+
+def test_what_a_process_spent_that_has_ended_meanwhile_is_not_taken_for_others() -> None:
+    before = read_usage([])
+    code = "import time; begun = time.process_time()\nwhile time.process_time() - begun < 0.2: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert read_usage([]).own_s - before.own_s >= 0.2
 
 
 def test_the_share_of_others_is_what_the_machine_spent_beyond_our_own() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.benchmarks.model_figures import Block, record, steady
-from penstock.benchmarks.model_rows import ROWS, Row, chosen, config_text
+from penstock.benchmarks.model_rows import ROWS, Row, chosen, config_text, export_commands
 from penstock.benchmarks.models import Results, main, markdown
 from penstock.benchmarks.summary import Samples
 from penstock.errors import PenstockError
@@ -81,6 +81,15 @@ def test_the_settings_of_every_row_can_be_used_and_say_what_the_row_says(tmp_pat
         assert (spec.runtime.quantize == "int8") == (row.precision == "int8")
         assert (spec.runtime.compile != "off") == (row.runtime == "torch compile")
     assert tomllib.loads(config.read_text())["models"]["vision-torchscript-b8-fp32-t1-w1"]["options"]["outputs"] == ["scores"]
+
+
+def test_only_the_files_that_rows_load_are_written() -> None:
+    """On a lent machine a package compiled for the CPU would cost half a minute for nothing."""
+    rows = [Row("vision", "torch compile", 8), Row("vision", "torch.export", 8), Row("embeddings", "onnx", 32)]
+    [[program, *names]] = export_commands(rows)
+    assert program.endswith("examples/vision/export.py")
+    assert names == ["--only", "model.pt2", "model.safetensors"]
+    assert len(export_commands([*rows, Row("embeddings", "torch.export", 32)])) == 2
 
 
 def test_rows_are_chosen_by_a_part_of_their_name() -> None:

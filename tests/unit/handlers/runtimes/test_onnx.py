@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
@@ -19,9 +17,17 @@ from penstock.handlers.runtimes.onnx import Binding, OnnxRuntime, open_model
 from penstock.handlers.runtimes.onnx_providers import check_precision, kind_for
 from penstock.handlers.runtimes.runtime import Port, open_runtime, refuse_foreign
 from penstock.model_spec import RuntimeOptions
-from tests.onnx_models import conv_net, perceptron, saved
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from tests.onnx_models import conv_net, perceptron, saved  # noqa: E402
+
+built_for_gpus = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+needs_a_build_for_gpus = pytest.mark.skipif(
+    not built_for_gpus, reason="this ONNX Runtime is built for the CPU: install the extra onnx-gpu in place of onnx"
+)
 
 
 def context(folder: Path, *, device: str = "cpu", threads: int = 1, **options: Any) -> Context:
@@ -192,9 +198,7 @@ def test_options_of_other_runtimes_are_refused_not_ignored(tmp_path: Path) -> No
         refuse_foreign("tensorrt", RuntimeOptions(quantize="int8"))
 
 
-@pytest.mark.skipif(
-    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this build of ONNX Runtime knows GPUs"
-)
+@pytest.mark.skipif(built_for_gpus, reason="this build of ONNX Runtime knows GPUs")
 def test_a_gpu_asked_of_a_build_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HandlerLoadError, match=r"CUDAExecutionProvider on device 'cuda' .* would use CPU.*pip uninstall"):
         opened(perceptron(), tmp_path, device="cuda")
@@ -256,6 +260,7 @@ def test_a_runtime_that_cannot_take_the_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@needs_a_build_for_gpus
 def test_on_a_gpu_the_cuda_provider_runs_the_model(tmp_path: Path) -> None:
     runtime = opened(conv_net(), tmp_path, device="cuda", batch_buckets=(4, 8))
     assert runtime.provider == "CUDAExecutionProvider"
@@ -267,8 +272,9 @@ def test_on_a_gpu_the_cuda_provider_runs_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@needs_a_build_for_gpus
 def test_on_a_gpu_the_tensorrt_provider_keeps_its_engines(tmp_path: Path) -> None:
-    pytest.importorskip("tensorrt")
+    pytest.importorskip("tensorrt", reason="TensorRT is not installed: the extra tensorrt brings it")
     options = {"device": "cuda", "provider": "tensorrt", "precision": "fp16", "cache_dir": "kept"}
     assert opened(conv_net(), tmp_path, **options).provider == "TensorrtExecutionProvider"
     engines = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*.engine")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from penstock.handlers.runtimes.cuda import Buffer
 from penstock.handlers.runtimes.tensorrt import TensorRtRuntime, open_model
 from penstock.handlers.runtimes.tensorrt_build import _set_precision, checked_options
 from penstock.model_spec import RuntimeOptions
+
+pytest.importorskip("onnx")
 from tests.onnx_models import conv_net, saved
 
 WIDTH = 3
@@ -223,7 +226,12 @@ def test_where_the_builder_has_flags_for_precision_they_are_set(precision: str, 
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    not any(map(find_spec, ("tensorrt", "tensorrt_rtx"))),
+    reason="TensorRT is not installed: the extra tensorrt or tensorrt-rtx brings it",
+)
 def test_on_a_gpu_an_engine_computes_what_onnxruntime_does(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings are not installed: the extra tensorrt brings them")
     onnxruntime = pytest.importorskip("onnxruntime")
     path = saved(conv_net(), tmp_path / "model.onnx")
     options = RuntimeOptions(runtime="tensorrt", batch_buckets=(1, 4), cache_dir="kept")

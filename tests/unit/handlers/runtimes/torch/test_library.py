@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,3 +25,35 @@ def test_the_threads_are_those_of_the_child() -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """torch, which takes this machine's GPU for one with tensor cores; its arithmetic is put back."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with warnings.catch_warnings():
+        yield torch
+    torch.set_num_threads(before[0])
+    torch.set_float32_matmul_precision(before[1])
+    torch.backends.cudnn.allow_tf32 = before[2]
+
+
+def test_the_compiler_does_not_advise_the_tf32_that_the_precision_has_ruled_out(hopper: Any) -> None:
+    """It warned at every compilation for a GPU, in each worker's log; where warnings are errors, no compiled model opened."""
+    advise = pytest.importorskip("torch._inductor.compile_fx")._warn_tf32_disabled.__wrapped__
+    hopper.set_float32_matmul_precision("highest")
+    with pytest.raises(UserWarning, match="available but not enabled"):
+        advise()
+    set_up(hopper, hopper.device("cuda"), threads=1, precision="fp32")
+    advise()
+    with pytest.raises(UserWarning, match="of something else"):
+        warnings.warn("TensorFloat32 tensor cores warn of something else", UserWarning, stacklevel=1)
+
+
+def test_tf32_is_on_only_where_the_precision_asks_for_it(hopper: Any) -> None:
+    for precision, allowed in (("tf32", True), ("fp32", False), ("bf16", False)):
+        set_up(hopper, hopper.device("cuda"), threads=1, precision=precision)
+        assert (hopper.backends.cuda.matmul.allow_tf32, hopper.backends.cudnn.allow_tf32) == (allowed, allowed)
