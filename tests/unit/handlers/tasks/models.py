@@ -80,13 +80,17 @@ def answering(folder: Path, outputs: dict[str, Any], shape: Sequence[Any] = ("n"
     return saved(folder / "answering.onnx", nodes, {"image": (TensorProto.FLOAT, shape)}, kinds, constants)
 
 
-def tokenizer(folder: Path, *, truncation: int | None = None) -> Path:
-    from tokenizers import Tokenizer, models, pre_tokenizers
+def tokenizer(folder: Path, *, truncation: int | None = None, direction: str = "right", marks: str = "") -> Path:
+    """One token per word, and around them `marks`, a template such as "the $A and"."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     made = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
+    if marks:
+        named = [(word, WORDS.index(word)) for word in marks.split() if word != "$A"]
+        made.post_processor = processors.TemplateProcessing(single=marks, special_tokens=named)
     if truncation:
-        made.enable_truncation(truncation)
+        made.enable_truncation(truncation, direction=direction)
     path = folder / "tokenizer.json"
     made.save(str(path))
     return path

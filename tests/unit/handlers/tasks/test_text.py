@@ -10,6 +10,9 @@ from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.tasks.text_embedding import normalized, pooled
+from penstock.handlers.tasks.words import read_words
+from penstock.model_spec import WarmOrigin
+from penstock.workers.warmup import warm_up
 from tests.unit.handlers.tasks.models import ask, opened, saved, states, tokenizer
 
 pytest.importorskip("tokenizers", reason="text tasks need the tokenizers library: pip install tokenizers")
@@ -98,6 +101,44 @@ def test_the_tokenizers_own_limit_holds_unless_another_is_asked_for(tmp_path: Pa
     tokenizer(tmp_path, truncation=2)
     assert ask(opened(states(tmp_path), EMBED, normalize=False), "red red blue")[0] == [2.0, 1.0]
     assert ask(opened(states(tmp_path), EMBED, normalize=False, max_tokens=9), "red red blue")[0] == pytest.approx([8 / 3, 1])
+
+
+def test_the_tokenizers_own_limit_holds_for_a_model_that_would_take_more(tmp_path: Path) -> None:
+    # Only the model's 512 was looked at where the model said one: .pt2 and .onnx of the same weights gave other vectors.
+    file = tokenizer(tmp_path, truncation=16)
+    assert read_words(file, wish=None, most=512).limit == 16
+    assert read_words(file, wish=20, most=512).limit == 20
+    assert read_words(file, wish=20, most=8).limit == read_words(file, wish=None, most=8).limit == 8
+
+
+def test_without_a_limit_of_the_tokenizers_the_models_holds_and_then_512(tmp_path: Path) -> None:
+    file = tokenizer(tmp_path)
+    assert [read_words(file, wish=None, most=most).limit for most in (8, 4096, None)] == [8, 4096, 512]
+
+
+@pytest.mark.parametrize("max_tokens", [None, 2])
+def test_a_long_text_is_cut_at_the_side_that_the_tokenizer_names(tmp_path: Path, max_tokens: int | None) -> None:
+    # It was cut at its end whatever the file said, and the vector was that of another text.
+    tokenizer(tmp_path, truncation=2, direction="left")
+    loaded = opened(states(tmp_path), EMBED, normalize=False, max_tokens=max_tokens)
+    assert ask(loaded, "red red blue and") == [[4.5, 1.0]]
+
+
+@pytest.mark.parametrize("too_long", ["truncate", "refuse"])
+def test_a_model_of_short_texts_gets_ready_on_a_sample_that_fits(tmp_path: Path, too_long: str) -> None:
+    # The sample was the same for all and longer than 16 tokens: with too_long = "refuse" such a model never loaded.
+    tokenizer(tmp_path, marks="the $A and")
+    loaded = opened(states(tmp_path), EMBED, max_tokens=4, too_long=too_long)
+    warm = warm_up(loaded, [1, 2], budget_s=60)
+    assert (warm.origin, [run.size for run in warm.runs]) == (WarmOrigin.SAMPLE, [1, 2])
+    handler: Any = loaded.handler
+    assert [len(tokens.ids) for tokens in handler.preprocess([handler.sample])] == [4]
+
+
+def test_a_limit_that_leaves_no_room_for_a_word_is_an_error_at_load(tmp_path: Path) -> None:
+    tokenizer(tmp_path, marks="the $A and")
+    with pytest.raises(HandlerLoadError, match=r"a text of 2 tokens has no room for a word: tokenizer.json adds 2 of its own"):
+        opened(states(tmp_path), EMBED, max_tokens=2)
 
 
 def test_inputs_are_strings_or_objects_with_a_text(model: Path) -> None:
