@@ -96,16 +96,19 @@ def tokenizer(folder: Path, *, truncation: int | None = None, direction: str = "
     return path
 
 
-def states(folder: Path, names: Sequence[str] = ("input_ids", "attention_mask")) -> Path:
-    """`last_hidden_state` [n, tokens, 2]: (id, 1) of each token, padding included."""
+def states(folder: Path, names: Sequence[str] = ("input_ids", "attention_mask"), *, padding: float = 0.0) -> Path:
+    """`last_hidden_state` [n, tokens, 2]: (id, 1) of each token; where the id is 0, as of padding, `padding` is added."""
     nodes = [
         helper.make_node("Cast", [names[0]], ["real"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["real", "axis"], ["id"]),
         helper.make_node("Mul", ["id", "zero"], ["nothing"]),
         helper.make_node("Add", ["nothing", "one"], ["ones"]),
-        helper.make_node("Concat", ["id", "ones"], ["last_hidden_state"], axis=2),
+        helper.make_node("Equal", ["id", "zero"], ["filled"]),
+        helper.make_node("Where", ["filled", "padding", "zero"], ["more"]),
+        helper.make_node("Concat", ["id", "ones"], ["both"], axis=2),
+        helper.make_node("Add", ["both", "more"], ["last_hidden_state"]),
     ]
-    constants = {"axis": np.array([2]), "zero": np.float32(0), "one": np.float32(1)}
+    constants = {"axis": np.array([2]), "zero": np.float32(0), "one": np.float32(1), "padding": np.float32(padding)}
     inputs: dict[str, tuple[int, Sequence[Any]]] = {name: (TensorProto.INT64, ["n", "tokens"]) for name in names}
     return saved(folder / "states.onnx", nodes, inputs, {"last_hidden_state": TensorProto.FLOAT}, constants)
 

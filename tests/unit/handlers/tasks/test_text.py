@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
-from penstock.handlers.tasks.text_embedding import normalized, pooled
+from penstock.handlers.tasks.text_embedding import Pooling, normalized, pooled
 from penstock.handlers.tasks.words import read_words
 from penstock.model_spec import WarmOrigin
 from penstock.workers.warmup import warm_up
@@ -71,6 +71,26 @@ def test_pooling_counts_the_texts_own_tokens_only(model: Path, pooling: str, vec
     loaded = opened(model, EMBED, pooling=pooling, normalize=False)
     answers = ask(loaded, "red red green", "blue and of the")
     assert answers[0] == pytest.approx(vector)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_a_short_text_is_not_broken_by_a_longer_neighbour_whose_padding_is_nan(tmp_path: Path, pooling: str) -> None:
+    # A mask over queries and keys leaves a row of padding nothing to look at: its softmax is NaN, and 0 times NaN is NaN.
+    tokenizer(tmp_path)
+    loaded = opened(states(tmp_path, padding=np.nan), EMBED, pooling=pooling, normalize=False)
+    texts = ["red", "red green blue", "green the red and the blue"]
+    assert ask(loaded, *texts) == [ask(loaded, text)[0] for text in texts]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_text_without_tokens_is_a_zero_vector(pooling: Pooling) -> None:
+    assert pooled(np.ones((1, 3, 2), np.float32), np.zeros((1, 3), np.int64), pooling).tolist() == [[0, 0]]
+
+
+def test_what_is_nan_at_a_texts_own_token_is_not_hidden() -> None:
+    broken = np.ones((1, 2, 2), np.float32)
+    broken[0, 1, 0] = np.nan
+    assert np.isnan(pooled(broken, np.ones((1, 2), np.int64), "mean")[0, 0])
 
 
 def test_vectors_have_length_one_unless_told_otherwise(model: Path) -> None:
