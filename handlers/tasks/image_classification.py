@@ -50,6 +50,6 @@ class ImageClassification(ImageTask):
         told = {"label": self.labels.name(top), "probability": float(scores[top])}
         return {**told, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
 
-    def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float]:
+    def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float] | Failure:
         scores = activated(self.output(outputs).reshape(-1), self.options.activation)
         return best(scores, self.options.top_k, self.labels)
