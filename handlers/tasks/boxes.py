@@ -46,7 +46,8 @@ def detections(outputs: dict[str, Array], wish: str = "") -> Detections:
         if rows.ndim != 2 or rows.shape[-1] != 6:
             raise HandlerContractError(_unknown(outputs))
         found = Detections(rows[:, :4], rows[:, 4], rows[:, 5])
-    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4:
+    one_each = found.scores.shape == found.labels.shape == found.boxes.shape[:1]
+    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4 or not one_each:
         raise HandlerContractError(_unknown(outputs))
     # Labels that are NaN come with scores that are, and these fail the image.
     with np.errstate(invalid="ignore"):

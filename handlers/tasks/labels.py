@@ -93,6 +93,18 @@ def activated(scores: NDArray[Any], activation: Activation) -> NDArray[Any]:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
+def class_scores(outputs: NDArray[Any], activation: Activation) -> NDArray[Any]:
+    """Probabilities [items, classes] from an output with the items as first axis; raises `HandlerContractError` unless that has
+    one score per class. Axes of size 1 are no matter: the last layer may be a convolution.
+    """
+    if sum(side != 1 for side in outputs.shape[1:]) > 1:
+        raise HandlerContractError(
+            f"classification reads one score per class, [classes]; the model's output has shape {list(outputs.shape[1:])} per "
+            "input: set the option output to another one, or the task to one that reads this"
+        )
+    return activated(outputs.reshape(len(outputs), -1), activation)
+
+
 def best(values: NDArray[Any], count: int, labels: Labels) -> dict[str, float] | Failure:
     """The `count` highest values by name, best first; equal values in the order of their ids. NaN among them: a `Failure`."""
     import numpy as np

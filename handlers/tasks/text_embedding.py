@@ -54,6 +54,11 @@ def pooled(states: Array, mask: Array, pooling: Pooling) -> Array:
     if values.ndim != wanted:
         shapes = "[batch, width]" if wanted == 2 else "[batch, tokens, width]"
         raise HandlerContractError(f"pooling {pooling} takes an output {shapes}; the model's has shape {list(values.shape)}")
+    if pooling in ("mean", "max") and values.shape[1] != mask.shape[1]:
+        raise HandlerContractError(
+            f"pooling {pooling} takes an output of one vector per token; for {mask.shape[1]} tokens the model's has shape "
+            f"{list(values.shape)}"
+        )
     if pooling == "none":
         return values
     if pooling == "cls":

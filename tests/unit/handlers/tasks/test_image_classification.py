@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from penstock.errors import HandlerLoadError
+from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.load import load
 from penstock.model_spec import RuntimeOptions
 from penstock.workers import warmup
-from tests.unit.handlers.tasks.models import PLAIN, ask, mean_colour, opened, picture, plain, same
+from tests.unit.handlers.tasks.models import PLAIN, answering, ask, mean_colour, opened, picture, plain, same
 from tests.unit.handlers.tasks.test_images import header_only_png
 
 TASK = "image-classification"
@@ -133,6 +133,21 @@ def test_the_model_is_warmed_up_on_a_blank_image_and_says_what_it_takes(tmp_path
     assert "image/*" in model.accepts
     assert model.output_schema == {"type": "object", "additionalProperties": {"type": "number"}}
     assert model.info().description.startswith("Says what an image shows")
+
+
+def test_an_output_that_is_a_map_and_no_score_per_class_stops_the_load(tmp_path: Path) -> None:
+    # A segmentation model's [3, 4, 4] became 48 classes, of which "the best" were pixels, with 200.
+    model = opened(same(tmp_path), TASK)
+    with pytest.raises(HandlerContractError, match=r"reads one score per class, \[classes\]; .* has shape \[3, 4, 4\] per"):
+        warmup.warm_up(model, [1], budget_s=60)
+    assert ask(model, plain((0, 0, 0)))[0].code == "handler_contract"
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 1, 3), (3,)])
+def test_scores_of_a_last_convolution_are_taken_whatever_axes_of_one_they_have(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    scores = np.array([0.0, 5.0, 1.0], np.float32).reshape(shape)
+    model = opened(answering(tmp_path, {"scores": scores}), TASK, activation="none")
+    assert ask(model, plain((0, 0, 0))) == [{"1": 5.0, "2": 1.0, "0": 0.0}]
 
 
 def test_a_task_goes_with_model_files_only(tmp_path: Path) -> None:

@@ -94,6 +94,13 @@ def test_an_output_that_is_no_boxes_is_named(tmp_path: Path) -> None:
     assert "the model answered out [4, 5]" in answer.message
 
 
+def test_scores_and_labels_that_are_not_one_per_box_are_named(tmp_path: Path) -> None:
+    path = answering(tmp_path, {"boxes": BOXES, "scores": SCORES[:, None], "labels": LABELS}, FRAME)
+    (answer,) = ask(opened(path, TASK), image())
+    assert answer.code == "handler_contract"
+    assert f"scores [{len(SCORES)}, 1]" in answer.message
+
+
 def test_a_box_without_finite_corners_is_no_detection() -> None:
     boxes = np.array([[0, 0, np.nan, 1], [0, 0, np.inf, 1], [0, 0, 1, 1]])
     found = likely(Detections(boxes, np.array([0.9, 0.7, 0.5]), np.array([0, 0, 0])), 0.1)

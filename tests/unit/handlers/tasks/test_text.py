@@ -108,6 +108,19 @@ def test_a_pooled_output_is_taken_as_it_is_and_another_shape_is_named() -> None:
         pooled(states[:, 0], np.ones((2, 3)), "mean")
 
 
+def test_as_many_vectors_as_tokens_are_asked_for_where_tokens_are_pooled() -> None:
+    with pytest.raises(HandlerContractError, match=r"for 3 tokens the model's has shape \[2, 5, 4\]"):
+        pooled(np.ones((2, 5, 4), np.float32), np.ones((2, 3)), "mean")
+
+
+def test_an_output_per_token_is_no_score_per_class_and_stops_the_load(model: Path) -> None:
+    # [tokens, width] became tokens * width classes, and their numbers were answered as the text's, with 200.
+    loaded = opened(model, CLASSIFY)
+    with pytest.raises(HandlerContractError, match=r"reads one score per class, \[classes\]; the model's output has shape \["):
+        warm_up(loaded, [1], budget_s=60)
+    assert [answer.code for answer in ask(loaded, "red green", "red green blue")] == ["handler_contract"] * 2
+
+
 def test_a_long_text_is_cut_or_refused_alone(model: Path) -> None:
     cut = opened(model, EMBED, max_tokens=3, normalize=False)
     assert ask(cut, "red red green blue blue")[0] == pytest.approx([7 / 3, 1])
