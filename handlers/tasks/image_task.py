@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
@@ -70,7 +70,9 @@ class ImageOptions(TaskOptions, kw_only=True, frozen=True):
     def __post_init__(self) -> None:
         sides = (self.size,) if isinstance(self.size, int) else self.size or ()
         if any(side < 1 for side in sides):
-            raise ValueError("size must be at least 1")
+            raise ValueError("option size must be at least 1")
+        if not self.formats:
+            raise ValueError(f"option formats is empty; name at least one of {', '.join(get_args(Format))}")
 
 
 class Prepared(NamedTuple):
