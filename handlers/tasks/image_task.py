@@ -172,14 +172,15 @@ def chosen_port(ports: Sequence[Port], wish: str, *, task: str) -> Port:
 
 
 def blank(frame: Frame) -> bytes:
-    """A black image of the frame's size as a file: what a worker warms up with."""
+    """A black image as a file: what a worker warms up with. Of the frame's size, or a dot where `max_pixels` forbids that."""
     import io
 
     from PIL import Image
 
     buffer = io.BytesIO()
     form = "PNG" if "PNG" in frame.formats else frame.formats[0]
-    Image.new(frame.mode, (frame.width, frame.height)).save(buffer, form)
+    size = (frame.width, frame.height) if frame.width * frame.height <= frame.max_pixels else (1, 1)
+    Image.new(frame.mode, size).save(buffer, form)
     return buffer.getvalue()
 
 

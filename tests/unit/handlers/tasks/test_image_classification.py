@@ -157,6 +157,13 @@ def test_scores_of_a_last_convolution_are_taken_whatever_axes_of_one_they_have(t
     assert ask(model, plain((0, 0, 0))) == [{"1": 5.0, "2": 1.0, "0": 0.0}]
 
 
+def test_a_model_that_takes_smaller_images_than_its_frame_gets_ready(tmp_path: Path) -> None:
+    # Its blank image was as large as the frame, and refused for that: such a model never loaded.
+    model = opened(mean_colour(tmp_path), TASK, max_pixels=15)
+    assert [run.size for run in warmup.warm_up(model, [1, 2], budget_s=60).runs] == [1, 2]
+    assert ask(model, plain((0, 0, 0), 5, 3))[0].keys() == {"0", "1", "2"}
+
+
 def test_a_task_goes_with_model_files_only(tmp_path: Path) -> None:
     (tmp_path / "handler.py").write_text("import penstock\n@penstock.model\ndef f(x): return x\n")
     with pytest.raises(HandlerLoadError, match="goes with a model file"):
