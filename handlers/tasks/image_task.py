@@ -163,12 +163,19 @@ class ImageTask(ArrayHandler):
 
 
 def chosen_port(ports: Sequence[Port], wish: str, *, task: str) -> Port:
-    """The model's input called `wish`, or its only one."""
+    """The model's input called `wish`, or its only one; raises `HandlerLoadError` unless it takes an image."""
     found = [port for port in ports if wish in ("", port.name)]
     if len(ports) == 1 and found:
+        _check_axes(found[0], task)
         return found[0]
     names = ", ".join(port.name for port in ports)
     raise HandlerLoadError(f"{task} feeds a model one input, but this one takes {names}; write a handler that gives it all")
+
+
+def _check_axes(port: Port, task: str) -> None:
+    if len(port.shape) != 3:
+        shape = ", ".join("any" if side is None else str(side) for side in port.shape)
+        raise HandlerLoadError(f"the model's input {port.name} takes [{shape}]; {task} feeds an image, which has three axes")
 
 
 def blank(frame: Frame) -> bytes:
@@ -187,13 +194,12 @@ def blank(frame: Frame) -> bytes:
 def _channels_last(port: Port, layout: Layout) -> bool:
     shape = port.shape
     if layout == "auto":
-        return len(shape) == 3 and shape[0] not in (1, 3, None) and shape[2] in (1, 3)
+        return shape[0] not in (1, 3, None) and shape[2] in (1, 3)
     return layout == "HWC"
 
 
 def _frame(options: ImageOptions, port: Port, *, channels_last: bool) -> Frame:
-    # A runtime that knows nothing of its model's shapes (TorchScript) says so with another number of axes.
-    shape = port.shape if len(port.shape) == 3 else (None, None, None)
+    shape = port.shape
     depth, own = (shape[2], shape[:2]) if channels_last else (shape[0], shape[1:])
     wanted = (options.size, options.size) if isinstance(options.size, int) else options.size or (None, None)
     for side, given in zip(own, wanted, strict=True):

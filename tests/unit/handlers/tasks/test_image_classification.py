@@ -157,6 +157,12 @@ def test_scores_of_a_last_convolution_are_taken_whatever_axes_of_one_they_have(t
     assert ask(model, plain((0, 0, 0))) == [{"1": 5.0, "2": 1.0, "0": 0.0}]
 
 
+def test_a_model_that_takes_no_image_is_refused_before_the_first_call(tmp_path: Path) -> None:
+    # The warm-up ran into the runtime's own words: "Unexpected number of dimensions in input at *args[0].shape".
+    with pytest.raises(HandlerLoadError, match=r"input image takes \[3, any\]; image-classification feeds an image"):
+        opened(same(tmp_path, ("n", 3, "length")), TASK)
+
+
 def test_a_model_that_takes_smaller_images_than_its_frame_gets_ready(tmp_path: Path) -> None:
     # Its blank image was as large as the frame, and refused for that: such a model never loaded.
     model = opened(mean_colour(tmp_path), TASK, max_pixels=15)
