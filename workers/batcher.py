@@ -152,11 +152,16 @@ class Batcher:
 
     # What happened.
 
-    def follow(self, policy: BatchPolicy) -> None:
-        """From now on by this policy. What memory was found to hold stands: a new child has no more of it than the last one."""
+    def follow(self, policy: BatchPolicy, *, fits: int | None = None) -> None:
+        """From now on by this policy. What memory was found to hold stands: a new child has no more of it than the last one.
+
+        `fits`: the largest batch that its warm-up found memory for, where that ran out.
+        """
         unbound = self._memory_cap >= self._policy.max_batch_size
         self._policy = policy
         self._memory_cap = policy.max_batch_size if unbound else min(self._memory_cap, policy.max_batch_size)
+        if fits is not None and fits < self._memory_cap:
+            self.capped(fits)
 
     def heard(self) -> None:
         """A wake-up, or any other reason to believe that there is work."""

@@ -52,6 +52,7 @@ def _load(order: Load) -> tuple[Loaded, Ready]:
         warm_note=warm.note,
         max_batch_size=loaded.declared.max_batch_size,
         max_wait_s=loaded.declared.max_wait_s,
+        fits=warm.fits,
     )
 
 
@@ -98,6 +99,8 @@ def main(argv: list[str]) -> int:
     gc.freeze()
     wire.write(ready)
     sizes = BulkSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
+    if ready.fits is not None:
+        sizes.capped(ready.fits)
     Pipeline(wire, Board(board_fd), loaded, sizes).serve()
     return 0
 

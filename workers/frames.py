@@ -88,7 +88,10 @@ class Warm(Struct, array_like=True):
 
 
 class Ready(Struct, tag="ready", array_like=True):
-    """The model is loaded. `schemas`: the input's, the output's. `warm` was run on an input from `warm_origin`."""
+    """The model is loaded. `schemas`: the input's, the output's. `warm` was run on an input from `warm_origin`.
+
+    `fits`: the largest batch that the warm-up found memory for, where it ran out, else None.
+    """
 
     load_s: float
     provider: str = ""
@@ -100,6 +103,7 @@ class Ready(Struct, tag="ready", array_like=True):
     warm_note: str = ""
     max_batch_size: int | None = None
     max_wait_s: float | None = None
+    fits: int | None = None
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):

@@ -206,7 +206,7 @@ class Slot:
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         mine: dict[str, Any] = {n: wish for n, wish in wishes.items() if wish is not None and n in self._around.declared_policy}
         self.policy = replace(self.spec.policy, **mine)
-        self._batcher.follow(self.policy)
+        self._batcher.follow(self.policy, fits=ready.fits)
         self._tell(lambda observer: observer.loaded(self.spec, ready.load_s))
 
     def _on_settled(self, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.example_input import NoExample, example_input
-from penstock.handlers.handler import Failure, fatal_device_error
+from penstock.handlers.handler import Failure, failure_of, fatal_device_error, out_of_memory
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
 from penstock.model_spec import WarmOrigin, fitted_buckets
@@ -29,11 +29,13 @@ class WarmRun:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What was run before the first job; `note` says why sizes are missing."""
+    """What was run before the first job; `note` says why sizes are missing. `fits`: the largest batch that there was memory
+    for, where it ran out, else None."""
 
     origin: WarmOrigin = WarmOrigin.NONE
     runs: tuple[WarmRun, ...] = ()
     note: str = ""
+    fits: int | None = None
 
 
 def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
@@ -43,9 +45,11 @@ def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
 
 
 def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
-    """Run every size on the handler's `sample`, or on an input made from its schema; ends early before `budget_s` is over.
+    """Run every size on the handler's `sample`, or on an input made from its schema; ends early before `budget_s` is over, and
+    at the first size that does not fit into memory.
 
-    Raises what the handler raises on its own sample; what it raises on a generated one is a note.
+    Raises what the handler raises on its own sample, `HandlerLoadError` where that is refused or not even the smallest size
+    fits; what it raises on a generated one is a note.
     """
     done = _ran(loaded, wanted, budget_s=budget_s, clock=clock)
     return replace(done, runs=_with_first_call(done.runs, loaded.handler.first_call_s))
@@ -54,11 +58,10 @@ def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Cl
 def _ran(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
     sample: Any = getattr(loaded.handler, "sample", None)
     if sample is not None:
-        runs, note = _run_all(loaded, sample, wanted, budget_s=budget_s, clock=clock)
-        return WarmUp(WarmOrigin.SAMPLE, runs, note)
+        return _on_sample(loaded, sample, wanted, budget_s=budget_s, clock=clock)
     try:
         generated = _generated(loaded)
-        runs, note = _run_all(loaded, generated, wanted, budget_s=budget_s, clock=clock)
+        return _run_all(loaded, generated, wanted, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
     except (NoExample, PenstockError) as error:
         return WarmUp(note=f"no warm-up: {error}; set `sample` on the handler")
     except Exception as error:
@@ -67,7 +70,15 @@ def _ran(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock
         return WarmUp(
             note=f"no warm-up: an input made from the schema raised {type(error).__name__}; set `sample` on the handler"
         )
-    return WarmUp(WarmOrigin.SCHEMA, runs, note)
+
+
+def _on_sample(loaded: Loaded, sample: Any, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
+    try:
+        return _run_all(loaded, sample, wanted, origin=WarmOrigin.SAMPLE, budget_s=budget_s, clock=clock)
+    except NoExample as error:
+        raise HandlerLoadError(
+            f"the model cannot be warmed up on its own sample: {error}; set `sample` to an input that it takes"
+        ) from error
 
 
 def _generated(loaded: Loaded) -> Any:
@@ -77,16 +88,42 @@ def _generated(loaded: Loaded) -> Any:
 
 
 def _run_all(
-    loaded: Loaded, sample: Any, wanted: Sequence[int], *, budget_s: float, clock: Clock
-) -> tuple[tuple[WarmRun, ...], str]:
+    loaded: Loaded, sample: Any, wanted: Sequence[int], *, origin: WarmOrigin, budget_s: float, clock: Clock
+) -> WarmUp:
     runs: list[WarmRun] = []
     until = clock() + budget_s
     for size in wanted:
         # Twice the size takes at most about twice the time of the last; better one size cold than a load that times out.
         if runs and clock() + 2 * (runs[-1].first_s + runs[-1].run_s) > until:
-            return tuple(runs), f"sizes over {runs[-1].size} are not warm: they would take longer than {budget_s:.0f} s"
-        runs.append(_timed(loaded, sample, size, clock))
-    return tuple(runs), ""
+            note = f"sizes over {runs[-1].size} are not warm: they would take longer than {budget_s:.0f} s"
+            return WarmUp(origin, tuple(runs), note)
+        run = _timed_if_it_fits(loaded, sample, size, clock)
+        if isinstance(run, Failure):
+            return WarmUp(origin, tuple(runs), *_what_fits(loaded, runs, size, run))
+        runs.append(run)
+    return WarmUp(origin, tuple(runs))
+
+
+def _what_fits(loaded: Loaded, runs: Sequence[WarmRun], size: int, failure: Failure) -> tuple[str, int]:
+    """The note and the largest size, where one of `size` did not fit; raises `HandlerLoadError` if it was the first."""
+    if not runs:
+        raise HandlerLoadError(
+            f"not even a batch of {size} fits into memory on {loaded.context.device}: {failure.message}. Free memory there, "
+            "raise memory_limit_bytes if it is set, or serve a smaller model or precision"
+        )
+    fits = runs[-1].size
+    note = f"a batch of {size} does not fit into memory, one of {fits} does: batches begin there; set max_batch_size = {fits}"
+    return note, fits
+
+
+def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> WarmRun | Failure:
+    """As `_timed`; a `Failure` if memory ran out, and not the exception: its traceback would hold the batch's memory."""
+    try:
+        return _timed(loaded, sample, size, clock)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return failure_of(error)
 
 
 def _with_first_call(runs: tuple[WarmRun, ...], first_call_s: float) -> tuple[WarmRun, ...]:

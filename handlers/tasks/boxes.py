@@ -46,9 +46,12 @@ def detections(outputs: dict[str, Array], wish: str = "") -> Detections:
         if rows.ndim != 2 or rows.shape[-1] != 6:
             raise HandlerContractError(_unknown(outputs))
         found = Detections(rows[:, :4], rows[:, 4], rows[:, 5])
-    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4:
+    one_each = found.scores.shape == found.labels.shape == found.boxes.shape[:1]
+    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4 or not one_each:
         raise HandlerContractError(_unknown(outputs))
-    return Detections(found.boxes.astype(np.float64), found.scores.astype(np.float64), found.labels.astype(np.int64))
+    # Labels that are NaN come with scores that are, and these fail the image.
+    with np.errstate(invalid="ignore"):
+        return Detections(found.boxes.astype(np.float64), found.scores.astype(np.float64), found.labels.astype(np.int64))
 
 
 def corners(boxes: Array) -> Array:
@@ -60,7 +63,7 @@ def corners(boxes: Array) -> Array:
 
 
 def likely(found: Detections, threshold: float) -> Detections:
-    """Those at or over the threshold, best first; what is not a number is none."""
+    """Those at or over the threshold, best first; a box without finite corners is none."""
     import numpy as np
 
     kept = np.flatnonzero((found.scores >= threshold) & np.isfinite(found.boxes).all(axis=1))

@@ -8,7 +8,7 @@ from penstock.handlers.handler import Context, Failure
 from penstock.handlers.tasks.explaining import pixel_attributions
 from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask, Prepared
 from penstock.handlers.tasks.images import Placement
-from penstock.handlers.tasks.labels import Activation, activated, best, read_labels
+from penstock.handlers.tasks.labels import Activation, best, class_scores, read_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class ImageClassification(ImageTask):
 
     def _explained(self, item: Prepared) -> Any:
         (outputs,) = self.run_stack([item.arrays])
-        scores = activated(self.output(outputs).reshape(-1), self.options.activation)
+        scores = self.chances(outputs)
         top = int(scores.argmax())
         found = pixel_attributions(self.runtime, self._feed([item.arrays]), read=self.output, target=top)
         if isinstance(found, Failure):
@@ -50,6 +50,10 @@ class ImageClassification(ImageTask):
         told = {"label": self.labels.name(top), "probability": float(scores[top])}
         return {**told, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
 
-    def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float]:
-        scores = activated(self.output(outputs).reshape(-1), self.options.activation)
-        return best(scores, self.options.top_k, self.labels)
+    def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float] | Failure:
+        return best(self.chances(outputs), self.options.top_k, self.labels)
+
+    def chances(self, outputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
+        """Probabilities [classes] of one image."""
+        scores: NDArray[Any] = class_scores(self.output(outputs)[None], self.options.activation)[0]
+        return scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
@@ -70,7 +70,9 @@ class ImageOptions(TaskOptions, kw_only=True, frozen=True):
     def __post_init__(self) -> None:
         sides = (self.size,) if isinstance(self.size, int) else self.size or ()
         if any(side < 1 for side in sides):
-            raise ValueError("size must be at least 1")
+            raise ValueError("option size must be at least 1")
+        if not self.formats:
+            raise ValueError(f"option formats is empty; name at least one of {', '.join(get_args(Format))}")
 
 
 class Prepared(NamedTuple):
@@ -161,36 +163,43 @@ class ImageTask(ArrayHandler):
 
 
 def chosen_port(ports: Sequence[Port], wish: str, *, task: str) -> Port:
-    """The model's input called `wish`, or its only one."""
+    """The model's input called `wish`, or its only one; raises `HandlerLoadError` unless it takes an image."""
     found = [port for port in ports if wish in ("", port.name)]
     if len(ports) == 1 and found:
+        _check_axes(found[0], task)
         return found[0]
     names = ", ".join(port.name for port in ports)
     raise HandlerLoadError(f"{task} feeds a model one input, but this one takes {names}; write a handler that gives it all")
 
 
+def _check_axes(port: Port, task: str) -> None:
+    if len(port.shape) != 3:
+        shape = ", ".join("any" if side is None else str(side) for side in port.shape)
+        raise HandlerLoadError(f"the model's input {port.name} takes [{shape}]; {task} feeds an image, which has three axes")
+
+
 def blank(frame: Frame) -> bytes:
-    """A black image of the frame's size as a file: what a worker warms up with."""
+    """A black image as a file: what a worker warms up with. Of the frame's size, or a dot where `max_pixels` forbids that."""
     import io
 
     from PIL import Image
 
     buffer = io.BytesIO()
     form = "PNG" if "PNG" in frame.formats else frame.formats[0]
-    Image.new(frame.mode, (frame.width, frame.height)).save(buffer, form)
+    size = (frame.width, frame.height) if frame.width * frame.height <= frame.max_pixels else (1, 1)
+    Image.new(frame.mode, size).save(buffer, form)
     return buffer.getvalue()
 
 
 def _channels_last(port: Port, layout: Layout) -> bool:
     shape = port.shape
     if layout == "auto":
-        return len(shape) == 3 and shape[0] not in (1, 3, None) and shape[2] in (1, 3)
+        return shape[0] not in (1, 3, None) and shape[2] in (1, 3)
     return layout == "HWC"
 
 
 def _frame(options: ImageOptions, port: Port, *, channels_last: bool) -> Frame:
-    # A runtime that knows nothing of its model's shapes (TorchScript) says so with another number of axes.
-    shape = port.shape if len(port.shape) == 3 else (None, None, None)
+    shape = port.shape
     depth, own = (shape[2], shape[:2]) if channels_last else (shape[0], shape[1:])
     wanted = (options.size, options.size) if isinstance(options.size, int) else options.size or (None, None)
     for side, given in zip(own, wanted, strict=True):

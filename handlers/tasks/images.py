@@ -90,7 +90,8 @@ def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], Placement]:
             _check_size(image.width, image.height, frame)
             return _placed(image, frame)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InvalidInput(f"the image has too many pixels: {error}") from error
+        # Pillow's own limit comes first, and its words know nothing of ours, which is no higher.
+        raise InvalidInput(f"the image has more pixels than the limit of {frame.max_pixels}") from error
     except (OSError, ValueError, SyntaxError, IndexError, KeyError, EOFError) as error:
         # Pillow's decoders raise all of these for broken files.
         raise InvalidInput(f"not an image that can be read as {' or '.join(frame.formats)}: {type(error).__name__}") from error

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from penstock.errors import HandlerLoadError
+from penstock.errors import HandlerContractError, HandlerLoadError
+from penstock.handlers.handler import Failure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 Activation = Literal["softmax", "sigmoid", "none"]
 # TorchServe's name for the file; taken without being asked for, so that its model folders work as they are.
 USUAL_FILE = "index_to_name.json"
+# Not raised: a model may answer NaN for the blank image of the warm-up and for no other.
+NOT_NUMBERS = Failure(
+    "the model answered NaN instead of scores: look at its weights, its precision and what its input is made into",
+    HandlerContractError.kind,
+)
 _SHAPES = 'a list of names, {"0": "name"}, {"0": ["id", "name"]} or {"object_type_names": [...]}'
 
 
@@ -87,8 +93,24 @@ def activated(scores: NDArray[Any], activation: Activation) -> NDArray[Any]:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def best(values: NDArray[Any], count: int, labels: Labels) -> dict[str, float]:
-    """The `count` highest values by name, best first; equal values in the order of their ids."""
+def class_scores(outputs: NDArray[Any], activation: Activation) -> NDArray[Any]:
+    """Probabilities [items, classes] from an output with the items as first axis; raises `HandlerContractError` unless that has
+    one score per class. Axes of size 1 are no matter: the last layer may be a convolution.
+    """
+    if sum(side != 1 for side in outputs.shape[1:]) > 1:
+        raise HandlerContractError(
+            f"classification reads one score per class, [classes]; the model's output has shape {list(outputs.shape[1:])} per "
+            "input: set the option output to another one, or the task to one that reads this"
+        )
+    return activated(outputs.reshape(len(outputs), -1), activation)
+
+
+def best(values: NDArray[Any], count: int, labels: Labels) -> dict[str, float] | Failure:
+    """The `count` highest values by name, best first; equal values in the order of their ids. NaN among them: a `Failure`."""
+    import numpy as np
+
     flat = values.reshape(-1)
+    if np.isnan(flat).any():
+        return NOT_NUMBERS
     order = (-flat).argsort(kind="stable")[:count]
     return {labels.name(int(index)): float(flat[index]) for index in order}

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from penstock.handlers.handler import Context
+from penstock.handlers.handler import Context, Failure
 from penstock.handlers.tasks import boxes
 from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask
 from penstock.handlers.tasks.images import Fit, Placement
-from penstock.handlers.tasks.labels import read_labels
+from penstock.handlers.tasks.labels import NOT_NUMBERS, read_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,9 +45,14 @@ class ObjectDetection(ImageTask):
         super().initialize(context)
         self.labels = read_labels(context.folder, self.options.labels)
 
-    def answer(self, outputs: dict[str, Array], place: Placement) -> list[dict[str, Any]]:
+    def answer(self, outputs: dict[str, Array], place: Placement) -> list[dict[str, Any]] | Failure:
+        import numpy as np
+
         options = self.options
-        found = boxes.likely(boxes.detections(outputs, options.output), options.threshold)
+        told = boxes.detections(outputs, options.output)
+        if np.isnan(told.scores).any():
+            return NOT_NUMBERS
+        found = boxes.likely(told, options.threshold)
         found = found._replace(boxes=self._corners(found.boxes, detr="pred_boxes" in outputs and not options.output))
         if options.nms < 1:
             found = boxes.without_overlaps(found, options.nms)

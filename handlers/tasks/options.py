@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -38,7 +38,19 @@ def read_options(defaults: Options, given: Mapping[str, Any], *, task: str) -> O
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `")
         name = pointer_of(path.rstrip("`")).strip("/").replace("/", ".")
-        raise HandlerLoadError(f"option {name or '?'} of {task}: {what}") from error
+        # What a Struct checks of itself has no path: its words name the option.
+        where = f"option {name} of {task}" if name else task
+        choices = _choices(get_type_hints(type(defaults))[name.partition(".")[0]]) if "enum value" in what else []
+        raise HandlerLoadError(f"{where}: {what}" + (f"; it takes {', '.join(choices)}" if choices else "")) from error
+
+
+def _choices(hint: Any) -> list[str]:
+    """The words that an option of this type takes."""
+    if get_origin(hint) is Literal:
+        return [str(value) for value in get_args(hint)]
+    if hint is bool:
+        return ["true", "false"]
+    return [word for part in get_args(hint) for word in _choices(part)]
 
 
 def check_output(names: Sequence[str], wish: str) -> None:

@@ -12,7 +12,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.tasks.image_task import ImageOptions, ImageTask
 from penstock.handlers.tasks.images import Fit, Placement
-from penstock.handlers.tasks.labels import activated, read_labels
+from penstock.handlers.tasks.labels import NOT_NUMBERS, activated, read_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,11 +52,15 @@ class Segmentation(ImageTask):
         self.labels = read_labels(context.folder, self.options.labels)
 
     def answer(self, outputs: dict[str, Array], place: Placement) -> Any:
+        import numpy as np
+
         size = place.width * place.height if self.options.original_size else 0
         if self.options.mask in ("list", "torchserve") and size > _MOST_LISTED:
             said = f"a mask of {place.width} x {place.height} pixels is too large for a list"
             return Failure(f"{said}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
         classes, scores = self._classes(self.output(outputs))
+        if np.isnan(scores).any():
+            return NOT_NUMBERS
         ids = self._within(classes, place)
         if self.options.mask == "torchserve":
             return _pairs(ids, self._within(scores, place))
@@ -66,7 +70,10 @@ class Segmentation(ImageTask):
         return {"width": ids.shape[1], "height": ids.shape[0], "classes": self._shares(ids), "mask": mask}
 
     def _classes(self, output: Array) -> tuple[Array, Array]:
-        """Class id and its probability per pixel, from [C, H, W] scores, [1, H, W] or [H, W] logits of one class, or ids."""
+        """Class id and its probability per pixel, from [C, H, W] scores, [1, H, W] or [H, W] logits of one class, or ids.
+
+        NaN among the scores of a pixel is its probability, too.
+        """
         import numpy as np
 
         if output.ndim == 3 and output.shape[0] > 1:
@@ -75,8 +82,9 @@ class Segmentation(ImageTask):
         if output.ndim not in (2, 3):
             raise HandlerContractError(f"a segmentation model answers [classes, height, width], not {list(output.shape)}")
         plain = output.reshape(output.shape[-2:])
-        if plain.dtype.kind in "iu":
-            return plain, np.ones(plain.shape, np.float32)
+        if plain.dtype.kind in "biu":
+            ids = plain.astype(np.uint8) if plain.dtype.kind == "b" else plain
+            return ids, np.ones(plain.shape, np.float32)
         chance = activated(plain, "sigmoid")
         hit = chance >= self.options.threshold
         return hit.astype(np.uint16), np.where(hit, chance, 1 - chance)

@@ -41,7 +41,8 @@ _ON_ACCELERATOR = (256, 16_384)
 
 
 class TextOptions(TaskOptions, kw_only=True, frozen=True):
-    """`max_tokens`: the tokenizer's own limit unless given, else 512. A longer text is cut, or refused if `too_long` says so.
+    """`max_tokens`: the tokenizer's own limit unless given, else the model's, else 512; never more than the model's. A longer
+    text is cut as the tokenizer's file says, or refused if `too_long` says so.
 
     Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens, of
     which padding is a part; without these, what suits the device. `parallel_calls`: where the model has several threads of the
@@ -89,8 +90,11 @@ class TextTask(ArrayHandler):
         self._roles = _roles([port.name for port in self.runtime.inputs], self.options.input)
         # An exported model may have a shortest and a longest text; if they are one, all are padded to it.
         self._least, most = next((port.limits()[0] for port in self.runtime.inputs if len(port.shape) == 1), (1, None))
-        cut = self.options.too_long == "truncate"
-        self.words = read_words(self.tokenizer_file(context), wish=self.options.max_tokens, most=most, cut=cut)
+        self.words = read_words(self.tokenizer_file(context), wish=self.options.max_tokens, most=most)
+        if type(self).sample is TextTask.sample:
+            self.sample = self.words.beginning(self.sample)
+        if self.options.too_long == "truncate":
+            self.words.cut()
         rows, self._tokens_per_call = _bounds(self.options, context.device)
         self.rows_per_call = rows if self.runtime.stacks else 1
         self.calls_at_once = self.open_parallel() if self.options.parallel_calls else 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.tasks.explaining import token_attributions
-from penstock.handlers.tasks.labels import Activation, activated, best, read_labels
+from penstock.handlers.tasks.labels import Activation, best, class_scores, read_labels
 from penstock.handlers.tasks.text import Count, TextOptions, TextTask, Tokens
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ class TextClassification(TextTask):
         self.labels = read_labels(context.folder, self.options.labels)
 
     def rows(self, outputs: dict[str, Array], mask: Array) -> Any:
-        scores = self.output(outputs)
-        return activated(scores.reshape(len(scores), -1), self.options.activation)
+        return class_scores(self.output(outputs), self.options.activation)
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
         return [best(scores, self.options.top_k, self.labels) for scores in outputs]

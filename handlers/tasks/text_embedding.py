@@ -45,7 +45,8 @@ class TextEmbedding(TextTask):
 
 
 def pooled(states: Array, mask: Array, pooling: Pooling) -> Array:
-    """One vector per text, in float32 at least; padding counts for nothing. Raises `HandlerContractError` for another shape."""
+    """One vector per text, in float32 at least, of its own tokens alone: those that `mask` counts come first. Raises
+    `HandlerContractError` for another shape."""
     import numpy as np
 
     values = states.astype(np.result_type(states, np.float32), copy=False)
@@ -53,14 +54,27 @@ def pooled(states: Array, mask: Array, pooling: Pooling) -> Array:
     if values.ndim != wanted:
         shapes = "[batch, width]" if wanted == 2 else "[batch, tokens, width]"
         raise HandlerContractError(f"pooling {pooling} takes an output {shapes}; the model's has shape {list(values.shape)}")
+    if pooling in ("mean", "max") and values.shape[1] != mask.shape[1]:
+        raise HandlerContractError(
+            f"pooling {pooling} takes an output of one vector per token; for {mask.shape[1]} tokens the model's has shape "
+            f"{list(values.shape)}"
+        )
     if pooling == "none":
         return values
     if pooling == "cls":
         return np.asarray(values[:, 0])
-    there = mask[:, :, None].astype(values.dtype)
-    if pooling == "max":
-        return np.asarray(np.where(there > 0, values, -np.inf).max(axis=1))
-    return np.asarray((values * there).sum(axis=1) / there.sum(axis=1).clip(1))
+    # Rows of padding are left out, not multiplied by 0: a model that masks them as queries too answers NaN there. It is the
+    # cheaper way, too.
+    return np.stack([_over(rows[:count], pooling) for rows, count in zip(values, mask.sum(axis=1).tolist(), strict=True)])
+
+
+def _over(tokens: Array, pooling: Pooling) -> Array:
+    """One vector for the tokens of one text; zeros where it has none."""
+    import numpy as np
+
+    if not len(tokens):
+        return np.zeros(tokens.shape[1:], tokens.dtype)
+    return np.asarray(tokens.max(axis=0) if pooling == "max" else tokens.mean(axis=0))
 
 
 def normalized(vectors: Array) -> Array:

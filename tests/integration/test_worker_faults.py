@@ -97,6 +97,31 @@ def test_batches_that_do_not_fit_into_memory_are_halved_and_all_items_succeed(
     assert jobs[-1].batch.size <= 2
 
 
+def test_a_model_whose_largest_batch_does_not_fit_gets_ready_with_smaller_ones(
+    desk: Desk, fresh_redis: str, tmp_path: Path
+) -> None:
+    # A model with a sample never loaded: the warm-up ran max_batch_size, and its MemoryError ended the load.
+    hungry = tmp_path / "hungry.py"
+    hungry.write_text(
+        "import penstock\n"
+        "class Hungry(penstock.Handler):\n"
+        "    sample = 0\n"
+        "    def inference(self, batch):\n"
+        "        return [len(held) and tag for tag, held in [(tag, b'x' * (150 << 20)) for tag in batch]]\n"
+    )
+    model = {"source": str(hungry), "max_batch_size": 8, "memory_limit_bytes": 1 << 29}
+    ids = desk.submit(*range(8))
+    with WorkerProcess(fresh_redis, tmp_path / "w", {MODEL: model}) as process:
+        jobs = desk.await_final(ids, timeout_s=30.0)
+        (ready,) = process.events("child_ready")
+        assert process.events("child_ended") == []
+    assert (
+        ready["warmed"] == "a batch of 4 does not fit into memory, one of 2 does: batches begin there; set max_batch_size = 2"
+    )
+    assert [desk.output(id) for id in ids] == list(range(8))
+    assert max(job.batch.size for job in jobs if job.batch) <= 2
+
+
 def test_a_device_error_that_stays_ends_the_child_and_only_its_item_is_given_up(
     desk: Desk, fresh_redis: str, tmp_path: Path
 ) -> None:

@@ -244,6 +244,15 @@ def test_a_cap_outlives_its_child_but_not_a_smaller_policy() -> None:
     assert slot.limit == 2
 
 
+def test_what_the_warm_up_found_memory_for_is_a_cap_unless_a_smaller_one_is_known() -> None:
+    slot = batcher()
+    slot.follow(BatchPolicy(max_batch_size=8), fits=4)
+    assert slot.limit == 4
+    slot.capped(2)
+    slot.follow(BatchPolicy(max_batch_size=8), fits=4)
+    assert slot.limit == 2
+
+
 def test_a_stock_celery_client_makes_an_idle_slot_look_more_often_for_a_while() -> None:
     slot = batcher()
     slot.answered(Claim(foreign=(b"{}",)), asked_at=1.0, now=1.0)

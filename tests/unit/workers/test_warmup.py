@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import HandlerLoadError
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.model_spec import WarmOrigin
@@ -90,6 +91,37 @@ def test_what_a_generated_input_raises_is_a_note_and_not_the_end_of_the_model(tm
 def test_what_the_models_own_sample_raises_stops_the_load(tmp_path: Path) -> None:
     with pytest.raises(LookupError):
         warm_up(made(tmp_path, sample="sample = 7", first="raise LookupError(batch)"), [1], budget_s=100)
+
+
+SMALL_MEMORY = "if len(batch) > {fits}: raise MemoryError(f'{{len(batch)}} items do not fit')"
+
+
+@pytest.mark.parametrize(
+    ("told", "origin"), [({"sample": "sample = 7"}, WarmOrigin.SAMPLE), ({"kind": "list[int]"}, WarmOrigin.SCHEMA)]
+)
+def test_a_batch_that_does_not_fit_ends_the_warm_up_and_the_largest_that_did_is_told(
+    tmp_path: Path, told: dict[str, str], origin: WarmOrigin
+) -> None:
+    # It stopped the load: MemoryError, without a word on the batch or on max_batch_size. Under load it had only been a cap.
+    done = warm_up(made(tmp_path, first=SMALL_MEMORY.format(fits=3), **told), [1, 2, 4, 8], budget_s=100)
+    assert (done.origin, [run.size for run in done.runs], done.fits) == (origin, [1, 2], 2)
+    assert done.note == "a batch of 4 does not fit into memory, one of 2 does: batches begin there; set max_batch_size = 2"
+
+
+def test_a_model_whose_single_item_does_not_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    loaded = made(tmp_path, sample="sample = 7", first=SMALL_MEMORY.format(fits=0))
+    with pytest.raises(
+        HandlerLoadError, match=r"not even a batch of 1 fits into memory on cpu: MemoryError: 1 items do not fit\. Free"
+    ):
+        warm_up(loaded, [1, 2], budget_s=100)
+
+
+def test_a_sample_that_the_model_refuses_is_told_in_words_and_not_by_a_class_of_ours(tmp_path: Path) -> None:
+    # The user read "NoExample: preprocess refused it: ...".
+    refusing = "def preprocess(self, inputs): return [Failure('too long') for _ in inputs]"
+    loaded = made(tmp_path, sample=f"sample = 7\n    {refusing}")
+    with pytest.raises(HandlerLoadError, match="on its own sample: preprocess refused it: too long; set `sample`"):
+        warm_up(loaded, [1], budget_s=100)
 
 
 def test_sizes_that_would_outlast_the_budget_stay_cold_and_are_named(tmp_path: Path, ticks: Iterator[int]) -> None:

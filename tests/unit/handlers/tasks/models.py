@@ -80,28 +80,35 @@ def answering(folder: Path, outputs: dict[str, Any], shape: Sequence[Any] = ("n"
     return saved(folder / "answering.onnx", nodes, {"image": (TensorProto.FLOAT, shape)}, kinds, constants)
 
 
-def tokenizer(folder: Path, *, truncation: int | None = None) -> Path:
-    from tokenizers import Tokenizer, models, pre_tokenizers
+def tokenizer(folder: Path, *, truncation: int | None = None, direction: str = "right", marks: str = "") -> Path:
+    """One token per word, and around them `marks`, a template such as "the $A and"."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     made = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
+    if marks:
+        named = [(word, WORDS.index(word)) for word in marks.split() if word != "$A"]
+        made.post_processor = processors.TemplateProcessing(single=marks, special_tokens=named)
     if truncation:
-        made.enable_truncation(truncation)
+        made.enable_truncation(truncation, direction=direction)
     path = folder / "tokenizer.json"
     made.save(str(path))
     return path
 
 
-def states(folder: Path, names: Sequence[str] = ("input_ids", "attention_mask")) -> Path:
-    """`last_hidden_state` [n, tokens, 2]: (id, 1) of each token, padding included."""
+def states(folder: Path, names: Sequence[str] = ("input_ids", "attention_mask"), *, padding: float = 0.0) -> Path:
+    """`last_hidden_state` [n, tokens, 2]: (id, 1) of each token; where the id is 0, as of padding, `padding` is added."""
     nodes = [
         helper.make_node("Cast", [names[0]], ["real"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["real", "axis"], ["id"]),
         helper.make_node("Mul", ["id", "zero"], ["nothing"]),
         helper.make_node("Add", ["nothing", "one"], ["ones"]),
-        helper.make_node("Concat", ["id", "ones"], ["last_hidden_state"], axis=2),
+        helper.make_node("Equal", ["id", "zero"], ["filled"]),
+        helper.make_node("Where", ["filled", "padding", "zero"], ["more"]),
+        helper.make_node("Concat", ["id", "ones"], ["both"], axis=2),
+        helper.make_node("Add", ["both", "more"], ["last_hidden_state"]),
     ]
-    constants = {"axis": np.array([2]), "zero": np.float32(0), "one": np.float32(1)}
+    constants = {"axis": np.array([2]), "zero": np.float32(0), "one": np.float32(1), "padding": np.float32(padding)}
     inputs: dict[str, tuple[int, Sequence[Any]]] = {name: (TensorProto.INT64, ["n", "tokens"]) for name in names}
     return saved(folder / "states.onnx", nodes, inputs, {"last_hidden_state": TensorProto.FLOAT}, constants)
 

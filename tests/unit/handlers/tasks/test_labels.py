@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.tasks.labels import Labels, activated, best, read_labels
+from penstock.handlers.tasks.labels import NOT_NUMBERS, Labels, activated, best, read_labels
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,13 @@ def test_two_classes_of_one_name_stay_apart() -> None:
 
 
 def test_the_best_come_first_and_never_more_than_there_are() -> None:
-    assert list(best(np.array([0.1, 0.6, 0.3]), 2, Labels())) == ["1", "2"]
-    assert list(best(np.array([0.5, 0.5]), 5, Labels())) == ["0", "1"]
+    assert json.dumps(best(np.array([0.1, 0.6, 0.3]), 2, Labels())) == '{"1": 0.6, "2": 0.3}'
+    assert json.dumps(best(np.array([0.5, 0.5]), 5, Labels())) == '{"0": 0.5, "1": 0.5}'
+
+
+def test_nan_among_the_scores_is_a_failure_and_not_left_out() -> None:
+    # It sorts last, so with a top_k the rest was answered as if it were all.
+    assert best(np.array([0.5, np.nan, 0.1]), 2, Labels()) is NOT_NUMBERS
 
 
 def test_activations_do_not_overflow() -> None:

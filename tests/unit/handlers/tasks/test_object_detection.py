@@ -94,10 +94,34 @@ def test_an_output_that_is_no_boxes_is_named(tmp_path: Path) -> None:
     assert "the model answered out [4, 5]" in answer.message
 
 
-def test_what_is_not_a_number_is_no_detection() -> None:
-    boxes = np.array([[0, 0, np.nan, 1], [0, 0, 1, 1], [0, 0, 1, 1]])
-    found = likely(Detections(boxes, np.array([0.9, np.nan, 0.5]), np.array([0, 0, 0])), 0.1)
+def test_scores_and_labels_that_are_not_one_per_box_are_named(tmp_path: Path) -> None:
+    path = answering(tmp_path, {"boxes": BOXES, "scores": SCORES[:, None], "labels": LABELS}, FRAME)
+    (answer,) = ask(opened(path, TASK), image())
+    assert answer.code == "handler_contract"
+    assert f"scores [{len(SCORES)}, 1]" in answer.message
+
+
+def test_a_box_without_finite_corners_is_no_detection() -> None:
+    boxes = np.array([[0, 0, np.nan, 1], [0, 0, np.inf, 1], [0, 0, 1, 1]])
+    found = likely(Detections(boxes, np.array([0.9, 0.7, 0.5]), np.array([0, 0, 0])), 0.1)
     assert found.scores.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("outputs", [("boxes", "scores", "labels"), ("pred_boxes", "logits"), ("rows",)])
+def test_scores_that_are_nan_fail_their_image_and_are_not_an_empty_list(tmp_path: Path, outputs: tuple[str, ...]) -> None:
+    # NaN is below every threshold: a model gone wrong answered that there is nothing to be seen, with 200.
+    nan: dict[str, Any] = {
+        "boxes": BOXES,
+        "scores": np.full(len(SCORES), np.nan, np.float32),
+        "labels": LABELS,
+        "pred_boxes": BOXES,
+        "logits": np.full((len(BOXES), 3), np.nan, np.float32),
+        "rows": np.full((4, 6), np.nan, np.float32),
+    }
+    path = answering(tmp_path, {name: nan[name] for name in outputs}, FRAME)
+    (answer,) = ask(opened(path, TASK), image())
+    assert answer.code == "handler_contract"
+    assert "NaN" in answer.message
 
 
 def test_overlap_is_intersection_over_union_also_for_empty_boxes() -> None:

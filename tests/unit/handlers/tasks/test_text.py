@@ -9,7 +9,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
-from penstock.handlers.tasks.text_embedding import normalized, pooled
+from penstock.handlers.tasks.text_embedding import Pooling, normalized, pooled
+from penstock.handlers.tasks.words import read_words
+from penstock.model_spec import WarmOrigin
+from penstock.workers.warmup import warm_up
 from tests.unit.handlers.tasks.models import ask, opened, saved, states, tokenizer
 
 pytest.importorskip("tokenizers", reason="text tasks need the tokenizers library: pip install tokenizers")
@@ -70,6 +73,26 @@ def test_pooling_counts_the_texts_own_tokens_only(model: Path, pooling: str, vec
     assert answers[0] == pytest.approx(vector)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_a_short_text_is_not_broken_by_a_longer_neighbour_whose_padding_is_nan(tmp_path: Path, pooling: str) -> None:
+    # A mask over queries and keys leaves a row of padding nothing to look at: its softmax is NaN, and 0 times NaN is NaN.
+    tokenizer(tmp_path)
+    loaded = opened(states(tmp_path, padding=np.nan), EMBED, pooling=pooling, normalize=False)
+    texts = ["red", "red green blue", "green the red and the blue"]
+    assert ask(loaded, *texts) == [ask(loaded, text)[0] for text in texts]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_text_without_tokens_is_a_zero_vector(pooling: Pooling) -> None:
+    assert pooled(np.ones((1, 3, 2), np.float32), np.zeros((1, 3), np.int64), pooling).tolist() == [[0, 0]]
+
+
+def test_what_is_nan_at_a_texts_own_token_is_not_hidden() -> None:
+    broken = np.ones((1, 2, 2), np.float32)
+    broken[0, 1, 0] = np.nan
+    assert np.isnan(pooled(broken, np.ones((1, 2), np.int64), "mean")[0, 0])
+
+
 def test_vectors_have_length_one_unless_told_otherwise(model: Path) -> None:
     (vector,) = ask(opened(model, EMBED), "blue")
     assert vector == pytest.approx([4 / np.sqrt(17), 1 / np.sqrt(17)])
@@ -85,6 +108,19 @@ def test_a_pooled_output_is_taken_as_it_is_and_another_shape_is_named() -> None:
         pooled(states[:, 0], np.ones((2, 3)), "mean")
 
 
+def test_as_many_vectors_as_tokens_are_asked_for_where_tokens_are_pooled() -> None:
+    with pytest.raises(HandlerContractError, match=r"for 3 tokens the model's has shape \[2, 5, 4\]"):
+        pooled(np.ones((2, 5, 4), np.float32), np.ones((2, 3)), "mean")
+
+
+def test_an_output_per_token_is_no_score_per_class_and_stops_the_load(model: Path) -> None:
+    # [tokens, width] became tokens * width classes, and their numbers were answered as the text's, with 200.
+    loaded = opened(model, CLASSIFY)
+    with pytest.raises(HandlerContractError, match=r"reads one score per class, \[classes\]; the model's output has shape \["):
+        warm_up(loaded, [1], budget_s=60)
+    assert [answer.code for answer in ask(loaded, "red green", "red green blue")] == ["handler_contract"] * 2
+
+
 def test_a_long_text_is_cut_or_refused_alone(model: Path) -> None:
     cut = opened(model, EMBED, max_tokens=3, normalize=False)
     assert ask(cut, "red red green blue blue")[0] == pytest.approx([7 / 3, 1])
@@ -98,6 +134,44 @@ def test_the_tokenizers_own_limit_holds_unless_another_is_asked_for(tmp_path: Pa
     tokenizer(tmp_path, truncation=2)
     assert ask(opened(states(tmp_path), EMBED, normalize=False), "red red blue")[0] == [2.0, 1.0]
     assert ask(opened(states(tmp_path), EMBED, normalize=False, max_tokens=9), "red red blue")[0] == pytest.approx([8 / 3, 1])
+
+
+def test_the_tokenizers_own_limit_holds_for_a_model_that_would_take_more(tmp_path: Path) -> None:
+    # Only the model's 512 was looked at where the model said one: .pt2 and .onnx of the same weights gave other vectors.
+    file = tokenizer(tmp_path, truncation=16)
+    assert read_words(file, wish=None, most=512).limit == 16
+    assert read_words(file, wish=20, most=512).limit == 20
+    assert read_words(file, wish=20, most=8).limit == read_words(file, wish=None, most=8).limit == 8
+
+
+def test_without_a_limit_of_the_tokenizers_the_models_holds_and_then_512(tmp_path: Path) -> None:
+    file = tokenizer(tmp_path)
+    assert [read_words(file, wish=None, most=most).limit for most in (8, 4096, None)] == [8, 4096, 512]
+
+
+@pytest.mark.parametrize("max_tokens", [None, 2])
+def test_a_long_text_is_cut_at_the_side_that_the_tokenizer_names(tmp_path: Path, max_tokens: int | None) -> None:
+    # It was cut at its end whatever the file said, and the vector was that of another text.
+    tokenizer(tmp_path, truncation=2, direction="left")
+    loaded = opened(states(tmp_path), EMBED, normalize=False, max_tokens=max_tokens)
+    assert ask(loaded, "red red blue and") == [[4.5, 1.0]]
+
+
+@pytest.mark.parametrize("too_long", ["truncate", "refuse"])
+def test_a_model_of_short_texts_gets_ready_on_a_sample_that_fits(tmp_path: Path, too_long: str) -> None:
+    # The sample was the same for all and longer than 16 tokens: with too_long = "refuse" such a model never loaded.
+    tokenizer(tmp_path, marks="the $A and")
+    loaded = opened(states(tmp_path), EMBED, max_tokens=4, too_long=too_long)
+    warm = warm_up(loaded, [1, 2], budget_s=60)
+    assert (warm.origin, [run.size for run in warm.runs]) == (WarmOrigin.SAMPLE, [1, 2])
+    handler: Any = loaded.handler
+    assert [len(tokens.ids) for tokens in handler.preprocess([handler.sample])] == [4]
+
+
+def test_a_limit_that_leaves_no_room_for_a_word_is_an_error_at_load(tmp_path: Path) -> None:
+    tokenizer(tmp_path, marks="the $A and")
+    with pytest.raises(HandlerLoadError, match=r"a text of 2 tokens has no room for a word: tokenizer.json adds 2 of its own"):
+        opened(states(tmp_path), EMBED, max_tokens=2)
 
 
 def test_inputs_are_strings_or_objects_with_a_text(model: Path) -> None:
