@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from penstock.run import Run, RunSpec
 
 START = "start"
-# A model that was just started on this machine may take long to load; one that others serve is there or not.
-_PATIENCE_S = 300.0
 _STATES_OK = {"completed": OK, "running": INTERRUPTED}
 
 
@@ -105,7 +103,7 @@ def start(
         overwrite=overwrite,
     )
     place = _Where(models, config, state_dir, redis_url, as_json)
-    raise typer.Exit(place.drive(lambda runs: created(runs, spec)))
+    raise typer.Exit(place.drive(lambda runs: created(runs, spec), model=model))
 
 
 @app.command()
@@ -211,25 +209,16 @@ class _Where:
         self._models, self._config, self._state_dir = list(models or []), config, state_dir
         self._redis_url, self._as_json = redis_url, as_json
 
-    def drive(self, made: Callable[[Runs], str], *, allowed: Allowed | None = None) -> int:
-        """Drive the run that `made` names; the exit code."""
+    def drive(self, made: Callable[[Runs], str], *, model: str = "", allowed: Allowed | None = None) -> int:
+        """Drive the run that `made` names; the exit code. `model`: the run's, where it is known before there is a store."""
         from penstock.cli.run_display import shown_run
         from penstock.cli.run_drive import driven
         from penstock.cli.supervisor import StopSignals
 
         stop = StopSignals()
         stop.install()
-        with self._standing(stop, workers=True) as ground, shown_run(as_json=self._as_json) as shown:
-            own_workers = ground.alone or bool(self._models)
-            held, left = driven(
-                ground,
-                made,
-                stop=stop,
-                shown=shown,
-                said=self._begun,
-                patience_s=_PATIENCE_S if own_workers else 0.0,
-                allowed=allowed,
-            )
+        with self._standing(stop, workers=True, model=model) as ground, shown_run(as_json=self._as_json) as shown:
+            held, left = driven(ground, made, stop=stop, shown=shown, said=self._begun, allowed=allowed)
         self._told(held, left)
         return _STATES_OK.get(left.state.value, FAILED)
 
@@ -243,7 +232,7 @@ class _Where:
         with self._standing(StopSignals(), workers=False) as ground, closing(RedisStore(ground.redis_url)) as store:
             yield RunStore(store)
 
-    def _standing(self, stop: Any, *, workers: bool) -> Any:
+    def _standing(self, stop: Any, *, workers: bool, model: str = "") -> Any:
         from penstock.cli.run_ground import standing
 
         return standing(
@@ -254,6 +243,7 @@ class _Where:
             stop=stop,
             say=lambda text: print_faint(f"penstock run: {text}"),
             workers=workers,
+            model=model,
         )
 
     def _begun(self, held: Held) -> None:
