@@ -290,6 +290,8 @@ def columns_of(given: Sequence[str]) -> dict[str, str]:
 def told_of(left: Left) -> dict[str, Any]:
     counts = left.counts
     error = {"code": left.error_code, "message": left.error_message} if left.error_code else None
+    if error and left.hint:
+        error["hint"] = left.hint
     return {
         "state": "interrupted" if left.state.value == "running" else left.state.value,
         "done": counts.done if counts else 0,
@@ -310,7 +312,8 @@ def ending_lines(run: Run, left: Left) -> list[str]:
         lines += [f"  {name:<8} {told['path']}" for name, told in (left.details or {}).items() if isinstance(told, dict)]
         return lines
     lines += [f"  {left.error_code}: {left.error_message}"] if left.error_code else []
-    return [*lines, f"  next: penstock run resume {run.id}"]
+    # Where the error says what to do, a resume as it is would end with the same error.
+    return [*lines, f"  next: {left.hint or f'penstock run resume {run.id}'}"]
 
 
 def _absolute(name: str) -> str:

@@ -289,6 +289,20 @@ def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: 
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
 
 
+def test_a_run_whose_output_exists_advises_overwrite_and_no_resume_that_would_fail_the_same_way(up: Up) -> None:
+    write_input(up.folder / "few.jsonl", 5)
+    (up.folder / "there.jsonl").write_text("mine\n")
+    asked = ("run", "double", "few.jsonl", "-o", "there.jsonl")
+    told = up.penstock(*asked)
+    assert told.returncode == 1, told.stdout + told.stderr
+    [advice] = [line for line in told.stdout.splitlines() if line.startswith("  next: ")]
+    assert "--overwrite" in advice
+    assert "resume" not in told.stdout
+    assert "--overwrite" in events(up.penstock(*asked, "--json").stdout)[-1]["error"]["hint"]
+    assert up.penstock(*asked, "--overwrite").returncode == 0
+    assert outputs(up.folder / "there.jsonl") == expected(5)
+
+
 def test_with_models_of_its_own_on_a_running_store_a_misspelt_model_ends_the_run_at_once(up: Up) -> None:
     told = up.penstock("run", "duoble", "in.jsonl", "-o", "duoble.jsonl", "--models", "other=double.py:Double")
     assert told.returncode == 1, told.stdout + told.stderr
