@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
@@ -78,12 +78,12 @@ class DeviceRow:
         return tuple(self.batch.shape[1:])
 
 
+@runtime_checkable
 class Runtime(Protocol):
     """A loaded model. `provider` is what really runs it; `stacks` says whether items run together (else one at a time).
 
     Some attributes are optional. `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
     and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run.
-    `open_parallel()` returns how many calls `run_parallel(feeds)` makes at once, 1 where it would gain nothing.
     """
 
     provider: str
@@ -93,6 +93,18 @@ class Runtime(Protocol):
 
     def run(self, feed: Arrays, /) -> Arrays:
         """One array per output for one array per input, all with the batch as first axis."""
+
+    def open_parallel(self) -> int:
+        """How many calls `run_parallel` makes at once from now on; 1 where more would gain nothing."""
+        return 1
+
+    def run_parallel(self, feeds: Sequence[Arrays], /) -> Iterator[Arrays]:
+        """The outputs of several calls, in the order of the feeds, which is also the order in which they begin."""
+        return map(self.run, feeds)
+
+    def profile(self, folder: Path) -> Any:
+        """What records this model's calls into a folder; None where the profiler of the library around it does."""
+        return None
 
 
 def open_runtime(model: Path | bytes, context: Context) -> Runtime:
