@@ -83,7 +83,7 @@ def read_weights(path: Path, device: Any, context: Context) -> Program:
     module = model_class(path, context)
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.WEIGHTS)
     try:
-        module.load_state_dict(state)
+        module.load_state_dict({**_tied(module, state), **state})
     except RuntimeError as error:
         raise HandlerLoadError(
             f"the weights in {path.name} do not fit {type(module).__name__}: {str(error)[:800]}; "
@@ -92,6 +92,24 @@ def read_weights(path: Path, device: Any, context: Context) -> Program:
     parameters = inspect.signature(module.forward).parameters
     arguments = by_name([port.name for port in declared.ports], parameters)
     return _program(FileKind.WEIGHTS, module.to(device).eval(), arguments, declared=declared)
+
+
+def _tied(module: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """What the file leaves out because it holds the same memory under another name: `safetensors.torch.save_model` does so."""
+    own = module.state_dict()
+    filled = {_memory(own[name]) for name in state if name in own and _covers(own[name])}
+    # A tensor is copied onto itself: the memory is filled under the name that the file has.
+    return {name: tensor for name, tensor in own.items() if name not in state and tensor.numel() and _memory(tensor) in filled}
+
+
+def _memory(tensor: Any) -> int:
+    start: int = tensor.untyped_storage().data_ptr()
+    return start
+
+
+def _covers(tensor: Any) -> bool:
+    """Whether all of its memory is filled with it: a view of a part would leave the rest as it was made."""
+    return bool(tensor.nbytes == tensor.untyped_storage().nbytes())
 
 
 def weights(path: Path, context: Context) -> dict[str, Any]:
