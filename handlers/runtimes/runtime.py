@@ -130,11 +130,16 @@ def refuse_foreign(runtime: str, options: RuntimeOptions) -> None:
 
 
 def is_model_file(path: str) -> bool:
-    return path.endswith(tuple(KINDS))
+    return path.lower().endswith(tuple(KINDS))
+
+
+def kind_of(path: Path | str) -> str:
+    """The ending that says what a model file is, as in `KINDS`: `MODEL.ONNX` is what `model.onnx` is."""
+    return Path(path).suffix.lower()
 
 
 def _chosen(model: Path | bytes, context: Context) -> str:
-    suffix = model.suffix if isinstance(model, Path) else ".onnx"
+    suffix = kind_of(model) if isinstance(model, Path) else ".onnx"
     runtimes = KINDS.get(suffix)
     wish = context.runtime.runtime
     if runtimes is None:

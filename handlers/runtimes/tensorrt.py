@@ -17,7 +17,7 @@ from penstock.handlers.runtimes.engine_cache import EngineCache, Gpu, cache_fold
 from penstock.handlers.runtimes.onnx_file import label
 from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.profiles import batch_spans, profiles
-from penstock.handlers.runtimes.runtime import Port, Runtime, refuse_foreign
+from penstock.handlers.runtimes.runtime import Port, Runtime, kind_of, refuse_foreign
 from penstock.handlers.runtimes.tensorrt_build import Recipe, build, checked_options, journal_of, version_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def open_model(model: Path | bytes, context: Context) -> TensorRtRuntime:
     device = open_device(index)
     plan = (
         model.read_bytes()
-        if isinstance(model, Path) and model.suffix != ".onnx"
+        if isinstance(model, Path) and kind_of(model) != ".onnx"
         else engine_for(trt, model, context, gpu(index))
     )
     return TensorRtRuntime(trt, loaded(trt, plan, label(model)), device, buckets=context.runtime.batch_buckets)

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
 from penstock.handlers.modules import import_file, import_name
+from penstock.handlers.runtimes.runtime import kind_of
 from penstock.handlers.runtimes.torch.archive import FileKind, package_target
 from penstock.handlers.runtimes.torch.declared import Declared, declared_inputs
 from penstock.handlers.runtimes.torch.program import Arguments, Program, by_name
@@ -114,7 +115,7 @@ def _covers(tensor: Any) -> bool:
 
 def weights(path: Path, context: Context) -> dict[str, Any]:
     """Tensors by name; raises `HandlerLoadError` for a pickled module and for a checkpoint without `options.weights_key`."""
-    found = _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
+    found = _safetensors(path) if kind_of(path) == ".safetensors" else _state_dict(path)
     key = context.options.get("weights_key")
     if key is not None:
         found = found.get(key) if isinstance(found, dict) else None

@@ -99,6 +99,14 @@ def test_weights_fill_the_model_class(tmp_path: Path, net: Any, ending: str) -> 
     np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)
 
 
+@pytest.mark.parametrize("ending", [".PT", ".Safetensors"])
+def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path, net: Any, ending: str) -> None:
+    """`penstock config check` took it, and the load refused it."""
+    source = saved_weights(net, tmp_path / f"NET{ending.lower()}").rename(tmp_path / f"NET{ending}")
+    loaded = load(str(source), "net", options={"inputs": INPUTS, "model_class": CLASS})
+    np.testing.assert_allclose(loaded.handler.runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("args", [{"width": 16}, [16]])
 def test_the_class_may_lie_beside_the_weights_and_take_arguments(tmp_path: Path, args: Any) -> None:
     (tmp_path / "net.py").write_text(SOURCE)
