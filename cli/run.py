@@ -124,7 +124,7 @@ def resume(
 
     place = _Where(models, config, state_dir, redis_url, as_json)
     allowed = Allowed(changes=accept_changes, max_failed=max_failed)
-    raise typer.Exit(place.drive(lambda runs: resumable(runs, run_id), allowed=allowed))
+    raise typer.Exit(place.drive(lambda runs: resumable(runs, run_id), former=run_id, allowed=allowed))
 
 
 @app.command("retry-failed")
@@ -142,8 +142,8 @@ def retry_failed(
     from penstock.bulk.retry import retry_spec
 
     place = _Where(models, config, state_dir, redis_url, as_json)
-    made = place.drive(lambda runs: created(runs, retry_spec(_found(runs, run_id))), allowed=Allowed(max_failed=max_failed))
-    raise typer.Exit(made)
+    allowed = Allowed(max_failed=max_failed)
+    raise typer.Exit(place.drive(lambda runs: created(runs, retry_spec(_found(runs, run_id))), former=run_id, allowed=allowed))
 
 
 @app.command("list")
@@ -209,8 +209,8 @@ class _Where:
         self._models, self._config, self._state_dir = list(models or []), config, state_dir
         self._redis_url, self._as_json = redis_url, as_json
 
-    def drive(self, made: Callable[[Runs], str], *, model: str = "", allowed: Allowed | None = None) -> int:
-        """Drive the run that `made` names; the exit code. `model`: the run's, where it is known before there is a store."""
+    def drive(self, made: Callable[[Runs], str], *, model: str = "", former: str = "", allowed: Allowed | None = None) -> int:
+        """Drive the run that `made` names; the exit code. It is of `model`, or of the model of the run `former`."""
         from penstock.cli.run_display import shown_run
         from penstock.cli.run_drive import driven
         from penstock.cli.supervisor import StopSignals
@@ -218,7 +218,12 @@ class _Where:
         stop = StopSignals()
         stop.install()
         with self._standing(stop, workers=True, model=model) as ground, shown_run(as_json=self._as_json) as shown:
-            held, left = driven(ground, made, stop=stop, shown=shown, said=self._begun, allowed=allowed)
+
+            def checked(runs: Runs) -> str:
+                ground.need_model(model or _found(runs, former).spec.model)
+                return made(runs)
+
+            held, left = driven(ground, checked, stop=stop, shown=shown, said=self._begun, allowed=allowed)
         self._told(held, left)
         return _STATES_OK.get(left.state.value, FAILED)
 

@@ -28,7 +28,7 @@ _WORKER_LOG = "run-worker.log"
 class Ground:
     """Where the store and the blobs are; `turn` keeps up what was started for this command, and is to be called often.
 
-    `brought`: the models that workers started for this command serve, or soon will.
+    `brought`: the models that workers started for this command serve, or soon will; `alone`: nobody else serves any.
     """
 
     redis_url: str
@@ -36,6 +36,13 @@ class Ground:
     state_dir: Path
     turn: Callable[[], None]
     brought: frozenset[str] = frozenset()
+    alone: bool = False
+
+    def need_model(self, name: str) -> None:
+        """Raises `NotFound` for a model that no worker here will ever serve."""
+        # A batch whose first line cannot be read names no model; what is wrong with it is told when it is opened.
+        if self.alone and name:
+            _need_model(name, self.brought)
 
 
 @contextmanager
@@ -67,11 +74,12 @@ def standing(
         return
     if workers:
         _need_models(chosen)
-        _need_model(model, brought)
+        if model:
+            _need_model(model, brought)
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, Stack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as turn:
-            yield Ground(server.url, chosen.settings.blob_place, store.state_dir, turn, brought)
+            yield Ground(server.url, chosen.settings.blob_place, store.state_dir, turn, brought, alone=True)
 
 
 def _need_models(chosen: Plan) -> None:
@@ -84,7 +92,7 @@ def _need_models(chosen: Plan) -> None:
 
 def _need_model(name: str, brought: Iterable[str]) -> None:
     """A store of one's own has no other workers, so waiting for another model would be in vain."""
-    if name and name not in brought:
+    if name not in brought:
         raise NotFound(
             f"no model {name!r} is served{meant(name, brought)}",
             hint="correct the name, add the model to penstock.toml, or name its source: --models SOURCE",

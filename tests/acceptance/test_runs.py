@@ -289,6 +289,24 @@ def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: 
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
 
 
+def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_path: Path) -> None:
+    """Its workers were waited for, and nobody was to start any."""
+    (tmp_path / "double.py").write_text(MODEL)
+    (tmp_path / "penstock.toml").write_text('[models.other]\nsource = "double.py:Double"\n')
+    write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})
+    brought = ("--models", "double=double.py:Double")
+    begun = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0", "--json", *brought)
+    assert begun.returncode == 1, begun.stdout + begun.stderr
+    run_id = events(begun.stdout)[0]["run"]
+    told = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
+    assert told.returncode == 5, told.stdout + told.stderr
+    assert "no model 'double' is served; served are other" in told.stderr
+    assert "--models SOURCE" in told.stderr
+    assert json.loads(alone(tmp_path, "run", "show", run_id, "--json").stdout)["state"] == "failed"
+    assert alone(tmp_path, "run", "resume", run_id, "--max-failed", "1", *brought).returncode == 0
+    assert outputs(tmp_path / "out.jsonl") == expected(5, 3)
+
+
 def test_a_run_whose_output_exists_advises_overwrite_and_no_resume_that_would_fail_the_same_way(up: Up) -> None:
     write_input(up.folder / "few.jsonl", 5)
     (up.folder / "there.jsonl").write_text("mine\n")
