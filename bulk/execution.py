@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,10 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """How a drive ended. `state` is RUNNING where the run was only left. `details`: what was published, or the faults."""
+    """How a drive ended. `state` is RUNNING where the run was only left. `details`: what was published, or the faults.
+
+    `hint`: what is to be done about the error where trying again as it is would end the same way.
+    """
 
     state: RunState
     counts: RunCounts | None = None
@@ -66,6 +69,7 @@ class Left:
     error_code: str = ""
     error_message: str = ""
     details: dict[str, Any] | None = None
+    hint: str = ""
 
 
 class Execution:
@@ -106,7 +110,7 @@ class Execution:
         except PenstockError as error:
             faults = getattr(error, "errors", None)
             details = {"errors": faults} if faults else None
-            return Left(RunState.FAILED, error_code=error.kind, error_message=error.message, details=details)
+            return _failed(error, Left(RunState.FAILED, details=details))
         except OSError as error:
             return Left(RunState.FAILED, error_code="io_error", error_message=str(error))
 
@@ -173,10 +177,7 @@ class Execution:
             try:
                 why = driver.drive(desk)
             except PenstockError as error:
-                look = driver.look("failed")
-                return Left(
-                    RunState.FAILED, look.counts, driver.mean_rate(), error_code=error.kind, error_message=error.message
-                )
+                return _failed(error, Left(RunState.FAILED, driver.look("failed").counts, driver.mean_rate()))
         return self._finish(hold, files, driver, why)
 
     def _finish(self, hold: Hold, files: RunFiles, driver: Driver, why: Stop) -> Left:
@@ -209,3 +210,7 @@ class Execution:
         )
         if hold.stop() is not Stop.LOST:
             hold.say(change, lease_s=0.0)
+
+
+def _failed(error: PenstockError, left: Left) -> Left:
+    return replace(left, error_code=error.kind, error_message=error.message, hint=error.hint or "")

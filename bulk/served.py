@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from penstock.errors import NotFound
@@ -58,12 +59,20 @@ def chosen(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], name: s
     info = known.get(name)
     found = followed(info, rollouts.get(name)) if info else None
     if found is None:
-        others = f"; served are {', '.join(sorted(known))}" if known else "; no model is"
         raise NotFound(
-            f"no model {name!r} is served{others}",
+            f"no model {name!r} is served{meant(name, known)}",
             hint="start it with `penstock up SOURCE`, or let the run do so: penstock run MODEL INPUT -o OUTPUT --models SOURCE",
         )
     return found
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence on a name that is not among those `known`: the nearest one, and all."""
+    names = sorted(known)
+    if not names:
+        return "; no model is"
+    near = get_close_matches(name, names, n=1)
+    return f"; {f'did you mean {near[0]}? ' if near else ''}served are {', '.join(names)}"
 
 
 def slots_of(workers: Iterable[WorkerInfo], model: str, version: str) -> Slots:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from penstock.run import Run, RunSpec
 
 START = "start"
-# A model that was just started on this machine may take long to load; one that others serve is there or not.
-_PATIENCE_S = 300.0
 _STATES_OK = {"completed": OK, "running": INTERRUPTED}
 
 
@@ -105,7 +103,7 @@ def start(
         overwrite=overwrite,
     )
     place = _Where(models, config, state_dir, redis_url, as_json)
-    raise typer.Exit(place.drive(lambda runs: created(runs, spec)))
+    raise typer.Exit(place.drive(lambda runs: created(runs, spec), model=model))
 
 
 @app.command()
@@ -126,7 +124,7 @@ def resume(
 
     place = _Where(models, config, state_dir, redis_url, as_json)
     allowed = Allowed(changes=accept_changes, max_failed=max_failed)
-    raise typer.Exit(place.drive(lambda runs: resumable(runs, run_id), allowed=allowed))
+    raise typer.Exit(place.drive(lambda runs: resumable(runs, run_id), former=run_id, allowed=allowed))
 
 
 @app.command("retry-failed")
@@ -144,8 +142,8 @@ def retry_failed(
     from penstock.bulk.retry import retry_spec
 
     place = _Where(models, config, state_dir, redis_url, as_json)
-    made = place.drive(lambda runs: created(runs, retry_spec(_found(runs, run_id))), allowed=Allowed(max_failed=max_failed))
-    raise typer.Exit(made)
+    allowed = Allowed(max_failed=max_failed)
+    raise typer.Exit(place.drive(lambda runs: created(runs, retry_spec(_found(runs, run_id))), former=run_id, allowed=allowed))
 
 
 @app.command("list")
@@ -211,25 +209,21 @@ class _Where:
         self._models, self._config, self._state_dir = list(models or []), config, state_dir
         self._redis_url, self._as_json = redis_url, as_json
 
-    def drive(self, made: Callable[[Runs], str], *, allowed: Allowed | None = None) -> int:
-        """Drive the run that `made` names; the exit code."""
+    def drive(self, made: Callable[[Runs], str], *, model: str = "", former: str = "", allowed: Allowed | None = None) -> int:
+        """Drive the run that `made` names; the exit code. It is of `model`, or of the model of the run `former`."""
         from penstock.cli.run_display import shown_run
         from penstock.cli.run_drive import driven
         from penstock.cli.supervisor import StopSignals
 
         stop = StopSignals()
         stop.install()
-        with self._standing(stop, workers=True) as ground, shown_run(as_json=self._as_json) as shown:
-            own_workers = ground.alone or bool(self._models)
-            held, left = driven(
-                ground,
-                made,
-                stop=stop,
-                shown=shown,
-                said=self._begun,
-                patience_s=_PATIENCE_S if own_workers else 0.0,
-                allowed=allowed,
-            )
+        with self._standing(stop, workers=True, model=model) as ground, shown_run(as_json=self._as_json) as shown:
+
+            def checked(runs: Runs) -> str:
+                ground.need_model(model or _found(runs, former).spec.model)
+                return made(runs)
+
+            held, left = driven(ground, checked, stop=stop, shown=shown, said=self._begun, allowed=allowed)
         self._told(held, left)
         return _STATES_OK.get(left.state.value, FAILED)
 
@@ -243,7 +237,7 @@ class _Where:
         with self._standing(StopSignals(), workers=False) as ground, closing(RedisStore(ground.redis_url)) as store:
             yield RunStore(store)
 
-    def _standing(self, stop: Any, *, workers: bool) -> Any:
+    def _standing(self, stop: Any, *, workers: bool, model: str = "") -> Any:
         from penstock.cli.run_ground import standing
 
         return standing(
@@ -254,6 +248,7 @@ class _Where:
             stop=stop,
             say=lambda text: print_faint(f"penstock run: {text}"),
             workers=workers,
+            model=model,
         )
 
     def _begun(self, held: Held) -> None:
@@ -300,6 +295,8 @@ def columns_of(given: Sequence[str]) -> dict[str, str]:
 def told_of(left: Left) -> dict[str, Any]:
     counts = left.counts
     error = {"code": left.error_code, "message": left.error_message} if left.error_code else None
+    if error and left.hint:
+        error["hint"] = left.hint
     return {
         "state": "interrupted" if left.state.value == "running" else left.state.value,
         "done": counts.done if counts else 0,
@@ -320,7 +317,8 @@ def ending_lines(run: Run, left: Left) -> list[str]:
         lines += [f"  {name:<8} {told['path']}" for name, told in (left.details or {}).items() if isinstance(told, dict)]
         return lines
     lines += [f"  {left.error_code}: {left.error_message}"] if left.error_code else []
-    return [*lines, f"  next: penstock run resume {run.id}"]
+    # Where the error says what to do, a resume as it is would end with the same error.
+    return [*lines, f"  next: {left.hint or f'penstock run resume {run.id}'}"]
 
 
 def _absolute(name: str) -> str:

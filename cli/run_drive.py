@@ -21,6 +21,8 @@ from penstock.errors import StoreUnavailable
 
 _TURN_S = 0.1
 _TAKE_PAUSE_S = 0.5
+# A model that was just started on this machine may take long to load; one that others serve is there or not.
+_PATIENCE_S = 300.0
 
 
 @dataclass(slots=True)
@@ -35,7 +37,6 @@ def driven(
     stop: StopSignals,
     shown: Shown,
     said: Callable[[Held], None],
-    patience_s: float,
     allowed: Allowed | None = None,
 ) -> tuple[Held, Left]:
     """Take the run that `made` names and drive it until it ends, or until told to stop; then it can be resumed."""
@@ -44,6 +45,7 @@ def driven(
         held = _taken(runs, made(runs), ground, stop)
     said(held)
     latest = _Latest()
+    patience_s = _PATIENCE_S if held.run.spec.model in ground.brought else 0.0
     shop = Shop(ground.redis_url, ground.blobs, ground.state_dir, patience_s=patience_s)
     execution = Execution(held, shop, told=lambda look: setattr(latest, "look", look), allowed=allowed)
     return held, _watched(execution, ground, latest, stop=stop, shown=shown)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.blob_place import BlobPlace
+from penstock.bulk.served import meant
 from penstock.cli import plan
 from penstock.cli.exits import StartError
 from penstock.cli.plan import Plan
 from penstock.cli.processes import child, store_server
 from penstock.cli.state import Stack, running_stack, state_lock, write_note
 from penstock.cli.supervisor import StopSignals, Supervisor
+from penstock.errors import NotFound
 
 _GRACE_S = 5.0
 _WORKER_LOG = "run-worker.log"
@@ -24,13 +26,23 @@ _WORKER_LOG = "run-worker.log"
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where the store and the blobs are; `turn` keeps up what was started for this command, and is to be called often."""
+    """Where the store and the blobs are; `turn` keeps up what was started for this command, and is to be called often.
+
+    `brought`: the models that workers started for this command serve, or soon will; `alone`: nobody else serves any.
+    """
 
     redis_url: str
     blobs: BlobPlace
     state_dir: Path
     turn: Callable[[], None]
+    brought: frozenset[str] = frozenset()
     alone: bool = False
+
+    def need_model(self, name: str) -> None:
+        """Raises `NotFound` for a model that no worker here will ever serve."""
+        # A batch whose first line cannot be read names no model; what is wrong with it is told when it is opened.
+        if self.alone and name:
+            _need_model(name, self.brought)
 
 
 @contextmanager
@@ -43,26 +55,31 @@ def standing(
     stop: StopSignals,
     say: Callable[[str], None],
     workers: bool,
+    model: str = "",
 ) -> Iterator[Ground]:
     """The store named, else that of the `penstock up` in the state folder, else one that lives as long as the block does.
 
-    `workers`: serve the `models` named here in any case, and those of penstock.toml where nobody else serves.
+    `workers`: serve the `models` named here in any case, and those of penstock.toml where nobody else serves; where `model` is
+    none of these, `NotFound` is raised before anything is started.
     """
     flags = {"store.state_dir": state_dir.absolute() if state_dir else None, "store.url": redis_url}
     chosen = plan.planned(models, config=config, flags=flags, need_files=workers)
     store = chosen.settings.store
     running = None if store.url else running_stack(store.state_dir)
     found = store.url or (running.redis_url if running else "")
+    brought = frozenset(chosen.settings.models if workers and (models or not found) else ())
     if found:
-        with _workers(chosen, found, None, stop=stop, say=say, wanted=workers and bool(models)) as turn:
-            yield Ground(found, chosen.settings.blob_place, store.state_dir, turn)
+        with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(brought)) as turn:
+            yield Ground(found, chosen.settings.blob_place, store.state_dir, turn, brought)
         return
     if workers:
         _need_models(chosen)
+        if model:
+            _need_model(model, brought)
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, Stack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as turn:
-            yield Ground(server.url, chosen.settings.blob_place, store.state_dir, turn, alone=True)
+            yield Ground(server.url, chosen.settings.blob_place, store.state_dir, turn, brought, alone=True)
 
 
 def _need_models(chosen: Plan) -> None:
@@ -70,6 +87,15 @@ def _need_models(chosen: Plan) -> None:
         raise StartError(
             "nothing serves models here: no Redis is named, no `penstock up` runs, and there is no penstock.toml",
             hint="name the model's source: penstock run MODEL INPUT -o OUTPUT --models SOURCE",
+        )
+
+
+def _need_model(name: str, brought: Iterable[str]) -> None:
+    """A store of one's own has no other workers, so waiting for another model would be in vain."""
+    if name not in brought:
+        raise NotFound(
+            f"no model {name!r} is served{meant(name, brought)}",
+            hint="correct the name, add the model to penstock.toml, or name its source: --models SOURCE",
         )
 
 

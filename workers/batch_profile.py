@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from penstock.handlers.loaded import Loaded
+from penstock.handlers.runtimes.runtime import Runtime
 
 FACTS, TRACE, OPERATORS, FUNCTIONS = "batch.json", "trace.json", "operators.txt", "profile.txt"
 _TOP = 40
@@ -45,12 +46,17 @@ class BatchProfile:
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self._folder = folder
+        self._loaded = loaded
         self._facts = Facts("")
-        self._facts.kind, self._recorder = chosen(loaded, folder)
+        self._recorder: Recorder
         self._recording = False
 
     def start(self) -> None:
-        self._recording = self._tried(self._recorder.start) is not None
+        self._recording = self._tried(self._start) is not None
+
+    def _start(self) -> None:
+        self._facts.kind, self._recorder = chosen(self._loaded, self._folder)
+        self._recorder.start()
 
     def run(self, work: Callable[[], T]) -> T:
         try:
@@ -73,15 +79,16 @@ class BatchProfile:
             step()
         except Exception as error:  # noqa: BLE001 - profilers are others' code, and the batch must not depend on them
             self._facts.note = f"{type(error).__name__}: {error}"[:500]
-            sys.stderr.write(f"the profiler ({self._facts.kind}) failed: {self._facts.note}\n")
+            sys.stderr.write(f"the profiler ({self._facts.kind or 'not yet chosen'}) failed: {self._facts.note}\n")
             return None
         return True
 
 
 def chosen(loaded: Loaded, folder: Path) -> tuple[str, Recorder]:
     """The runtime's own recorder, else torch's if anything here has loaded torch, else Python's."""
-    runtime: Any = getattr(loaded.handler, "runtime", None)
-    own = runtime.profile(folder) if hasattr(runtime, "profile") else None
+    runtime = getattr(loaded.handler, "runtime", None)
+    # A handler's own code may call anything `runtime`, and what that has may be called `profile`.
+    own = runtime.profile(folder) if isinstance(runtime, Runtime) else None
     if own is not None:
         return "onnxruntime", own
     if "torch" in sys.modules:

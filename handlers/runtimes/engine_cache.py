@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes import onnx_file
+from penstock.handlers.runtimes.runtime import kind_of
 
 _CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -41,7 +42,7 @@ def model_sha256(model: Path | bytes) -> str:
     """Of the model and of the files its weights lie in; raises `HandlerLoadError` when one of these is missing."""
     if isinstance(model, bytes):
         return hashlib.sha256(model).hexdigest()
-    outside = onnx_file.read(model).files if model.suffix == ".onnx" else ()
+    outside = onnx_file.read(model).files if kind_of(model) == ".onnx" else ()
     digest = hashlib.sha256()
     for path in (model, *(_beside(model, name) for name in outside)):
         # The length first, so that bytes cannot wander from one file to the next unnoticed.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from penstock.handlers.runtimes.runtime import KINDS
+from penstock.handlers.runtimes.runtime import KINDS, kind_of
 from penstock.model_spec import RuntimeOptions
 
 # Extra -> the packages any one of which brings what it is for.
@@ -40,7 +39,7 @@ def _serves(extra: str, version: str | None) -> bool:
 
 
 def _needed(source: str, device: str, options: RuntimeOptions) -> list[str]:
-    runtimes = KINDS.get(Path(source).suffix, ())
+    runtimes = KINDS.get(kind_of(source), ())
     runtime = options.runtime if options.runtime in runtimes else next(iter(runtimes), "")
     if runtime != "onnx":
         return [runtime] if runtime in _BROUGHT_BY else []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
@@ -77,13 +77,13 @@ class DeviceRow:
         return tuple(self.batch.shape[1:])
 
 
+@runtime_checkable
 class Runtime(Protocol):
     """A loaded model. `provider` is what really runs it; `stacks` says whether items run together (else one at a time).
 
     Some attributes are optional. `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
     and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run;
     `first_call_s` is how long its smallest batch took in seconds, where opening it made that call (else 0).
-    `open_parallel()` returns how many calls `run_parallel(feeds)` makes at once, 1 where it would gain nothing.
     """
 
     provider: str
@@ -93,6 +93,18 @@ class Runtime(Protocol):
 
     def run(self, feed: Arrays, /) -> Arrays:
         """One array per output for one array per input, all with the batch as first axis."""
+
+    def open_parallel(self) -> int:
+        """How many calls `run_parallel` makes at once from now on; 1 where more would gain nothing."""
+        return 1
+
+    def run_parallel(self, feeds: Sequence[Arrays], /) -> Iterator[Arrays]:
+        """The outputs of several calls, in the order of the feeds, which is also the order in which they begin."""
+        return map(self.run, feeds)
+
+    def profile(self, folder: Path) -> Any:
+        """What records this model's calls into a folder; None where the profiler of the library around it does."""
+        return None
 
 
 def open_runtime(model: Path | bytes, context: Context) -> Runtime:
@@ -118,12 +130,17 @@ def refuse_foreign(runtime: str, options: RuntimeOptions) -> None:
 
 
 def is_model_file(path: str) -> bool:
-    return path.endswith(tuple(KINDS))
+    return path.lower().endswith(tuple(KINDS))
+
+
+def kind_of(path: Path | str) -> str:
+    """The ending that says what a model file is, as in `KINDS`: `MODEL.ONNX` is what `model.onnx` is."""
+    return Path(path).suffix.lower()
 
 
 def chosen_runtime(model: Path | bytes, context: Context) -> str:
     """By the file's ending and the settings; raises `HandlerLoadError` where they do not go together."""
-    suffix = model.suffix if isinstance(model, Path) else ".onnx"
+    suffix = kind_of(model) if isinstance(model, Path) else ".onnx"
     runtimes = KINDS.get(suffix)
     wish = context.runtime.runtime
     if runtimes is None:

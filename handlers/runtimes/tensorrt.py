@@ -17,7 +17,7 @@ from penstock.handlers.runtimes.engine_cache import EngineCache, Gpu, cache_fold
 from penstock.handlers.runtimes.onnx_file import label
 from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.profiles import batch_spans, profiles
-from penstock.handlers.runtimes.runtime import Port, refuse_foreign
+from penstock.handlers.runtimes.runtime import Port, Runtime, kind_of, refuse_foreign
 from penstock.handlers.runtimes.tensorrt_build import Recipe, build, checked_options, journal_of, version_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _LIBRARIES = ("tensorrt", "tensorrt_rtx")
 
 
-class TensorRtRuntime:
-    """A `Runtime` around one engine, with an execution context per profile: contexts switch profiles only at a price."""
+class TensorRtRuntime(Runtime):
+    """One engine, with an execution context per profile: contexts switch profiles only at a price."""
 
     def __init__(self, trt: Any, engine: Any, device: Device, *, buckets: Sequence[int] = ()) -> None:
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
@@ -95,7 +95,7 @@ def open_model(model: Path | bytes, context: Context) -> TensorRtRuntime:
     device = open_device(index)
     plan = (
         model.read_bytes()
-        if isinstance(model, Path) and model.suffix != ".onnx"
+        if isinstance(model, Path) and kind_of(model) != ".onnx"
         else engine_for(trt, model, context, gpu(index))
     )
     return TensorRtRuntime(trt, loaded(trt, plan, label(model)), device, buckets=context.runtime.batch_buckets)

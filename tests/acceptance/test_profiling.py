@@ -27,6 +27,20 @@ class Product(penstock.Handler):
     def inference(self, batch: list) -> list:
         return [(torch.ones(4, 4) @ torch.full((4, 4), float(value))).sum().item() for value in batch]
 """
+# Its own `runtime` has a `profile` too, which is no method.
+OWN_RUNTIME = """
+import types
+
+import penstock
+
+
+class Own(penstock.Handler):
+    def initialize(self, context: penstock.Context) -> None:
+        self.runtime = types.SimpleNamespace(profile="fast")
+
+    def inference(self, batch: list) -> list:
+        return [value + 1 for value in batch]
+"""
 SETTINGS = f"""
 [worker]
 beat_s = 0.3
@@ -38,6 +52,9 @@ workers = 2
 
 [models.product]
 source = "product.py"
+
+[models.own]
+source = "own.py"
 
 [models.square]
 source = "{SQUARE}"
@@ -51,6 +68,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("profiled")
     (folder / "product.py").write_text(TORCH_HANDLER)
+    (folder / "own.py").write_text(OWN_RUNTIME)
     (folder / "penstock.toml").write_text(SETTINGS)
     running = started(folder)
     yield running
@@ -102,6 +120,12 @@ def test_a_person_sees_the_stages_and_where_the_recording_lies_beside_the_output
 def recorded(root: Path) -> set[Path]:
     """The recordings that are whole."""
     return {path.parent for path in root.glob("*/stages.txt")}
+
+
+def test_a_handler_whose_own_runtime_has_a_profile_of_its_own_is_recorded_like_any_other(up: Up) -> None:
+    """The worker called that attribute: the child died of it twice, and the job ended as a suspect."""
+    found = _recorded(up, "own", "1")
+    assert (found["kind"], found["note"]) == ("python", None)
 
 
 def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Up) -> None:

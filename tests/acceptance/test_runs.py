@@ -275,17 +275,73 @@ def test_a_model_that_nobody_serves_is_said_so_at_once(up: Up) -> None:
     assert "no model 'nothing' is served" in told.stdout
 
 
+@pytest.mark.parametrize("named", [["--models", "double=double.py:Double"], []])
+def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: Path, named: list[str]) -> None:
+    """It was waited for as one that its own worker would load: for five minutes, under "is being loaded"."""
+    (tmp_path / "double.py").write_text(MODEL)
+    (tmp_path / "penstock.toml").write_text('[models.double]\nsource = "double.py:Double"\n')
+    write_input(tmp_path / "in.jsonl", 5)
+    told = alone(tmp_path, "run", "duoble", "in.jsonl", "-o", "out.jsonl", *named)
+    assert told.returncode == 5, told.stdout + told.stderr
+    assert "no model 'duoble' is served; did you mean double? served are double" in told.stderr
+    assert not (tmp_path / ".penstock" / "run-worker.log").exists()
+    # No run was made of it.
+    assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
+
+
+def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_path: Path) -> None:
+    """Its workers were waited for, and nobody was to start any."""
+    (tmp_path / "double.py").write_text(MODEL)
+    (tmp_path / "penstock.toml").write_text('[models.other]\nsource = "double.py:Double"\n')
+    write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})
+    brought = ("--models", "double=double.py:Double")
+    begun = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0", "--json", *brought)
+    assert begun.returncode == 1, begun.stdout + begun.stderr
+    run_id = events(begun.stdout)[0]["run"]
+    told = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
+    assert told.returncode == 5, told.stdout + told.stderr
+    assert "no model 'double' is served; served are other" in told.stderr
+    assert "--models SOURCE" in told.stderr
+    assert json.loads(alone(tmp_path, "run", "show", run_id, "--json").stdout)["state"] == "failed"
+    assert alone(tmp_path, "run", "resume", run_id, "--max-failed", "1", *brought).returncode == 0
+    assert outputs(tmp_path / "out.jsonl") == expected(5, 3)
+
+
+def test_a_run_whose_output_exists_advises_overwrite_and_no_resume_that_would_fail_the_same_way(up: Up) -> None:
+    write_input(up.folder / "few.jsonl", 5)
+    (up.folder / "there.jsonl").write_text("mine\n")
+    asked = ("run", "double", "few.jsonl", "-o", "there.jsonl")
+    told = up.penstock(*asked)
+    assert told.returncode == 1, told.stdout + told.stderr
+    [advice] = [line for line in told.stdout.splitlines() if line.startswith("  next: ")]
+    assert "--overwrite" in advice
+    assert "resume" not in told.stdout
+    assert "--overwrite" in events(up.penstock(*asked, "--json").stdout)[-1]["error"]["hint"]
+    assert up.penstock(*asked, "--overwrite").returncode == 0
+    assert outputs(up.folder / "there.jsonl") == expected(5)
+
+
+def test_with_models_of_its_own_on_a_running_store_a_misspelt_model_ends_the_run_at_once(up: Up) -> None:
+    told = up.penstock("run", "duoble", "in.jsonl", "-o", "duoble.jsonl", "--models", "other=double.py:Double")
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert "no model 'duoble' is served; did you mean double?" in told.stdout
+
+
 def test_alone_a_run_brings_its_own_store_and_workers_and_ends_them(tmp_path: Path) -> None:
     (tmp_path / "double.py").write_text(MODEL)
     write_input(tmp_path / "in.jsonl", 500)
-    done = subprocess.run(
-        [*COMMAND, "run", "double", "in.jsonl", "-o", "out.jsonl", "--models", "double=double.py:Double"],
-        cwd=tmp_path,
+    done = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--models", "double=double.py:Double")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(tmp_path / "out.jsonl") == expected(500)
+
+
+def alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
         env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs(tmp_path / "out.jsonl") == expected(500)

@@ -64,6 +64,9 @@ class Ledger:
     def fill(self, spec: ModelSpec) -> list[Unit | None]:
         """The devices of all slots that the spec declares, taken."""
         if on_cpu(spec):
+            if spec.workers_per_device > 1:
+                each, wanted = spec.workers_per_device, spec.workers * spec.workers_per_device
+                raise _Unmet(f"workers_per_device = {each} counts slots on a GPU; set workers = {wanted}")
             return [None] * spec.workers
         if spec.device != ANY and spec.workers > 1:
             raise _Unmet(f'workers = {spec.workers} counts devices and goes with "{ANY}"; set workers_per_device')

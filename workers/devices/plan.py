@@ -150,14 +150,20 @@ def _advice(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[Sequenc
     pins = [pin for row in rows for pin in row]
     topology = machine.topology
     if pins and not any(pin.cores for pin in pins):
-        threads = sum(pin.threads for pin in pins)
-        yield f"{threads} threads on {topology.budget} cores: no slot is pinned; use fewer workers or threads."
+        yield f"{_threads(specs, rows)} on {topology.budget} cores: no slot is pinned; use fewer workers or threads."
     idle = topology.budget - len({core for pin in pins for core in pin.cores})
     smallest = min((pin.threads for pin in pins if pin.cores), default=0)
     if smallest and idle >= smallest and len(topology.nodes) > 1 and not any(pin.uuid for pin in pins):
         yield f"{idle} cores have no slot, for one lies within a NUMA node; raise `workers` to use them."
     yield from _crowded(machine, pins)
     yield from _short(machine, specs, rows)
+
+
+def _threads(specs: Sequence[ModelSpec], rows: Sequence[Sequence[Pin]]) -> str:
+    """How many there are, and what was asked for where that is more: no slot has more threads than there are cores."""
+    given = sum(pin.threads for row in rows for pin in row)
+    asked = sum(spec.threads or pin.threads for spec, row in zip(specs, rows, strict=True) for pin in row)
+    return f"{given} threads" if asked == given else f"{asked} threads asked for, {given} given"
 
 
 def _crowded(machine: Machine, pins: Sequence[Pin]) -> Iterable[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.runtime import kind_of
 
 
 class FileKind(StrEnum):
@@ -22,10 +23,10 @@ class FileKind(StrEnum):
 
 def file_kind(path: Path) -> FileKind:
     """Raises `HandlerLoadError` for a `.pt2` that is neither of its two kinds."""
-    if path.suffix == ".safetensors":
+    if kind_of(path) == ".safetensors":
         return FileKind.WEIGHTS
     names = _members(path)
-    if path.suffix == ".pt2":
+    if kind_of(path) == ".pt2":
         return _pt2_kind(path, names)
     # torch.jit.save writes the compiled code's constants; torch.save, of weights or of a whole module, never does.
     return FileKind.SCRIPT if any(name.endswith("/constants.pkl") for name in names) else FileKind.WEIGHTS

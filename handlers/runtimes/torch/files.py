@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
 from penstock.handlers.modules import import_file, import_name
+from penstock.handlers.runtimes.runtime import kind_of
 from penstock.handlers.runtimes.torch.archive import FileKind, package_target
 from penstock.handlers.runtimes.torch.declared import Declared, declared_inputs
 from penstock.handlers.runtimes.torch.program import Arguments, Program, by_name
@@ -83,7 +84,7 @@ def read_weights(path: Path, device: Any, context: Context) -> Program:
     module = model_class(path, context)
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.WEIGHTS)
     try:
-        module.load_state_dict(state)
+        module.load_state_dict({**_tied(module, state), **state})
     except RuntimeError as error:
         raise HandlerLoadError(
             f"the weights in {path.name} do not fit {type(module).__name__}: {str(error)[:800]}; "
@@ -94,9 +95,27 @@ def read_weights(path: Path, device: Any, context: Context) -> Program:
     return _program(FileKind.WEIGHTS, module.to(device).eval(), arguments, declared=declared)
 
 
+def _tied(module: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """What the file leaves out because it holds the same memory under another name: `safetensors.torch.save_model` does so."""
+    own = module.state_dict()
+    filled = {_memory(own[name]) for name in state if name in own and _covers(own[name])}
+    # A tensor is copied onto itself: the memory is filled under the name that the file has.
+    return {name: tensor for name, tensor in own.items() if name not in state and tensor.numel() and _memory(tensor) in filled}
+
+
+def _memory(tensor: Any) -> int:
+    start: int = tensor.untyped_storage().data_ptr()
+    return start
+
+
+def _covers(tensor: Any) -> bool:
+    """Whether all of its memory is filled with it: a view of a part would leave the rest as it was made."""
+    return bool(tensor.nbytes == tensor.untyped_storage().nbytes())
+
+
 def weights(path: Path, context: Context) -> dict[str, Any]:
     """Tensors by name; raises `HandlerLoadError` for a pickled module and for a checkpoint without `options.weights_key`."""
-    found = _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
+    found = _safetensors(path) if kind_of(path) == ".safetensors" else _state_dict(path)
     key = context.options.get("weights_key")
     if key is not None:
         found = found.get(key) if isinstance(found, dict) else None

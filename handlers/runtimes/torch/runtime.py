@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.runtimes.batches import BatchSizes, Piece, padding_ratio
-from penstock.handlers.runtimes.runtime import DeviceRow, Port
+from penstock.handlers.runtimes.runtime import DeviceRow, Port, Runtime
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Plan:
     marks_batch: bool = False
 
 
-class TorchRuntime:
-    """A `Runtime`. `padding_ratio` is the share of rows of the last call that were padding; its opener sets `first_call_s`.
+class TorchRuntime(Runtime):
+    """`padding_ratio` is the share of rows of the last call that were padding; its opener sets `first_call_s`.
 
     On a GPU `upload` starts the copy of a batch that runs later; `run` then takes its rows in place of an array.
     """

@@ -48,6 +48,13 @@ def run(loaded: Loaded, items: list[Any]) -> Any:
     return loaded.postprocess(loaded.inference(loaded.preprocess(items)))
 
 
+def test_an_ending_in_capitals_is_the_same_kind_of_file(saved: Make) -> None:
+    """`penstock config check` took it, and the load refused it."""
+    path = saved(["n", 2])
+    loaded = load(str(path.rename(path.with_name("ADD.ONNX"))), "add")
+    assert run(loaded, [{"a": [1, 2], "b": [3, 4]}]) == [{"total": [4.0, 6.0]}]
+
+
 def test_items_are_stacked_and_each_gets_its_own_outputs(saved: Make) -> None:
     loaded = load(str(saved(["n", 2])), "add")
     items = [{"a": [1, 2], "b": [3, 4]}, {"a": [0, 0], "b": [5, 6]}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,26 @@ def test_a_session_that_cannot_be_opened_again_costs_a_note_and_not_the_batch(di
     result, facts = profiled(digits, tmp_path, lambda: digits.inference(batch))
     assert len(result) == 3
     assert facts["note"] == "MemoryError: no room for a second one"
+
+
+def test_a_runtime_that_cannot_say_who_records_it_costs_a_note_and_not_the_batch(digits: Loaded, tmp_path: Path) -> None:
+    """This was asked before anything was guarded, and ended the child with the batch."""
+
+    def refused(_: Path) -> Any:
+        raise OSError("no folder")
+
+    digits.handler.runtime.profile = refused  # type: ignore[attr-defined]
+    assert digits.preprocess is not None
+    batch = digits.preprocess(IMAGES)
+    result, facts = profiled(digits, tmp_path, lambda: digits.inference(batch))
+    assert len(result) == 3
+    assert facts["note"] == "OSError: no folder"
+
+
+def test_only_runtimes_of_ours_are_asked_for_a_recorder(tmp_path: Path) -> None:
+    loaded = load(str(DIGITS.parent / "square.py"), "square")
+    loaded.handler.runtime = SimpleNamespace(profile="fast")  # type: ignore[attr-defined]
+    assert chosen(loaded, tmp_path)[0] in ("python", "torch")
 
 
 def test_what_the_model_raises_is_raised_and_the_profiler_stopped(digits: Loaded, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from penstock.model_spec import RuntimeOptions
         ("m.onnx", "cuda", {"provider": "tensorrt"}, ["onnx-gpu", "onnx-tensorrt"]),
         ("m.onnx", "cuda", {"runtime": "tensorrt"}, ["tensorrt"]),
         ("m.onnx", "cpu", {"quantize": "int8"}, ["onnx", "onnx-quantize"]),
+        ("M.ONNX", "cpu", {}, ["onnx"]),
         ("m.plan", "cuda", {}, ["tensorrt"]),
         ("m.py", "cpu", {}, []),
         ("package.module:Name", "cpu", {}, []),

@@ -57,6 +57,19 @@ def test_more_slots_than_cores_are_not_pinned_and_the_plan_says_so() -> None:
     assert found.advice == ("3 threads on 2 cores: no slot is pinned; use fewer workers or threads.",)
 
 
+def test_more_threads_than_cores_are_cut_and_the_plan_says_what_was_asked_for() -> None:
+    """It said "2 threads on 2 cores: no slot is pinned", which is no reason."""
+    found = plan([spec(threads=64)], flat(0, 1))
+    assert found.rows == ((Pin((), 2),),)
+    [advice] = found.advice
+    assert advice == "64 threads asked for, 2 given on 2 cores: no slot is pinned; use fewer workers or threads."
+
+
+def test_slots_per_device_are_refused_on_the_cpu_where_they_would_change_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"model m: device 'cpu': workers_per_device = 3 .*set workers = 3"):
+        plan([spec(workers_per_device=3)], flat(0, 1))
+
+
 def test_workers_that_share_cores_keep_their_threads_and_leave_the_cores_to_the_system() -> None:
     assert unpinned(plan([spec(workers=2)], flat(0, 1, 2, 3))).rows == ((Pin((), 2),) * 2,)
 

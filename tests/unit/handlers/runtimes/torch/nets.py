@@ -38,6 +38,44 @@ class Perceptron(nn.Module):
         return out
 
 
+class Tied(nn.Module):
+    """Rows [n, 4] -> [n, 4]; both layers have the same weights, as an embedding and a language model's head do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+        self.head.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(torch.relu(self.first(x)))
+        return out
+
+
+class Reshaped(nn.Module):
+    """Rows [n, 4] -> [n, 4]; the second layer's weights are a view of the first's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4, 6))
+        self.down = nn.Parameter(self.up.data.view(6, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ self.up) @ self.down
+
+
+class Halved(nn.Module):
+    """A parameter, and a view of its first half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = nn.Parameter(torch.randn(4))
+        self.part = nn.Parameter(self.whole.data[:2])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.whole
+
+
 class Embedder(nn.Module):
     """Token ids and mask, both [n, length] -> a pair of [n, 3] and [n]."""
 

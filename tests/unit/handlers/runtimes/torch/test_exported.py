@@ -54,6 +54,14 @@ def images(rows: int) -> Any:
     return np.random.default_rng(rows).standard_normal((rows, 3, 8, 8)).astype(np.float32)
 
 
+def test_an_ending_in_capitals_is_the_same_kind_of_file(convolutions: tuple[Path, Any], tmp_path: Path) -> None:
+    path = tmp_path / "CONVOLUTIONS.PT2"
+    path.write_bytes(convolutions[0].read_bytes())
+    given = images(2)
+    found = opened(path).run({"pixels": given})["logits"]
+    np.testing.assert_allclose(found, expected(convolutions[1], given)["logits"].numpy(), **CLOSE)
+
+
 def test_inputs_and_outputs_are_named_by_the_program(convolutions: tuple[Path, Any]) -> None:
     runtime = opened(convolutions[0])
     assert runtime.inputs == [Port("pixels", "float32", (3, 8, 8))]

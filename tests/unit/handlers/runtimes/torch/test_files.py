@@ -99,6 +99,14 @@ def test_weights_fill_the_model_class(tmp_path: Path, net: Any, ending: str) -> 
     np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)
 
 
+@pytest.mark.parametrize("ending", [".PT", ".Safetensors"])
+def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path, net: Any, ending: str) -> None:
+    """`penstock config check` took it, and the load refused it."""
+    source = saved_weights(net, tmp_path / f"NET{ending.lower()}").rename(tmp_path / f"NET{ending}")
+    loaded = load(str(source), "net", options={"inputs": INPUTS, "model_class": CLASS})
+    np.testing.assert_allclose(loaded.handler.runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("args", [{"width": 16}, [16]])
 def test_the_class_may_lie_beside_the_weights_and_take_arguments(tmp_path: Path, args: Any) -> None:
     (tmp_path / "net.py").write_text(SOURCE)
@@ -106,6 +114,38 @@ def test_the_class_may_lie_beside_the_weights_and_take_arguments(tmp_path: Path,
     path = saved_weights(wide, tmp_path / "net.safetensors")
     runtime = opened(path, {"inputs": INPUTS, "model_class": "net.py:Net", "model_args": args})
     np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(wide), **CLOSE)
+
+
+@pytest.mark.parametrize("kind", [nets.Tied, nets.Reshaped])
+def test_weights_that_layers_share_lie_in_the_file_once(tmp_path: Path, kind: Any) -> None:
+    """As `save_model` writes them and `load_model` reads them; they were refused for a missing key."""
+    library = pytest.importorskip("safetensors.torch")
+    net, path = nets.seeded(kind), tmp_path / "tied.safetensors"
+    library.save_model(net, str(path))
+    assert len(library.load_file(path)) < len(net.state_dict())
+    class_name = f"{nets.__name__}:{kind.__name__}"
+    runtime = opened(path, {"inputs": INPUTS, "model_class": class_name})
+    np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)
+
+
+def test_weights_that_are_not_shared_or_only_in_part_are_still_missing(tmp_path: Path) -> None:
+    net, path = nets.seeded(nets.Tied), tmp_path / "part.safetensors"
+    pytest.importorskip("safetensors.torch").save_file({"head.bias": net.state_dict()["head.bias"]}, path)
+    with pytest.raises(HandlerLoadError, match=r"Missing key.*weight"):
+        opened(path, {"inputs": INPUTS, "model_class": f"{nets.__name__}:Tied"})
+    whole = nets.seeded(nets.Halved)
+    pytest.importorskip("safetensors.torch").save_file({"part": whole.state_dict()["part"].clone()}, path)
+    with pytest.raises(HandlerLoadError, match=r"Missing key.*whole"):
+        opened(path, {"inputs": INPUTS, "model_class": f"{nets.__name__}:Halved"})
+
+
+def test_several_calls_run_one_after_another_where_they_cannot_run_at_once(tmp_path: Path, net: Any) -> None:
+    """docs/runtimes.md says so for every runtime; on torch it was an AttributeError."""
+    runtime = opened(nets.save_script(net, tmp_path / "net.pt"))
+    assert runtime.open_parallel() == 1
+    found = [answer["output"] for answer in runtime.run_parallel([{"x": ROWS[:2]}, {"x": ROWS[2:]}])]
+    assert [len(rows) for rows in found] == [2, 3]
+    np.testing.assert_allclose(np.concatenate(found), wanted(net), **CLOSE)
 
 
 def test_weights_inside_a_checkpoint_are_named_by_a_key(tmp_path: Path, net: Any) -> None:
