@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerContractError, InvalidInput
+from penstock.handlers.array_values import read_array
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.runtimes.runtime import DeviceRow, Port, open_runtime
 
@@ -83,7 +84,7 @@ class ArrayHandler(Handler):
         if not isinstance(given, dict) or set(given) != wanted:
             return Failure(f"the input must be an object with the fields {', '.join(sorted(wanted))}", InvalidInput.kind)
         try:
-            return {port.name: _array(port, given[port.name]) for port in ports}
+            return {port.name: read_array(port, given[port.name]) for port in ports}
         except InvalidInput as error:
             return Failure(error.message, error.kind)
 
@@ -145,41 +146,6 @@ def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
         if not np.ndim(result) or len(result) != count:
             raise HandlerContractError(f"output {name} has shape {np.shape(result)} for {count} items, not one row each")
     return results
-
-
-def _array(port: Port, value: Any) -> NDArray[Any]:
-    """The value in the model's element type; raises `InvalidInput`. Nothing is rounded, wrapped or parsed from text."""
-    import numpy as np
-
-    try:
-        given = np.asarray(value)
-    except ValueError as error:
-        raise InvalidInput(f"{port.name} is not a regular nested list of numbers: its rows differ in length") from error
-    if given.size and not _castable(given, port.dtype):
-        raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds other or larger values")
-    if not port.fits(given.shape):
-        wanted = ", ".join(_words(low, high) for low, high in port.limits())
-        raise InvalidInput(f"{port.name} has shape {list(given.shape)}, the model takes [{wanted}]")
-    return given.astype(port.dtype)
-
-
-def _words(low: int, high: int | None) -> str:
-    if high is None:
-        return "any" if low <= 1 else f"{low} or more"
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _castable(given: NDArray[Any], dtype: str) -> bool:
-    import numpy as np
-
-    if dtype == "object":
-        return given.dtype.kind == "U"
-    if given.dtype.kind not in "biuf" or not np.can_cast(given.dtype, dtype, "same_kind"):
-        return False
-    if np.dtype(dtype).kind not in "iu":
-        return True
-    limits = np.iinfo(dtype)
-    return bool(limits.min <= given.min() and given.max() <= limits.max)
 
 
 def _input_schema(ports: list[Port]) -> dict[str, Any]:
