@@ -144,7 +144,10 @@ def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
     count = len(next(iter(feed.values())))
     for name, result in results.items():
         if not np.ndim(result) or len(result) != count:
-            raise HandlerContractError(f"output {name} has shape {np.shape(result)} for {count} items, not one row each")
+            raise HandlerContractError(
+                f"output {name} has shape {np.shape(result)} for {count} items, not one row each; "
+                "the first axis must be the batch"
+            )
     return results
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.handler import Failure, fatal_device_error
 from penstock.handlers.loaded import Loaded
@@ -45,7 +45,8 @@ def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
 def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
     """Run every size on the handler's `sample`, or on an input made from its schema; ends early before `budget_s` is over.
 
-    Raises what the handler raises on its own sample; what it raises on a generated one is a note.
+    Raises what the handler raises on its own sample; what it raises on a generated one is a note, unless it broke the contract:
+    no input is to blame for that.
     """
     sample: Any = getattr(loaded.handler, "sample", None)
     if sample is not None:
@@ -54,6 +55,8 @@ def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Cl
     try:
         generated = _generated(loaded)
         runs, note = _run_all(loaded, generated, wanted, budget_s=budget_s, clock=clock)
+    except HandlerContractError:
+        raise
     except (NoExample, PenstockError) as error:
         return WarmUp(note=f"no warm-up: {error}; set `sample` on the handler")
     except Exception as error:

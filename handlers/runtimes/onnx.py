@@ -58,7 +58,7 @@ class OnnxRuntime:
         self._parallel: ParallelCalls | None = None
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
-        self.outputs = [output.name for output in session.get_outputs()]
+        self.outputs = [_checked_output(output.name, output.type) for output in session.get_outputs()]
         sizes = _batch_sizes({given.name: given.shape[0] for given in session.get_inputs()}).padded_to(buckets)
         self.stacks = sizes.high != 1
         self._sizes = sizes
@@ -267,6 +267,15 @@ def _batch_sizes(axes: Mapping[str, int | str | None]) -> BatchSizes:
         )
     size = next(iter(fixed.values()), None)
     return BatchSizes() if size is None else BatchSizes(size, size)
+
+
+def _checked_output(name: str, kind: str) -> str:
+    if not kind.startswith("tensor("):
+        raise HandlerLoadError(
+            f"output {name} of the ONNX model is a {kind}, and only tensors can be cut into rows; export it without. "
+            "For a classifier of scikit-learn: to_onnx(model, ..., options={'zipmap': False})"
+        )
+    return name
 
 
 def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:

@@ -120,6 +120,19 @@ def test_an_output_without_a_batch_axis_breaks_the_contract(saved: Make) -> None
         run(loaded, [{"a": [1, 2], "b": [3, 4]}] * 2)
 
 
+def test_an_output_that_is_no_tensor_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """scikit-learn's ZipMap, which its converter adds by itself: such a model was ready, and every job an AttributeError."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
+    table = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    chances = helper.make_value_info("chances", helper.make_sequence_type_proto(table))
+    node = helper.make_node("ZipMap", ["x"], ["chances"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "classifier", [x], [chances])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "zipmap.onnx")
+    with pytest.raises(HandlerLoadError, match=r"output chances .* is a seq\(map\(.*options=\{'zipmap': False\}"):
+        load(str(tmp_path / "zipmap.onnx"), "zipmap")
+
+
 def test_a_device_that_would_not_be_used_is_refused(saved: Make) -> None:
     with pytest.raises(HandlerLoadError, match="no provider for the device 'tpu'"):
         load(str(saved(["n", 2])), "add", device="tpu")
