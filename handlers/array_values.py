@@ -54,7 +54,7 @@ def _with_digits(value: Any, given: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 def _words(low: int, high: int | None) -> str:
     if high is None:
-        return "any" if low <= 1 else f"{low} or more"
+        return f"{low} or more"
     return str(low) if low == high else f"{low} to {high}"
 
 

@@ -10,6 +10,7 @@ from penstock.errors import HandlerContractError, InvalidInput
 from penstock.handlers.array_values import read_array
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.runtimes.runtime import DeviceRow, Port, open_runtime
+from penstock.handlers.runtimes.symbols import check_symbols
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,9 +85,11 @@ class ArrayHandler(Handler):
         if not isinstance(given, dict) or set(given) != wanted:
             return Failure(f"the input must be an object with the fields {', '.join(sorted(wanted))}", InvalidInput.kind)
         try:
-            return {port.name: read_array(port, given[port.name]) for port in ports}
+            item = {port.name: read_array(port, given[port.name]) for port in ports}
+            check_symbols(ports, item)
         except InvalidInput as error:
             return Failure(error.message, error.kind)
+        return item
 
     def _groups(self, batch: list[Arrays]) -> list[list[int]]:
         """Places of items that can run as one: equal shapes, or each alone where the model takes one at a time."""

@@ -21,6 +21,7 @@ from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, flatten
 from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.parallel_calls import ParallelCalls, calls_at_once
 from penstock.handlers.runtimes.runtime import Port, refuse_foreign
+from penstock.handlers.runtimes.symbols import Symbol
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -286,4 +287,7 @@ def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
         raise HandlerLoadError(
             f"input {name} of the ONNX model is bfloat16, which arrays cannot hold; export it with float inputs"
         )
-    return Port(name, _DTYPES.get(element, element), tuple(size if isinstance(size, int) else None for size in shape[1:]))
+    sizes = shape[1:]
+    symbols = {axis: Symbol(size) for axis, size in enumerate(sizes) if size and isinstance(size, str)}
+    fixed = tuple(size if isinstance(size, int) else None for size in sizes)
+    return Port(name, _DTYPES.get(element, element), fixed, symbols=symbols)

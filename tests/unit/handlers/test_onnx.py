@@ -24,7 +24,7 @@ def saved(tmp_path: Path) -> Make:
     """Writes `total = a + b` (or `total = a + a`) with inputs of the given shape."""
 
     def save(
-        shape: Sequence[int | str],
+        shape: Sequence[int | str | None],
         *,
         inputs: Sequence[str] = ("a", "b"),
         reduce: bool = False,
@@ -97,6 +97,34 @@ def test_whole_numbers_are_neither_rounded_nor_wrapped(saved: Make, item: Any, t
     loaded = load(str(saved(["n", 2], inputs=("a",), element=TensorProto.INT32)), "add")
     assert loaded.preprocess is not None
     assert isinstance(loaded.preprocess([item])[0], dict) is taken
+
+
+def refusals(loaded: Loaded, *items: Any) -> list[str]:
+    assert loaded.preprocess is not None
+    failures = loaded.preprocess(list(items))
+    assert [failure.code for failure in failures] == ["invalid_input"] * len(items)
+    return [failure.message for failure in failures]
+
+
+def test_inputs_that_share_a_free_dimension_must_have_one_length(saved: Make) -> None:
+    """Lengths 3 and 2 were the model's error (500), and 3 and 1 an answer: ONNX Runtime repeated the one."""
+    loaded = load(str(saved(["n", "length"])), "add")
+    words = [f"axis 0 of b is {length}, and must be 3 where axis 0 of a is 3" for length in (2, 1)]
+    assert refusals(loaded, {"a": [1, 2, 3], "b": [1, 2]}, {"a": [1, 2, 3], "b": [1]}) == words
+    assert run(loaded, [{"a": [1, 2, 3], "b": [1, 1, 1]}]) == [{"total": [2, 3, 4]}]
+
+
+def test_free_dimensions_without_a_name_are_left_to_the_model(saved: Make) -> None:
+    loaded = load(str(saved(["n", None])), "add")
+    assert run(loaded, [{"a": [1, 2, 3], "b": [1]}]) == [{"total": [2, 3, 4]}]
+
+
+def test_an_empty_list_is_the_callers_error(saved: Make) -> None:
+    """It went into the model, and what that made of nothing was its error: 500."""
+    loaded = load(str(saved(["n", "length"], inputs=("a",))), "add")
+    assert refusals(loaded, []) == ["a has shape [0], the model takes [1 or more]"]
+    assert loaded.input_schema is not None
+    assert loaded.input_schema["anyOf"][1]["minItems"] == 1
 
 
 def test_the_inputs_of_the_model_become_its_schema(saved: Make) -> None:

@@ -54,6 +54,13 @@ class Embedder(nn.Module):
         return self.head(pooled) * self.scale + torch.arange(3, device=ids.device), mask.sum(1)
 
 
+class Pairs(nn.Module):
+    """Rows [n, 2 * k], as k pairs -> their sum, [n, 2]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0], -1, 2).sum(1)
+
+
 def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
     torch.manual_seed(0)
     return kind(*args).eval()

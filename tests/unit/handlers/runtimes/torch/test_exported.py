@@ -134,6 +134,26 @@ def test_padding_changes_no_result_and_is_counted_over_all_groups(embedder: tupl
     assert padded.handler.padding_ratio() == pytest.approx(3 / 8)
 
 
+def test_a_length_that_the_program_does_not_take_is_the_callers_error(folder: Path) -> None:
+    """An odd length of a dimension exported as `2 * half` failed in the program, as the model's error (500)."""
+    path = folder / "pairs.pt2"
+    free = {0: nets.batch_axis(), 1: 2 * torch.export.Dim("half", min=1, max=16)}
+    nets.export(nets.Pairs(), (torch.ones(2, 6),), {"x": free}, path)
+    loaded = load(str(path), "pairs")
+    assert loaded.preprocess is not None
+    odd, long = loaded.preprocess([[1, 2, 3], [0] * 34])
+    assert odd == Failure("axis 0 of x is 3, and the model takes only 2 * n there, for a whole n", "invalid_input")
+    assert long == Failure("x has shape [34], the model takes [2 to 32]", "invalid_input")
+    assert run(loaded, [[1, 2, 3, 4]]) == [{"output": [4, 6]}]
+
+
+def test_inputs_of_one_free_length_must_agree(embedder: tuple[Path, Any]) -> None:
+    loaded = load(str(embedder[0]), "embedder")
+    assert loaded.preprocess is not None
+    (refused,) = loaded.preprocess([{"ids": [1] * 5, "mask": [1] * 4}])
+    assert refused == Failure("axis 0 of mask is 4, and must be 5 where axis 0 of ids is 5", "invalid_input")
+
+
 @pytest.mark.parametrize("length", [2, 17])
 def test_an_item_outside_the_bounds_of_a_free_dimension_fails_alone(embedder: tuple[Path, Any], length: int) -> None:
     loaded = load(str(embedder[0]), "text")
