@@ -16,7 +16,7 @@ from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.decorator import Declared, ModelFunction, declared_by
 from penstock.handlers.handler import Context, Handler
 from penstock.handlers.loaded import Loaded
-from penstock.handlers.media import Codec, accepted, codec_for
+from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.runtimes.runtime import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
@@ -92,7 +92,9 @@ def _model_file(path: Path, task: str) -> Declaration:
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
     base = task_class(task) if task else ArrayHandler
     words = f"The model file {path.name}." if not task else base.__doc__
-    handler = type("ModelFile", (base,), {"model_file": path.name, "__doc__": words})
+    # Arrays come as JSON alone; what else an untyped model takes could not be read, and is refused at the gateway.
+    accepts = base.accepts if task else (JSON,)
+    handler = type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": words})
     return _declaration(handler, path.resolve().parent)
 
 

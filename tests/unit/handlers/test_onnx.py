@@ -127,6 +127,11 @@ def test_an_empty_list_is_the_callers_error(saved: Make) -> None:
     assert loaded.input_schema["anyOf"][1]["minItems"] == 1
 
 
+def test_a_model_file_takes_json_alone(saved: Make) -> None:
+    """It announced every type, forms among them: `curl -d` without a header was a bad number (422), not a bad type."""
+    assert load(str(saved(["n", 2])), "add").info().accepts == ("application/json",)
+
+
 def test_the_inputs_of_the_model_become_its_schema(saved: Make) -> None:
     array = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     schema = load(str(saved(["n", 2])), "add").input_schema
