@@ -171,6 +171,12 @@ def _initialized(found: Declaration, context: Context) -> Handler:
         raise
     except ModuleNotFoundError as error:
         raise missing_module(error, f"{found.label}.initialize") from error
+    except SystemExit as error:
+        # The child would end without a word, and its worker take that for a crash.
+        raise HandlerLoadError(
+            f"{found.label}.initialize ended the process with sys.exit({error.code!r}); "
+            "raise an error there that says what is missing"
+        ) from error
     except Exception as error:
         raise HandlerLoadError(
             f"{found.label} could not be loaded on {context.device}: {type(error).__name__}: {error}. "
