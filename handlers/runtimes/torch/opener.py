@@ -20,6 +20,7 @@ from penstock.handlers.runtimes.torch.library import checked_device, provider_wo
 from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
 from penstock.handlers.runtimes.torch.program import Program
 from penstock.handlers.runtimes.torch.runtime import Plan, TorchRuntime
+from penstock.handlers.runtimes.torch.script_errors import without_traceback
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 from penstock.model_spec import RuntimeOptions
 
@@ -94,13 +95,14 @@ def _call(torch: Any, program: Program, plan: Plan, *, context: Context) -> Call
         args, kwargs = arguments(tensors)
         return module(*args, **kwargs)
 
+    plain = without_traceback(torch, call) if program.kind is FileKind.SCRIPT else call
     if not options.cuda_graphs:
-        return call
+        return plain
     if any(None in port.shape for port in program.ports):
         raise HandlerLoadError(
             "cuda_graphs need inputs of one shape, and this model's have free dimensions; leave it out, or fix them at export"
         )
-    return GraphedCall(torch, call)
+    return GraphedCall(torch, plain)
 
 
 def _compiled(torch: Any, module: Any, plan: Plan, *, context: Context) -> Any:

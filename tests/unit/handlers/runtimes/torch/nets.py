@@ -61,6 +61,19 @@ class Pairs(nn.Module):
         return x.reshape(x.shape[0], -1, 2).sum(1)
 
 
+class Picky(nn.Module):
+    """Rows [n, k] -> twice as much. Raises by what the first number is: 1 its own error, 2 torch's, 3 out of memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x[:, 0] == 1).any()):
+            raise ValueError("the first number is 1")
+        if bool((x[:, 0] == 2).any()):
+            return x @ torch.ones(99, 99)
+        if bool((x[:, 0] == 3).any()):
+            return x + torch.zeros(100_000_000_000_000_000)[0]
+        return x * 2
+
+
 def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
     torch.manual_seed(0)
     return kind(*args).eval()
