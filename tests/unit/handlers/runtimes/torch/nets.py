@@ -74,6 +74,18 @@ class Picky(nn.Module):
         return x * 2
 
 
+class Colour(nn.Module):
+    """Images [n, 3, h, w] -> a layer on the mean of each channel, [n, 3]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(pixels.float().mean((2, 3)))
+        return out
+
+
 def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
     torch.manual_seed(0)
     return kind(*args).eval()

@@ -15,7 +15,9 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.runtimes.runtime import Port, open_runtime
+from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
+from penstock.workers.runner import Item, run_batch
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -287,3 +289,13 @@ def test_a_gpu_that_is_not_there_is_never_replaced_by_the_cpu(convolutions: tupl
 def test_another_runtime_cannot_be_asked_for(convolutions: tuple[Path, Any]) -> None:
     with pytest.raises(HandlerLoadError, match=r"'onnx' cannot run a \.pt2 file; leave it out, or use torch"):
         opened(convolutions[0], runtime="onnx")
+
+
+def test_a_model_of_whole_numbers_is_not_explained_and_that_is_no_error_of_the_model(folder: Path) -> None:
+    """Pixels as uint8 have no gradients: the request was answered with torch's RuntimeError and 500, not with 501."""
+    path = folder / "bytes.pt2"
+    nets.export(nets.Colour(), (torch.zeros(2, 3, 4, 4, dtype=torch.uint8),), {"pixels": {0: nets.batch_axis()}}, path)
+    loaded = load(str(path), "bytes", task="image-classification")
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "not_explainable"

@@ -15,6 +15,7 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.runtimes.runtime import open_runtime
+from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
 from penstock.workers.runner import Item, Output, run_batch
 
@@ -133,6 +134,17 @@ def test_the_class_may_lie_beside_the_weights_and_take_arguments(tmp_path: Path,
     path = saved_weights(wide, tmp_path / "net.safetensors")
     runtime = opened(path, {"inputs": INPUTS, "model_class": "net.py:Net", "model_args": args})
     np.testing.assert_allclose(runtime.run({"x": ROWS})["output"], wanted(wide), **CLOSE)
+
+
+def test_a_quantized_model_is_not_explained_and_that_is_no_error_of_the_model(tmp_path: Path) -> None:
+    """Its layers have no gradients: the request was answered with torch's RuntimeError and 500, not with 501."""
+    path = saved_weights(nets.seeded(nets.Colour), tmp_path / "colour.pt")
+    shape = {"inputs": {"pixels": {"shape": [3, 4, 4]}}, "model_class": CLASS.replace("Perceptron", "Colour")}
+    loaded = load(str(path), "colour", task="image-classification", options=shape, runtime=RuntimeOptions(quantize="int8"))
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "not_explainable"
+    assert "int8" in outcome.message
 
 
 def test_weights_inside_a_checkpoint_are_named_by_a_key(tmp_path: Path, net: Any) -> None:
