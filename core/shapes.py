@@ -30,5 +30,5 @@ def wanted(bounds: Bounds) -> str:
 
 def _words(low: int, high: int | None) -> str:
     if high is None:
-        return "any" if low <= 1 else f"{low} or more"
+        return f"{low} or more" if low else "any"
     return str(low) if low == high else f"{low} to {high}"

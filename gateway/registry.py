@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
 # A refusal for an unknown model or a missing worker looks again first, but not more often than this.
 IMPATIENT_S = 0.1
+# Of a load error in a refusal: room for a long sentence, and for what to do.
+_MOST_REASON_CHARS = 600
 _UNKNOWN = VersionInfo(accepts=())
 
 
@@ -252,8 +254,16 @@ def why_unserved(workers: Iterable[WorkerInfo], model: str, version: str) -> str
     slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
     failed = [slot.error for slot in slots if slot.state == "failed"]
     if failed:
-        return f"could not be loaded: {failed[0][:200] or 'the log of its worker says why'}"
+        return f"could not be loaded: {_shortened(failed[0]) or 'the log of its worker says why'}"
     return "still loading" if slots else "no live worker serves it"
+
+
+def _shortened(reason: str) -> str:
+    """Both ends: a load error begins with what is wrong and ends with what to do."""
+    if len(reason) <= _MOST_REASON_CHARS:
+        return reason
+    half = _MOST_REASON_CHARS // 2
+    return f"{reason[:half].rstrip()} … {reason[-half:].lstrip()}"
 
 
 def unknown_model(name: str, known: Iterable[str]) -> NotFound:

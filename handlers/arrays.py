@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerContractError, InvalidInput
+from penstock.handlers.array_values import read_array
 from penstock.handlers.handler import Context, Failure, Handler
 from penstock.handlers.runtimes.runtime import DeviceRow, Port, open_runtime
-from penstock.shapes import misfit, ragged
+from penstock.handlers.runtimes.symbols import check_symbols
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,9 +86,11 @@ class ArrayHandler(Handler):
         if not isinstance(given, dict) or set(given) != wanted:
             return Failure(f"the input must be an object with the fields {', '.join(sorted(wanted))}", InvalidInput.kind)
         try:
-            return {port.name: _array(port, given[port.name]) for port in ports}
+            item = {port.name: read_array(port, given[port.name]) for port in ports}
+            check_symbols(ports, item)
         except InvalidInput as error:
             return Failure(error.message, error.kind)
+        return item
 
     def _groups(self, batch: list[Arrays]) -> list[list[int]]:
         """Places of items that can run as one: equal shapes, or each alone where the model takes one at a time."""
@@ -145,36 +148,11 @@ def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
     count = len(next(iter(feed.values())))
     for name, result in results.items():
         if not np.ndim(result) or len(result) != count:
-            raise HandlerContractError(f"output {name} has shape {np.shape(result)} for {count} items, not one row each")
+            raise HandlerContractError(
+                f"output {name} has shape {np.shape(result)} for {count} items, not one row each; "
+                "the first axis must be the batch"
+            )
     return results
-
-
-def _array(port: Port, value: Any) -> NDArray[Any]:
-    """The value in the model's element type; raises `InvalidInput`. Nothing is rounded, wrapped or parsed from text."""
-    import numpy as np
-
-    try:
-        given = np.asarray(value)
-    except ValueError as error:
-        raise InvalidInput(ragged(port.name)) from error
-    if given.size and not _castable(given, port.dtype):
-        raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds other or larger values")
-    if not port.fits(given.shape):
-        raise InvalidInput(misfit(port.name, given.shape, port.limits()))
-    return given.astype(port.dtype)
-
-
-def _castable(given: NDArray[Any], dtype: str) -> bool:
-    import numpy as np
-
-    if dtype == "object":
-        return given.dtype.kind == "U"
-    if given.dtype.kind not in "biuf" or not np.can_cast(given.dtype, dtype, "same_kind"):
-        return False
-    if np.dtype(dtype).kind not in "iu":
-        return True
-    limits = np.iinfo(dtype)
-    return bool(limits.min <= given.min() and given.max() <= limits.max)
 
 
 def _input_schema(ports: list[Port]) -> dict[str, Any]:

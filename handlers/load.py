@@ -16,7 +16,7 @@ from penstock.handlers.arrays import ArrayHandler
 from penstock.handlers.decorator import Declared, ModelFunction, declared_by
 from penstock.handlers.handler import Context, Handler
 from penstock.handlers.loaded import Loaded
-from penstock.handlers.media import Codec, accepted, codec_for
+from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.runtime import is_model_file
@@ -98,7 +98,9 @@ def _model_file(path: Path, task: str) -> Declaration:
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
     base = task_class(task) if task else ArrayHandler
     words = f"The model file {path.name}." if not task else base.__doc__
-    handler = type("ModelFile", (base,), {"model_file": path.name, "__doc__": words})
+    # Arrays come as JSON alone; what else an untyped model takes could not be read, and is refused at the gateway.
+    accepts = base.accepts if task else (JSON,)
+    handler = type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": words})
     return _declaration(handler, path.resolve().parent)
 
 
@@ -175,6 +177,12 @@ def _initialized(found: Declaration, context: Context) -> Handler:
         raise
     except ModuleNotFoundError as error:
         raise missing_module(error, f"{found.label}.initialize") from error
+    except SystemExit as error:
+        # The child would end without a word, and its worker take that for a crash.
+        raise HandlerLoadError(
+            f"{found.label}.initialize ended the process with sys.exit({error.code!r}); "
+            "raise an error there that says what is missing"
+        ) from error
     except Exception as error:
         raise HandlerLoadError(
             f"{found.label} could not be loaded on {context.device}: {type(error).__name__}: {error}. "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import HandlerLoadError, PenstockError
+from penstock.errors import HandlerContractError, HandlerLoadError, PenstockError
 from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.handler import Failure, failure_of, fatal_device_error, out_of_memory
 from penstock.handlers.loaded import Loaded
@@ -49,7 +49,7 @@ def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Cl
     at the first size that does not fit into memory.
 
     Raises what the handler raises on its own sample, `HandlerLoadError` where that is refused or not even the smallest size
-    fits; what it raises on a generated one is a note.
+    fits; what it raises on a generated one is a note, unless it broke the contract: no input is to blame for that.
     """
     done = _ran(loaded, wanted, budget_s=budget_s, clock=clock)
     return replace(done, runs=_with_first_call(done.runs, loaded.handler.first_call_s))
@@ -62,6 +62,8 @@ def _ran(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock
     try:
         generated = _generated(loaded)
         return _run_all(loaded, generated, wanted, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
+    except HandlerContractError:
+        raise
     except (NoExample, PenstockError) as error:
         return WarmUp(note=f"no warm-up: {error}; set `sample` on the handler")
     except Exception as error:

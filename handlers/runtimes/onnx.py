@@ -22,6 +22,7 @@ from penstock.handlers.runtimes.onnx_session import SessionPlan, fallen, flatten
 from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.parallel_calls import ParallelCalls, calls_at_once
 from penstock.handlers.runtimes.runtime import Port, refuse_foreign
+from penstock.handlers.runtimes.symbols import Symbol
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ class OnnxRuntime:
         self._parallel: ParallelCalls | None = None
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
-        self.outputs = [output.name for output in session.get_outputs()]
+        self.outputs = [_checked_output(output.name, output.type) for output in session.get_outputs()]
         sizes = _batch_sizes({given.name: given.shape[0] for given in session.get_inputs()}).padded_to(buckets)
         self.stacks = sizes.high != 1
         self._sizes = sizes
@@ -277,6 +278,15 @@ def _batch_sizes(axes: Mapping[str, int | str | None]) -> BatchSizes:
     return BatchSizes() if size is None else BatchSizes(size, size)
 
 
+def _checked_output(name: str, kind: str) -> str:
+    if not kind.startswith("tensor("):
+        raise HandlerLoadError(
+            f"output {name} of the ONNX model is a {kind}, and only tensors can be cut into rows; export it without. "
+            "For a classifier of scikit-learn: to_onnx(model, ..., options={'zipmap': False})"
+        )
+    return name
+
+
 def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
     element = kind.removeprefix("tensor(").removesuffix(")")
     if not shape:
@@ -285,4 +295,7 @@ def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
         raise HandlerLoadError(
             f"input {name} of the ONNX model is bfloat16, which arrays cannot hold; export it with float inputs"
         )
-    return Port(name, _DTYPES.get(element, element), tuple(size if isinstance(size, int) else None for size in shape[1:]))
+    sizes = shape[1:]
+    symbols = {axis: Symbol(size) for axis, size in enumerate(sizes) if size and isinstance(size, str)}
+    fixed = tuple(size if isinstance(size, int) else None for size in sizes)
+    return Port(name, _DTYPES.get(element, element), fixed, symbols=symbols)

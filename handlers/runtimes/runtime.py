@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context
+from penstock.handlers.runtimes.symbols import Symbol
 from penstock.model_spec import RuntimeOptions
 from penstock.shapes import shape_fits
 
@@ -48,20 +49,22 @@ _OWNERS = {
 class Port:
     """One input of the model without its batch axis; None in `shape` is a free dimension.
 
-    `bounds` holds the smallest and largest size of free dimensions by axis, where the model says them.
+    `bounds` holds the smallest and largest size of free dimensions by axis, where the model says them; `symbols` which of them
+    go together. Their names are the file's own, so ports do not differ by them.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     bounds: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+    symbols: Mapping[int, Symbol] = field(default_factory=dict, compare=False)
 
     def fits(self, shape: Sequence[int]) -> bool:
         return shape_fits(shape, self.limits())
 
     def limits(self) -> list[tuple[int, int | None]]:
         """Smallest and largest size of every dimension; None: no largest."""
-        return [self.bounds.get(axis, (0, None)) if size is None else (size, size) for axis, size in enumerate(self.shape)]
+        return [self.bounds.get(axis, (1, None)) if size is None else (size, size) for axis, size in enumerate(self.shape)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.symbols import Symbol
 
 # The element types a model may ask for -> what callers send: numpy has no bfloat16, and nobody sends halves.
 ELEMENTS = {
@@ -41,7 +42,7 @@ def declared_inputs(options: Mapping[str, Any], *, file: str, kind: str) -> Decl
     if not isinstance(table, dict) or not table:
         raise HandlerLoadError(
             f"{file} is {kind}, which does not say what its inputs are; declare them in the model's options, "
-            f'without the batch axis (a free dimension is any name, as in ["length"]): {EXAMPLE}'
+            f'without the batch axis (a free dimension is any name, as in ["length"]; one name is one size): {EXAMPLE}'
         )
     ports = tuple(_port(name, entry) for name, entry in table.items())
     return Declared(ports, tuple(table[name].get("dtype", "float32") for name in table), _batch(options))
@@ -55,7 +56,8 @@ def _port(name: str, entry: Any) -> Port:
             f"options.inputs.{name} cannot be read: it needs a `shape` and one of the dtypes {', '.join(ELEMENTS)}, "
             f"as in {EXAMPLE}"
         )
-    return Port(name, ELEMENTS[element], tuple(_dimension(name, size) for size in entry["shape"]))
+    symbols = {axis: Symbol(size) for axis, size in enumerate(entry["shape"]) if isinstance(size, str)}
+    return Port(name, ELEMENTS[element], tuple(_dimension(name, size) for size in entry["shape"]), symbols=symbols)
 
 
 def _dimension(name: str, size: Any) -> int | None:

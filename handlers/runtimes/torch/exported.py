@@ -12,6 +12,7 @@ from typing import Any
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.symbols import Symbol
 from penstock.handlers.runtimes.torch.archive import FileKind
 from penstock.handlers.runtimes.torch.declared import ELEMENTS
 from penstock.handlers.runtimes.torch.files import unreadable
@@ -97,10 +98,27 @@ def _element(value: Any) -> str:
 
 def _port(name: str, value: Any, ranges: dict[Any, Any]) -> Port:
     sizes = list(value.shape)[1:]
-    bounds = {axis: _range(size, ranges) for axis, size in enumerate(sizes) if not isinstance(size, int)}
+    free = {axis: size for axis, size in enumerate(sizes) if not isinstance(size, int)}
+    symbols = {axis: _symbol(size) for axis, size in free.items()}
     return Port(
-        name, ELEMENTS[_element(value)], tuple(size if isinstance(size, int) else None for size in sizes), bounds=bounds
+        name,
+        ELEMENTS[_element(value)],
+        tuple(None if axis in free else size for axis, size in enumerate(sizes)),
+        bounds={axis: _range(size, ranges) for axis, size in free.items()},
+        symbols={axis: symbol for axis, symbol in symbols.items() if symbol},
     )
+
+
+def _symbol(size: Any) -> Symbol | None:
+    """A dimension that is a symbol, or a multiple of one and some more; others are left to the program."""
+    expression = size.node.expr
+    if len(expression.free_symbols) != 1:
+        return None
+    (root,) = expression.free_symbols
+    factor = expression.coeff(root)
+    offset = expression - factor * root
+    whole = factor.is_Integer and offset.is_Integer and factor > 0
+    return Symbol(str(root), int(factor), int(offset)) if whole else None
 
 
 def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes:
@@ -122,10 +140,11 @@ def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes
 
 
 def _range(size: Any, ranges: dict[Any, Any]) -> tuple[int, int | None]:
-    """Smallest and largest size of a free dimension; those computed from others are bounded through them."""
-    found = ranges.get(size.node.expr)
-    if found is None:
+    """Smallest and largest size of a free dimension; those computed from a symbol are bounded through it."""
+    symbol = _symbol(size)
+    found = {str(known): limits for known, limits in ranges.items()}.get(symbol.name) if symbol else None
+    if symbol is None or found is None:
         return 1, None
     # torch notes 2 for every dimension that was not bounded, and means 0 or more.
     low = 1 if int(found.lower) <= 2 else int(found.lower)
-    return low, int(found.upper) if found.upper.is_Integer else None
+    return max(1, symbol.size(low)), symbol.size(int(found.upper)) if found.upper.is_Integer else None

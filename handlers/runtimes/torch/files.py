@@ -14,6 +14,7 @@ from penstock.handlers.modules import import_file, import_name
 from penstock.handlers.runtimes.runtime import kind_of
 from penstock.handlers.runtimes.torch.archive import FileKind, package_target
 from penstock.handlers.runtimes.torch.declared import Declared, declared_inputs
+from penstock.handlers.runtimes.torch.package_shapes import batch_sizes_to_ask, check_shapes, load_package
 from penstock.handlers.runtimes.torch.program import Arguments, Program, by_name
 
 _CPU_FLAGS = Path("/proc/cpuinfo")
@@ -24,8 +25,12 @@ def read_package(path: Path, device: Any, context: Context) -> Program:
     target = package_target(path)
     _check_target(path, target, device)
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.PACKAGE)
+    sizes = batch_sizes_to_ask(declared, buckets=context.runtime.batch_buckets, limit=context.max_batch_size)
     try:
-        module = import_module("torch._inductor").aoti_load_package(str(path), device_index=device.index or -1)
+        check_shapes(path, device, declared=declared, sizes=sizes)
+        module = load_package(path, device)
+    except HandlerLoadError:
+        raise
     except Exception as error:
         raise unreadable(path, error, "compile it again with this version of torch") from error
     return _program(FileKind.PACKAGE, module, lambda tensors: (tensors, {}), declared=declared)

@@ -20,7 +20,8 @@ from penstock.handlers.runtimes.torch.graphs import GraphedCall
 from penstock.handlers.runtimes.torch.library import checked_device, provider_words, set_up, torch_library
 from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
 from penstock.handlers.runtimes.torch.program import Program
-from penstock.handlers.runtimes.torch.runtime import Plan, TorchRuntime
+from penstock.handlers.runtimes.torch.runtime import DifferentiableRuntime, Plan, TorchRuntime
+from penstock.handlers.runtimes.torch.script_errors import without_traceback
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 from penstock.model_spec import RuntimeOptions
 
@@ -39,7 +40,8 @@ def open_model(model: Path | bytes, context: Context) -> TorchRuntime:
     program = _read(kind, model, device, context=context)
     adapted = replace(program, module=_adapted(torch, program, options))
     plan = _plan(torch, adapted, context)
-    runtime = TorchRuntime(
+    real = options.quantize == "off" and all(dtype.is_floating_point for dtype in plan.dtypes)
+    runtime = (DifferentiableRuntime if real else TorchRuntime)(
         torch,
         _call(torch, adapted, plan, context=context),
         plan,
@@ -97,13 +99,14 @@ def _call(torch: Any, program: Program, plan: Plan, *, context: Context) -> Call
         args, kwargs = arguments(tensors)
         return module(*args, **kwargs)
 
+    plain = without_traceback(torch, call) if program.kind is FileKind.SCRIPT else call
     if not options.cuda_graphs:
-        return call
+        return plain
     if any(None in port.shape for port in program.ports):
         raise HandlerLoadError(
             "cuda_graphs need inputs of one shape, and this model's have free dimensions; leave it out, or fix them at export"
         )
-    return GraphedCall(torch, call)
+    return GraphedCall(torch, plain)
 
 
 def _compiled(torch: Any, module: Any, plan: Plan, *, context: Context) -> Any:

@@ -65,11 +65,6 @@ class TorchRuntime(Runtime):
         """The inputs on the device, in the order of the ports."""
         return [self._transfer.to_device(feed[port.name]) for port in self._plan.ports]
 
-    def forward(self, given: Sequence[Any], /) -> dict[str, Any]:
-        """As `run`, from tensors to tensors and with gradients, from which explanations are computed."""
-        parts = [self._answers(given, piece) for piece in self._plan.sizes.pieces(len(given[0]))]
-        return {name: self._torch.cat([part[name] for part in parts]) for name in parts[0]}
-
     def _run_piece(self, given: Sequence[Any], piece: Piece) -> Arrays:
         return self._transfer.to_host(self._answers(given, piece))
 
@@ -95,6 +90,15 @@ class TorchRuntime(Runtime):
         if self._plan.marks_batch and size > 1:
             self._torch._dynamo.mark_dynamic(tensor, 0)
         return tensor
+
+
+class DifferentiableRuntime(TorchRuntime):
+    """One that can also be asked for gradients: real inputs, and no quantized layers."""
+
+    def forward(self, given: Sequence[Any], /) -> dict[str, Any]:
+        """As `run`, from tensors to tensors and with gradients, from which explanations are computed."""
+        parts = [self._answers(given, piece) for piece in self._plan.sizes.pieces(len(given[0]))]
+        return {name: self._torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def named(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -38,3 +38,16 @@ def test_a_model_known_to_one_side_only_is_taken_as_it_is() -> None:
 )
 def test_a_version_without_a_ready_slot_is_told_to_load_to_have_failed_or_to_have_none(slots: list[SlotInfo], why: str) -> None:
     assert why_unserved([WorkerInfo("w", "here", 1, 0.0, tuple(slots))], "m", "1") == why
+
+
+def test_a_long_load_error_keeps_both_ends_and_shows_the_cut() -> None:
+    """It was cut at 200 characters without a mark, and what to do stands at its end."""
+    error = f"torch cannot load net.pt2: {'and so on ' * 100}; compile it again with this version of torch"
+    why = why_unserved([WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error=error),))], "m", "1")
+    assert why.startswith("could not be loaded: torch cannot load net.pt2: and so on")
+    assert " … " in why
+    assert why.endswith("; compile it again with this version of torch")
+    assert len(why) < 650
+    # One that is just short enough.
+    whole = WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error="x" * 600),))
+    assert why_unserved([whole], "m", "1") == f"could not be loaded: {'x' * 600}"

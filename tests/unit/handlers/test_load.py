@@ -172,6 +172,11 @@ def test_a_missing_file_is_said_to_be_missing(source: str) -> None:
             NO_START.format("open('/no/weights')"),
             ["A could not be loaded on cpu", "FileNotFoundError"],
         ),
+        # It read "the process was killed: it closed its connection and lived on", or "exited with code 1".
+        (
+            NO_START.format("raise SystemExit('no weights')"),
+            ["A.initialize ended the process", "sys.exit('no weights')", "raise an error"],
+        ),
         (
             NO_START.format("raise ModuleNotFoundError(name='cv2')"),
             ["A.initialize", "pip install opencv-python-headless"],

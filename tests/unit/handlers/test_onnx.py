@@ -24,7 +24,7 @@ def saved(tmp_path: Path) -> Make:
     """Writes `total = a + b` (or `total = a + a`) with inputs of the given shape."""
 
     def save(
-        shape: Sequence[int | str],
+        shape: Sequence[int | str | None],
         *,
         inputs: Sequence[str] = ("a", "b"),
         reduce: bool = False,
@@ -106,6 +106,39 @@ def test_whole_numbers_are_neither_rounded_nor_wrapped(saved: Make, item: Any, t
     assert isinstance(loaded.preprocess([item])[0], dict) is taken
 
 
+def refusals(loaded: Loaded, *items: Any) -> list[str]:
+    assert loaded.preprocess is not None
+    failures = loaded.preprocess(list(items))
+    assert [failure.code for failure in failures] == ["invalid_input"] * len(items)
+    return [failure.message for failure in failures]
+
+
+def test_inputs_that_share_a_free_dimension_must_have_one_length(saved: Make) -> None:
+    """Lengths 3 and 2 were the model's error (500), and 3 and 1 an answer: ONNX Runtime repeated the one."""
+    loaded = load(str(saved(["n", "length"])), "add")
+    words = [f"axis 0 of b is {length}, and must be 3 where axis 0 of a is 3" for length in (2, 1)]
+    assert refusals(loaded, {"a": [1, 2, 3], "b": [1, 2]}, {"a": [1, 2, 3], "b": [1]}) == words
+    assert run(loaded, [{"a": [1, 2, 3], "b": [1, 1, 1]}]) == [{"total": [2, 3, 4]}]
+
+
+def test_free_dimensions_without_a_name_are_left_to_the_model(saved: Make) -> None:
+    loaded = load(str(saved(["n", None])), "add")
+    assert run(loaded, [{"a": [1, 2, 3], "b": [1]}]) == [{"total": [2, 3, 4]}]
+
+
+def test_an_empty_list_is_the_callers_error(saved: Make) -> None:
+    """It went into the model, and what that made of nothing was its error: 500."""
+    loaded = load(str(saved(["n", "length"], inputs=("a",))), "add")
+    assert refusals(loaded, []) == ["a has shape [0], the model takes [1 or more]"]
+    assert loaded.input_schema is not None
+    assert loaded.input_schema["anyOf"][1]["minItems"] == 1
+
+
+def test_a_model_file_takes_json_alone(saved: Make) -> None:
+    """It announced every type, forms among them: `curl -d` without a header was a bad number (422), not a bad type."""
+    assert load(str(saved(["n", 2])), "add").info().accepts == ("application/json",)
+
+
 def test_the_inputs_of_the_model_become_its_schema(saved: Make) -> None:
     array = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     schema = load(str(saved(["n", 2])), "add").input_schema
@@ -125,6 +158,19 @@ def test_an_output_without_a_batch_axis_breaks_the_contract(saved: Make) -> None
     loaded = load(str(saved(["n", 2], reduce=True)), "add")
     with pytest.raises(HandlerContractError, match=r"output total has shape \(\) for 2 items"):
         run(loaded, [{"a": [1, 2], "b": [3, 4]}] * 2)
+
+
+def test_an_output_that_is_no_tensor_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """scikit-learn's ZipMap, which its converter adds by itself: such a model was ready, and every job an AttributeError."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
+    table = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    chances = helper.make_value_info("chances", helper.make_sequence_type_proto(table))
+    node = helper.make_node("ZipMap", ["x"], ["chances"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "classifier", [x], [chances])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "zipmap.onnx")
+    with pytest.raises(HandlerLoadError, match=r"output chances .* is a seq\(map\(.*options=\{'zipmap': False\}"):
+        load(str(tmp_path / "zipmap.onnx"), "zipmap")
 
 
 def test_a_device_that_would_not_be_used_is_refused(saved: Make) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import HandlerLoadError
+from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.model_spec import WarmOrigin
@@ -86,6 +86,13 @@ def test_what_a_generated_input_raises_is_a_note_and_not_the_end_of_the_model(tm
     done = warm_up(made(tmp_path, kind="list[int]", first="raise LookupError(batch)"), [1], budget_s=100)
     assert done.origin is WarmOrigin.NONE
     assert "LookupError" in done.note
+
+
+def test_a_model_that_breaks_the_contract_on_a_generated_input_is_not_ready(tmp_path: Path) -> None:
+    """A model file with an output that has no batch axis came up with a note, and every job failed."""
+    first = "from penstock.errors import HandlerContractError; raise HandlerContractError('no row each')"
+    with pytest.raises(HandlerContractError, match="no row each"):
+        warm_up(made(tmp_path, kind="list[int]", first=first), [1], budget_s=100)
 
 
 def test_what_the_models_own_sample_raises_stops_the_load(tmp_path: Path) -> None:

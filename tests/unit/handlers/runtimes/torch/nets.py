@@ -92,6 +92,38 @@ class Embedder(nn.Module):
         return self.head(pooled) * self.scale + torch.arange(3, device=ids.device), mask.sum(1)
 
 
+class Pairs(nn.Module):
+    """Rows [n, 2 * k], as k pairs -> their sum, [n, 2]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0], -1, 2).sum(1)
+
+
+class Picky(nn.Module):
+    """Rows [n, k] -> twice as much. Raises by what the first number is: 1 its own error, 2 torch's, 3 out of memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x[:, 0] == 1).any()):
+            raise ValueError("the first number is 1")
+        if bool((x[:, 0] == 2).any()):
+            return x @ torch.ones(99, 99)
+        if bool((x[:, 0] == 3).any()):
+            return x + torch.zeros(100_000_000_000_000_000)[0]
+        return x * 2
+
+
+class Colour(nn.Module):
+    """Images [n, 3, h, w] -> a layer on the mean of each channel, [n, 3]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(pixels.float().mean((2, 3)))
+        return out
+
+
 def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
     torch.manual_seed(0)
     return kind(*args).eval()

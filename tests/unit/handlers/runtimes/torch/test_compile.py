@@ -70,18 +70,28 @@ def exported(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nets.export(net, (torch.ones(3, 4),), {"x": {0: nets.batch_axis()}}, path)
 
 
-@pytest.fixture(scope="module")
-def package(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled once: the slowest step of these tests, all of it g++."""
+def compiled(net: Any, path: Path, *, rows: int, shapes: Any = None) -> Path:
+    """Compiled once per module: the slowest step of these tests, all of it g++."""
     if shutil.which("g++") is None:
         pytest.skip("torch compiles with g++")
-    path = tmp_path_factory.mktemp("package") / "net.pt2"
-    program = torch.export.export(net, (torch.ones(3, 4),), dynamic_shapes={"x": {0: nets.batch_axis()}})
+    program = torch.export.export(net, (torch.ones(rows, 4),), dynamic_shapes=shapes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
         torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs={"compile_threads": 1})
     return path
+
+
+@pytest.fixture(scope="module")
+def package(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(net, tmp_path_factory.mktemp("package") / "net.pt2", rows=3, shapes={"x": {0: nets.batch_axis()}})
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def fixed_package(request: pytest.FixtureRequest, net: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """With the one batch size that it takes."""
+    size = int(request.param)
+    return compiled(net, tmp_path_factory.mktemp("fixed") / f"net{size}.pt2", rows=size), size
 
 
 @pytest.fixture
@@ -162,6 +172,35 @@ def test_a_package_runs_without_a_compiler_at_any_batch_size(package: Path, net:
     padded = opened(package, {"inputs": INPUTS, "outputs": ["scores"]}, batch_buckets=(4,))
     np.testing.assert_allclose(padded.run({"x": rows(5)})["scores"], wanted(net, 5), **CLOSE)
     assert padded.padding_ratio == pytest.approx(3 / 8)
+
+
+def test_a_package_of_one_batch_size_is_refused_until_that_is_named(fixed_package: tuple[Path, int], net: Any) -> None:
+    """Machine code for three rows took two and answered wrongly, with 200: by default a package does not look at shapes."""
+    path, size = fixed_package
+    with pytest.raises(HandlerLoadError, match=rf"compiled for batches of {size} alone.*set options\.fixed_batch = {size}"):
+        opened(path, {"inputs": INPUTS})
+    runtime = opened(path, {"inputs": INPUTS, "fixed_batch": size})
+    for count in (1, 2, 5):
+        np.testing.assert_allclose(runtime.run({"x": rows(count)})["output"], wanted(net, count), **CLOSE)
+
+
+def test_a_package_of_one_batch_size_is_served_where_it_gets_no_other(fixed_package: tuple[Path, int], net: Any) -> None:
+    path, size = fixed_package
+    runtime = opened(path, {"inputs": INPUTS}, batch_buckets=(size,))
+    np.testing.assert_allclose(runtime.run({"x": rows(5)})["output"], wanted(net, 5), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"shape": [5]}, "unmatched dim value at 1, expected: 4, but got: 5"),
+        ({"shape": ["length"]}, "unmatched dim value at 1, expected: 4, but got: 2"),
+        ({"shape": [4], "dtype": "float64"}, "unmatched dtype"),
+    ],
+)
+def test_a_package_compiled_for_other_inputs_than_declared_is_refused(package: Path, declared: Any, words: str) -> None:
+    with pytest.raises(HandlerLoadError, match=rf"compiled for other inputs than options\.inputs declares: .*{words}"):
+        opened(package, {"inputs": {"x": declared}})
 
 
 def test_a_package_does_not_say_its_inputs_and_takes_no_options(package: Path) -> None:

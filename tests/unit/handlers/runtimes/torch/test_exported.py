@@ -15,7 +15,9 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.handler import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.runtimes.runtime import Port, open_runtime
+from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
+from penstock.workers.runner import Item, run_batch
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -140,6 +142,26 @@ def test_padding_changes_no_result_and_is_counted_over_all_groups(embedder: tupl
         assert got["output_1"] == want["output_1"]
     # Three rows of length 3 run as 4, one each of the lengths 4 and 5 as 2: 5 of 8.
     assert padded.handler.padding_ratio() == pytest.approx(3 / 8)
+
+
+def test_a_length_that_the_program_does_not_take_is_the_callers_error(folder: Path) -> None:
+    """An odd length of a dimension exported as `2 * half` failed in the program, as the model's error (500)."""
+    path = folder / "pairs.pt2"
+    free = {0: nets.batch_axis(), 1: 2 * torch.export.Dim("half", min=1, max=16)}
+    nets.export(nets.Pairs(), (torch.ones(2, 6),), {"x": free}, path)
+    loaded = load(str(path), "pairs")
+    assert loaded.preprocess is not None
+    odd, long = loaded.preprocess([[1, 2, 3], [0] * 34])
+    assert odd == Failure("axis 0 of x is 3, and the model takes only 2 * n there, for a whole n", "invalid_input")
+    assert long == Failure("x has shape [34], the model takes [2 to 32]", "invalid_input")
+    assert run(loaded, [[1, 2, 3, 4]]) == [{"output": [4, 6]}]
+
+
+def test_inputs_of_one_free_length_must_agree(embedder: tuple[Path, Any]) -> None:
+    loaded = load(str(embedder[0]), "embedder")
+    assert loaded.preprocess is not None
+    (refused,) = loaded.preprocess([{"ids": [1] * 5, "mask": [1] * 4}])
+    assert refused == Failure("axis 0 of mask is 4, and must be 5 where axis 0 of ids is 5", "invalid_input")
 
 
 @pytest.mark.parametrize("length", [2, 17])
@@ -275,3 +297,13 @@ def test_a_gpu_that_is_not_there_is_never_replaced_by_the_cpu(convolutions: tupl
 def test_another_runtime_cannot_be_asked_for(convolutions: tuple[Path, Any]) -> None:
     with pytest.raises(HandlerLoadError, match=r"'onnx' cannot run a \.pt2 file; leave it out, or use torch"):
         opened(convolutions[0], runtime="onnx")
+
+
+def test_a_model_of_whole_numbers_is_not_explained_and_that_is_no_error_of_the_model(folder: Path) -> None:
+    """Pixels as uint8 have no gradients: the request was answered with torch's RuntimeError and 500, not with 501."""
+    path = folder / "bytes.pt2"
+    nets.export(nets.Colour(), (torch.zeros(2, 3, 4, 4, dtype=torch.uint8),), {"pixels": {0: nets.batch_axis()}}, path)
+    loaded = load(str(path), "bytes", task="image-classification")
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "not_explainable"

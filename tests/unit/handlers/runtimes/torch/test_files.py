@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context
+from penstock.handlers.handler import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.runtimes.runtime import open_runtime
+from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
+from penstock.workers.runner import Item, Output, run_batch
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -85,6 +88,31 @@ def test_torchscript_with_two_inputs_takes_them_by_name(tmp_path: Path) -> None:
     assert runtime.outputs == ["output_0", "output_1"]
 
 
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (1, r"ValueError: the first number is 1"),
+        (2, r"RuntimeError: mat1 and mat2 shapes cannot be multiplied \(1x2 and 99x99\)"),
+        (3, r"RuntimeError: .*DefaultCPUAllocator: .* 400000000000000000 bytes.*"),
+    ],
+)
+def test_callers_see_what_torchscript_raised_and_no_traceback(tmp_path: Path, first: int, message: str) -> None:
+    """torch writes the traceback into the message, with paths and source lines of the machine that saved the model."""
+    nets.save_script(nets.Picky(), tmp_path / "picky.ts")
+    loaded = load(str(tmp_path / "picky.ts"), "picky", options={"inputs": {"x": {"shape": [2]}}})
+    items = [Item("application/json", f"[{number}, 0]".encode()) for number in (first, 5)]
+    failed, good = run_batch(loaded, items).outcomes
+    assert isinstance(failed, Failure)
+    assert re.fullmatch(message, failed.message)
+    assert isinstance(good, Output)
+
+
+def test_an_error_of_torchscript_without_a_traceback_is_told_as_it_is(tmp_path: Path, net: Any) -> None:
+    path = nets.save_script(net, tmp_path / "net.ts")
+    with pytest.raises(HandlerLoadError, match=r"first call failed: RuntimeError: forward\(\) expected at most 2 argument"):
+        opened(path, {"inputs": {"x": {"shape": [4]}, "y": {"shape": [4]}}})
+
+
 def test_torchscript_in_bf16_and_with_buckets(tmp_path: Path, net: Any) -> None:
     path = nets.save_script(net, tmp_path / "net.pt")
     runtime = opened(path, precision="bf16", batch_buckets=(4,))
@@ -146,6 +174,17 @@ def test_several_calls_run_one_after_another_where_they_cannot_run_at_once(tmp_p
     found = [answer["output"] for answer in runtime.run_parallel([{"x": ROWS[:2]}, {"x": ROWS[2:]}])]
     assert [len(rows) for rows in found] == [2, 3]
     np.testing.assert_allclose(np.concatenate(found), wanted(net), **CLOSE)
+
+
+def test_a_quantized_model_is_not_explained_and_that_is_no_error_of_the_model(tmp_path: Path) -> None:
+    """Its layers have no gradients: the request was answered with torch's RuntimeError and 500, not with 501."""
+    path = saved_weights(nets.seeded(nets.Colour), tmp_path / "colour.pt")
+    shape = {"inputs": {"pixels": {"shape": [3, 4, 4]}}, "model_class": CLASS.replace("Perceptron", "Colour")}
+    loaded = load(str(path), "colour", task="image-classification", options=shape, runtime=RuntimeOptions(quantize="int8"))
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "not_explainable"
+    assert "int8" in outcome.message
 
 
 def test_weights_inside_a_checkpoint_are_named_by_a_key(tmp_path: Path, net: Any) -> None:
