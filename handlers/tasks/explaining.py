@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Points on the way from a blank image to the image, as TorchServe has them, and how many run together.
 _STEPS = 15
 _STEPS_PER_CALL = 5
+_CURE = "serve it as .pt2, with pixels that are float and layers that are not quantized"
 _TEXTS_PER_CALL = 16
 
 
@@ -27,7 +28,7 @@ def pixel_attributions(
     Integrated gradients (arXiv:1703.01365), so only a runtime with gradients will do; else a `Failure`.
     """
     if not hasattr(runtime, "forward"):
-        return _refused(f"explanations of images need gradients, and this model runs on {runtime.provider}; serve it as .pt2")
+        return _refused(f"explanations of images need gradients, and this model runs on {runtime.provider}; {_CURE}")
     captum = _captum()
     if isinstance(captum, Failure):
         return captum
@@ -37,7 +38,7 @@ def pixel_attributions(
         return read(runtime.forward([images])).flatten(1)
 
     if not score(image.detach().clone().requires_grad_()).requires_grad:
-        return _refused("explanations of images need gradients, and this kind of model file has none; serve it as .pt2")
+        return _refused(f"explanations of images need gradients, and this kind of model file has none; {_CURE}")
     method = captum.IntegratedGradients(score)
     found = method.attribute(image, target=target, n_steps=_STEPS, internal_batch_size=_STEPS_PER_CALL)
     array: Array = found.detach()[0].float().cpu().numpy()
