@@ -189,10 +189,11 @@ class Fleet:
             return
         self._rollouts = rollouts
         own = {(name, version) for name, info in self._infos.items() for version in info.versions}
-        specs, self._refused = known_specs(self._settings, rollouts)
-        keep = kept(specs, own, rollouts, lambda *key: store.unfinished(*key).waiting, now=time.time())
+        specs, refused = known_specs(self._settings, rollouts)
+        keep = kept(specs.keys() | refused.keys(), own, rollouts, lambda *key: store.unfinished(*key).waiting, now=time.time())
         self._specs = [spec for key, spec in specs.items() if key in keep]
-        for key in sorted(keep - self._kept):
+        self._refused = {key: why for key, why in refused.items() if key in keep}
+        for key in sorted((keep & specs.keys()) - self._kept):
             self._start(specs[key])
         for key in sorted(self._kept - keep):
             self._retire(key)
@@ -315,10 +316,10 @@ class Fleet:
         self._announce_places(store, slots)
         models, workers = store.models(), store.workers()
         self._swept |= {info.model for info in infos} | unserved(models, workers)
-        if leftovers.are_there(models, self._rollouts.values()):
-            leftovers.clear(store, now=time.time())
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
+        if leftovers.are_there(models, self._rollouts.values()):
+            leftovers.clear(store, now=time.time())
 
     def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         """Declared at the first beat, repeated only when a version has been loaded since: other workers announce theirs."""

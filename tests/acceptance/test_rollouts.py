@@ -297,6 +297,18 @@ def test_a_model_known_through_its_rollout_alone_disappears_with_a_reset_and_its
         assert eventually(lambda: answered(client)) == "version 2"
 
 
+def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others_are(fresh_redis: str, folder: Path) -> None:
+    # One whose file is not there was announced as failed for as long as its rollout stood, and so seemed to be in use.
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "2", "broken.py")
+        client.load_version("echo", "3", "absent.py")
+        eventually(lambda: {slot["version"] for worker in client.workers() for slot in worker["slots"]} == {"1", "2", "3"})
+        client.reset_model("echo")
+        for version in ("2", "3"):
+            eventually(lambda version=version: gone_from_store(fresh_redis, "echo", version), timeout_s=20.0)
+        assert all_of_version(client, "1")
+
+
 def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(fresh_redis: str, folder: Path) -> None:
     with served(fresh_redis, folder) as client, closing(RedisStore(fresh_redis)) as store:
         client.load_version("fresh", "1", "v3.py")
