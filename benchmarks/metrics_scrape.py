@@ -49,7 +49,7 @@ def _gateway(folder: Path) -> tuple[float, int]:
         store = RedisStore(server.url)
         slots = []
         for model in _MODELS:
-            store.announce_model(ModelInfo(model))
+            store.announce_model(ModelInfo(model, versions={"1": None}))
             slots.append(SlotInfo(model, "1", "ready", latency_s={1: 0.01, 8: 0.02}))
             for _ in fill(store, model, _JOBS, data=b"1"):
                 pass

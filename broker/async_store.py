@@ -24,12 +24,14 @@ from penstock.broker.registry import (
     PROFILES_KEY,
     ROLLOUTS_KEY,
     WORKERS_KEY,
+    StoredModel,
     StoredRollout,
     fresh_workers,
     place_key,
-    roll_out_args,
     slot_of,
+    stored_models,
     stored_rollouts,
+    swap_args,
 )
 from penstock.broker.store import CancelStatus
 from penstock.broker.store_health import SECTIONS, StoreHealth, store_health
@@ -181,9 +183,9 @@ class AsyncStore:
         replies = await self._loaded(ask) if models else []
         return [enc.stats_reply(reply, model) for reply, model in zip(replies, models, strict=True)]
 
-    async def models(self) -> list[ModelInfo]:
-        entries = await self._plain(self._redis.hgetall(MODELS_KEY))
-        return [msgspec.json.decode(entry, type=ModelInfo) for entry in entries.values()]
+    async def models(self) -> dict[str, StoredModel]:
+        """What workers and gateways announced, by model."""
+        return stored_models(await self._plain(self._redis.hgetall(MODELS_KEY)))
 
     async def workers(self) -> list[WorkerInfo]:
         return fresh_workers(await self._plain(self._redis.hgetall(WORKERS_KEY)), time.time())
@@ -197,20 +199,17 @@ class AsyncStore:
         found = await self._plain(pipe.execute()) if names else []
         return {name: msgspec.json.decode(entry, type=SlotPlace) for name, entry in zip(names, found, strict=True) if entry}
 
-    async def announce_model(self, info: ModelInfo) -> None:
-        await self._plain(self._redis.hset(MODELS_KEY, info.name, msgspec.json.encode(info).decode()))
-
-    async def forget_model(self, name: str) -> None:
-        """Out of the registry; its jobs stay what they are."""
-        await self._plain(self._redis.hdel(MODELS_KEY, name))
+    async def swap_model(self, found: StoredModel, wanted: ModelInfo) -> bool:
+        """Replace `found` by `wanted`; False when somebody else was quicker."""
+        return bool(await self.call("swap", MODELS_KEY, swap_args(wanted.name, found, wanted)))
 
     async def rollouts(self) -> dict[str, StoredRollout]:
         """What operators changed, by model."""
         return stored_rollouts(await self._plain(self._redis.hgetall(ROLLOUTS_KEY)))
 
-    async def roll_out(self, model: str, found: StoredRollout, wanted: Rollout | None) -> bool:
-        """Replace `found` by `wanted` (None: take it back); False when somebody else was quicker."""
-        return bool(await self.call("roll_out", ROLLOUTS_KEY, roll_out_args(model, found, wanted)))
+    async def swap_rollout(self, model: str, found: StoredRollout, wanted: Rollout) -> bool:
+        """Replace `found` by `wanted`; False when somebody else was quicker."""
+        return bool(await self.call("swap", ROLLOUTS_KEY, swap_args(model, found, wanted)))
 
     async def profile_wish(self, model: str) -> ProfileWish | None:
         found = await self._plain(self._redis.hget(PROFILES_KEY, model))

@@ -24,7 +24,7 @@ ORDER = (
     "reconcile",
     "read",
     "foreign",
-    "roll_out",
+    "swap",
     "runs",
 )
 

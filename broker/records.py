@@ -232,6 +232,14 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Jobs of one version. `waiting` to be run, with those of any version that wait for a retry; `running` under a lease."""
+
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9).
 

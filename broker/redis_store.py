@@ -27,6 +27,7 @@ from penstock.broker.records import (
     Settled,
     Submitted,
     SweepReport,
+    Unfinished,
 )
 from penstock.broker.registry import (
     MODELS_KEY,
@@ -35,9 +36,13 @@ from penstock.broker.registry import (
     ROLLOUTS_KEY,
     STORE_KEY,
     WORKERS_KEY,
+    StoredModel,
+    StoredRollout,
     fresh_workers,
     place_key,
+    stored_models,
     stored_rollouts,
+    swap_args,
     worker_entry,
 )
 from penstock.broker.store import CancelStatus, ReleaseReason
@@ -232,8 +237,15 @@ class RedisStore:
         return enc.stats_reply(reply, model)
 
     def models(self) -> list[ModelInfo]:
-        entries = self._plain(lambda r: r.hgetall(MODELS_KEY))
-        return [msgspec.json.decode(entry, type=ModelInfo) for entry in entries.values()]
+        return [found.info for found in self.stored_models().values() if found.info is not None]
+
+    def stored_models(self) -> dict[str, StoredModel]:
+        """The same by model, to be replaced with `swap_model`."""
+        return stored_models(self._plain(lambda r: r.hgetall(MODELS_KEY)))
+
+    def swap_model(self, name: str, found: StoredModel, wanted: ModelInfo | None) -> bool:
+        """Replace `found` by `wanted` (None: forget it; its jobs stay); False when somebody else was quicker."""
+        return bool(self.call("swap", MODELS_KEY, swap_args(name, found, wanted)))
 
     def announce_model(self, info: ModelInfo) -> None:
         self._plain(lambda r: r.hset(MODELS_KEY, info.name, msgspec.json.encode(info)))
@@ -252,24 +264,25 @@ class RedisStore:
 
     def rollouts(self) -> dict[str, Rollout]:
         """What operators changed, by model."""
-        return {name: found.rollout for name, found in stored_rollouts(self._plain(lambda r: r.hgetall(ROLLOUTS_KEY))).items()}
+        return {name: found.rollout for name, found in self.stored_rollouts().items()}
+
+    def stored_rollouts(self) -> dict[str, StoredRollout]:
+        """The same, to be replaced with `swap_rollout`."""
+        return stored_rollouts(self._plain(lambda r: r.hgetall(ROLLOUTS_KEY)))
+
+    def swap_rollout(self, model: str, found: StoredRollout, wanted: Rollout) -> bool:
+        """Replace `found` by `wanted`; False when somebody else was quicker."""
+        return bool(self.call("swap", ROLLOUTS_KEY, swap_args(model, found, wanted)))
 
     def profile_wishes(self) -> dict[str, ProfileWish]:
         """The last wish of each model, those that are over included."""
         found = self._plain(lambda r: r.hgetall(PROFILES_KEY))
         return {name.decode(): msgspec.json.decode(entry, type=ProfileWish) for name, entry in found.items()}
 
-    def waiting(self, model: str, version: str) -> int:
-        """Jobs of this version that wait to be run; with those of any version that wait for a retry."""
-        prefix = enc.prefix(model)
-
-        def counted(r: redis.Redis) -> int:
-            pipe = r.pipeline(transaction=False)
-            for key in (f"ready:{version}", f"shards:{version}", f"solo:{version}", "delayed"):
-                pipe.zcard(prefix + key)
-            return sum(pipe.execute())
-
-        return int(self._plain(counted))
+    def unfinished(self, model: str, version: str) -> Unfinished:
+        """How many jobs of this version have not ended."""
+        [reply] = self._run(("unfinished", model, [version]))
+        return Unfinished(*map(int, reply))
 
     def known(self, serials: Sequence[str]) -> set[str]:
         """Those of `serials` that have a record in any model of the registry; all, if that is empty and nothing can be said."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from penstock.model_spec import WorkerInfo
+from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout
 
 MODELS_KEY = "ps:models"
@@ -34,13 +34,25 @@ class StoredRollout:
     text: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """What the registry says of a model, and its text there, as above; None and empty where it says nothing."""
+
+    info: ModelInfo | None = None
+    text: bytes = b""
+
+
+def stored_models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:
+    return {name.decode(): StoredModel(msgspec.json.decode(text, type=ModelInfo), text) for name, text in entries.items()}
+
+
 def stored_rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
     return {name.decode(): StoredRollout(msgspec.json.decode(text, type=Rollout), text) for name, text in entries.items()}
 
 
-def roll_out_args(model: str, found: StoredRollout, wanted: Rollout | None) -> list[bytes | str]:
-    """The arguments of `roll_out`; `wanted` None takes the rollout back."""
-    return [model, found.text, b"" if wanted is None else msgspec.json.encode(wanted)]
+def swap_args(model: str, found: StoredRollout | StoredModel, wanted: Rollout | ModelInfo | None) -> list[bytes | str]:
+    """The arguments of `swap`; with None, or a rollout that changes nothing, no entry is left."""
+    return [model, found.text, b"" if wanted in (None, Rollout()) else msgspec.json.encode(wanted)]
 
 
 def place_key(slot: str) -> str:

@@ -90,7 +90,7 @@ def unload(
 
 @app.command()
 def reset(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """Forget every change: the model is served as the settings say."""
+    """Take back every change: the model is served as the settings say; what waits for other versions is still run."""
     with connected(url, api_key) as client:
         view = client.reset_model(model)
     _told(view, f"{model} is served as the settings say", as_json)

@@ -165,7 +165,7 @@ class AsyncClient:
         return protocol.object_of(await self.send(rollouts.unload_call(model, version)))
 
     async def reset_model(self, model: str) -> dict[str, Any]:
-        """The model as the settings say, every change at run time forgotten."""
+        """The model as the settings say, every change at run time taken back; what waits for other versions is still run."""
         return protocol.object_of(await self.send(rollouts.reset_call(model)))
 
     async def ask_profile(self, model: str, *, version: str | None = None) -> dict[str, Any]:

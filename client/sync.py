@@ -163,7 +163,7 @@ class Client:
         return protocol.object_of(self.send(rollouts.unload_call(model, version)))
 
     def reset_model(self, model: str) -> dict[str, Any]:
-        """The model as the settings say, every change at run time forgotten."""
+        """The model as the settings say, every change at run time taken back; what waits for other versions is still run."""
         return protocol.object_of(self.send(rollouts.reset_call(model)))
 
     def ask_profile(self, model: str, *, version: str | None = None) -> dict[str, Any]:

@@ -202,7 +202,10 @@ class SlotPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds."""
+    """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds.
+
+    `declared` are the versions that its settings name, by model.
+    """
 
     name: str
     host: str
@@ -210,3 +213,4 @@ class WorkerInfo:
     started_at: float
     slots: tuple[SlotInfo, ...] = ()
     seen_at: float = 0.0
+    declared: dict[str, tuple[str, ...]] = field(default_factory=dict)

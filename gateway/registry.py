@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import jsonschema_rs
 import structlog
 
 from penstock.broker.async_store import AsyncStore
-from penstock.broker.registry import StoredRollout
+from penstock.broker.registry import StoredModel, StoredRollout
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.admission import Backlog, Capacity, capacity_of
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
@@ -78,14 +78,14 @@ class Registry:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self._seen_at = -math.inf
-        self._stored: Set[str] = frozenset()
+        self._stored: Mapping[str, StoredModel] = {}
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
 
     async def start(self) -> None:
         """Knows the declared models even when Redis is away; goes on looking until `close`."""
-        self._rebuild([], [])
+        self._rebuild({}, [])
         try:
             await self._announce()
             await self.refresh()
@@ -103,9 +103,26 @@ class Registry:
         """The models that must be served for this gateway to be ready: those of its settings, else all known ones."""
         return sorted(self._declared.keys() & self.models.keys() or self.models)
 
-    def declares(self, model: str) -> bool:
-        """Whether this gateway's own settings name the model."""
-        return model in self._declared
+    def stored(self, model: str) -> StoredModel:
+        return self._stored.get(model, StoredModel())
+
+    def known_versions(self, model: str) -> set[str]:
+        """All that anybody announced, those that are not served any more included."""
+        info = self.stored(model).info
+        return set(info.versions) if info else set()
+
+    def named_versions(self, model: str) -> set[str]:
+        """Those that settings name: this gateway's own, or a live worker's."""
+        own = self._declared.get(model)
+        told = (version for worker in self.workers for version in worker.declared.get(model, ()))
+        return {*(own.versions if own else ()), *told, *self._served_by_settings(model)}
+
+    def _served_by_settings(self, model: str) -> set[str]:
+        """What a worker serves that nobody loaded at run time: workers of before did not say what their settings name."""
+        found = self.rollouts.get(model)
+        added = found.rollout.added if found else {}
+        slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
+        return {slot.version for slot in slots if slot.version not in added}
 
     async def refresh(self) -> None:
         """Raises `StoreUnavailable` and changes nothing when Redis is away."""
@@ -158,10 +175,12 @@ class Registry:
 
     async def _announce(self) -> None:
         """Make declared models known to other gateways without wiping what workers said of them."""
-        known = {info.name: info for info in await self._store.models()}
+        stored = await self._store.models()
         for name, declared in self._declared.items():
-            if name not in known or not declared.versions.keys() <= known[name].versions.keys():
-                await self._store.announce_model(merged(declared, known.get(name)))
+            found = stored.get(name, StoredModel())
+            if found.info is None or not declared.versions.keys() <= found.info.versions.keys():
+                # Who was quicker announced the model, which is what matters: its versions are in each gateway's own settings.
+                await self._store.swap_model(found, merged(declared, found.info))
 
     async def _refresh_for_ever(self) -> None:
         while True:
@@ -169,23 +188,22 @@ class Registry:
             try:
                 await self.refresh()
                 # At start Redis may have been away, and later it may come back empty.
-                if not self._declared.keys() <= self._stored | self.rollouts.keys():
+                if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
 
-    def _rebuild(self, models: Iterable[ModelInfo], workers: list[WorkerInfo]) -> None:
-        stored = {info.name: info for info in models}
+    def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
         slots: dict[tuple[str, str], list[SlotInfo]] = {}
         for worker in workers:
             for slot in worker.slots:
                 slots.setdefault((slot.model, slot.version), []).append(slot)
         self.workers = workers
-        self._stored = stored.keys()
+        self._stored = stored
         self.models = {
             name: self._entry(info, slots)
             for name in sorted(stored.keys() | self._declared.keys())
-            if (info := self._followed(merged(self._declared.get(name), stored.get(name)))) is not None
+            if (info := self._followed(merged(self._declared.get(name), self.stored(name).info))) is not None
         }
 
     def _followed(self, info: ModelInfo) -> ModelInfo | None:

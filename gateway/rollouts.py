@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,7 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from penstock.broker.async_store import AsyncStore
-from penstock.broker.registry import StoredRollout
+from penstock.broker.registry import StoredModel, StoredRollout
 from penstock.errors import BadRequest, ConfigError, Conflict, InvalidInput, TooLarge
 from penstock.gateway.access import CallerParam
 from penstock.gateway.payloads import parse_json
@@ -27,7 +28,7 @@ from penstock.settings import checked_version
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 _TRIES = 5
-Change = Callable[[Rollout], Rollout | None]
+Change = Callable[[Rollout], Rollout]
 
 
 class Rollouts:
@@ -64,7 +65,7 @@ class Rollouts:
 
         await self._change(model, change)
         if info is None:
-            await self._store.announce_model(ModelInfo(model, version, versions={version: None}))
+            await self._announce(model, version)
         return await self._answer(model, status=202)
 
     async def switch(self, model: str, request: Request, caller: CallerParam) -> Response:
@@ -86,22 +87,16 @@ class Rollouts:
         return await self._answer(model, status=202)
 
     async def reset(self, model: str, caller: CallerParam) -> Response:
-        """Forget what was changed: the model is served as the settings of gateways and workers say."""
+        """Take back what was changed: the model is served as the settings of gateways and workers say.
+
+        Versions that none of them names get no new jobs from now on; what waits for them is still run, then they are forgotten.
+        """
         await self._registry.refresh()
         if model not in self._registry.rollouts and model not in self._registry.models:
             raise unknown_model(model, self._registry.models)
-        await self._change(model, lambda _: None)
-        if await self._is_nobodys(model):
-            await self._store.forget_model(model)
+        known, named = self._registry.known_versions(model), self._registry.named_versions(model)
+        await self._change(model, lambda rollout: rollout.reset(known, named, time.time()))
         return await self._answer(model, status=200)
-
-    async def _is_nobodys(self, model: str) -> bool:
-        """Whether the model was known through its rollout alone, and no job of it is left that would have to end."""
-        served = any(slot.model == model for worker in self._registry.workers for slot in worker.slots)
-        if served or self._registry.declares(model):
-            return False
-        stats = await self._store.stats(model)
-        return not (stats.depth or stats.delayed or stats.leased)
 
     def _info(self, model: str) -> ModelInfo | None:
         entry = self._registry.models.get(model)
@@ -110,9 +105,17 @@ class Rollouts:
     async def _change(self, model: str, change: Change) -> None:
         for _ in range(_TRIES):
             found = (await self._store.rollouts()).get(model) or StoredRollout()
-            if await self._store.roll_out(model, found, change(found.rollout)):
+            if await self._store.swap_rollout(model, found, change(found.rollout)):
                 return
-        raise Conflict(f"model {model!r} is being changed by others at the same time", hint="Look at it, then try again.")
+        raise _changed_by_others(model)
+
+    async def _announce(self, model: str, version: str) -> None:
+        """Until a worker has loaded it: a model that none of its versions serves yet is listed all the same."""
+        for _ in range(_TRIES):
+            found = (await self._store.models()).get(model, StoredModel())
+            if await self._store.swap_model(found, _with_version(found.info or ModelInfo(model), version)):
+                return
+        raise _changed_by_others(model)
 
     async def _answer(self, model: str, *, status: int) -> Response:
         await self._registry.refresh()
@@ -120,6 +123,15 @@ class Rollouts:
         view: dict[str, Any] = model_view(entry, self._registry.workers) if entry else {"name": model, "versions": {}}
         headers = {"location": f"/v1/models/{model}"} if status == 202 else {}
         return Response(orjson.dumps(view), status_code=status, media_type="application/json", headers=headers)
+
+
+def _with_version(info: ModelInfo, version: str) -> ModelInfo:
+    default = info.default_version if info.default_version in info.versions else version
+    return replace(info, default_version=default, versions={**info.versions, version: None})
+
+
+def _changed_by_others(model: str) -> Conflict:
+    return Conflict(f"model {model!r} is being changed by others at the same time", hint="Look at it, then try again.")
 
 
 def checked_source(source: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
@@ -65,6 +65,13 @@ def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo
 
 def _unless_known(declared: ModelInfo, others: dict[str, VersionInfo | None]) -> dict[str, VersionInfo | None]:
     return {version: info or others.get(version) for version, info in declared.versions.items()}
+
+
+def pruned(info: ModelInfo, gone: Set[str]) -> ModelInfo:
+    """The model without these versions."""
+    versions = {version: known for version, known in info.versions.items() if version not in gone}
+    default = info.default_version if info.default_version in versions else next(iter(versions), info.default_version)
+    return replace(info, default_version=default, versions=versions)
 
 
 def peers(model: str, version: str, *, here: Sequence[SlotInfo], workers: Iterable[WorkerInfo], own_name: str) -> int:

@@ -15,11 +15,13 @@ import structlog
 
 from penstock.broker.blob_places import open_blobs
 from penstock.broker.redis_store import RedisStore
+from penstock.broker.registry import StoredModel
 from penstock.broker.wakeup import WakeUps
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 from penstock.settings import Settings
+from penstock.workers import leftovers
 from penstock.workers.announce import Places, merged, peers, refusals, unserved
 from penstock.workers.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
 from penstock.workers.devices.assign import on_cpu
@@ -184,10 +186,12 @@ class Fleet:
         if self.draining or not (rollouts or self._rollouts):
             return
         self._rollouts = rollouts
-        specs, self._refused = known_specs(self._settings, rollouts)
-        keep = kept(specs, rollouts, store.waiting, now=time.time())
+        own = {(name, version) for name, info in self._infos.items() for version in info.versions}
+        specs, refused = known_specs(self._settings, rollouts)
+        keep = kept(specs.keys() | refused.keys(), own, rollouts, lambda *key: store.unfinished(*key).waiting, now=time.time())
         self._specs = [spec for key, spec in specs.items() if key in keep]
-        for key in sorted(keep - self._kept):
+        self._refused = {key: why for key, why in refused.items() if key in keep}
+        for key in sorted((keep & specs.keys()) - self._kept):
             self._start(specs[key])
         for key in sorted(self._kept - keep):
             self._retire(key)
@@ -301,14 +305,19 @@ class Fleet:
             store.withdraw_worker(self._name)
             return
         beat_s = self._settings.worker.beat_s
-        info = WorkerInfo(self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos))
+        declared = {name: tuple(info.versions) for name, info in self._infos.items()}
+        info = WorkerInfo(
+            self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos), declared=declared
+        )
         store.announce_worker(info, ttl_s=max(1.0, _ANNOUNCED_BEATS * beat_s))
         self._announce_models(store, slots)
         self._announce_places(store, slots)
-        workers = store.workers()
-        self._swept |= {info.model for info in infos} | unserved(store.models(), workers)
+        models, workers = store.models(), store.workers()
+        self._swept |= {info.model for info in infos} | unserved(models, workers)
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
+        if leftovers.are_there(models, self._rollouts.values()):
+            leftovers.clear(store, now=time.time())
 
     def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         """Declared at the first beat, repeated only when a version has been loaded since: other workers announce theirs."""
@@ -316,12 +325,13 @@ class Fleet:
             loaded = {slot.spec.version: slot.version_info for slot in slots if slot.spec.name == name and slot.version_info}
             if self._announced.get(name) == loaded:
                 continue
-            known = next((model for model in store.models() if model.name == name), None)
+            known = store.stored_models().get(name, StoredModel())
             policy = next(
                 (slot.policy for slot in slots if slot.spec.name == name and slot.spec.version == info.default_version), None
             )
-            store.announce_model(merged(replace(info, policy=policy or info.policy), loaded, known))
-            self._announced[name] = loaded
+            wanted = merged(replace(info, policy=policy or info.policy), loaded, known.info)
+            if store.swap_model(name, known, wanted):  # else at the next beat
+                self._announced[name] = loaded
 
     def _announce_places(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         now = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +20,12 @@ def key_of(spec: ModelSpec) -> Key:
 
 def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[dict[Key, ModelSpec], dict[Key, str]]:
     """Every version there is, by model and version; and beside them why others cannot be loaded here."""
-    specs = {key_of(spec): spec for spec in settings.specs()}
-    refused: dict[Key, str] = {}
+    own = {key_of(spec): spec for spec in settings.specs()}
+    specs, refused = dict(own), dict[Key, str]()
     for model, rollout in rollouts.items():
         for version, table in rollout.added.items():
+            if version in rollout.undone and (model, version) in own:
+                continue
             try:
                 spec = settings.added_spec(model, version, table)
                 specs[model, version] = replace(spec, source=located(spec.source, settings.worker.model_dir))
@@ -45,18 +47,20 @@ def located(source: str, model_dir: Path | None) -> str:
     return f"{path}:{name}" if colon else str(path)
 
 
-def kept(keys: Iterable[Key], rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float) -> set[Key]:
+def kept(
+    keys: Iterable[Key], own: Set[Key], rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float
+) -> set[Key]:
     """The versions to hold: all that were not removed, and removed ones until nothing waits for them any more.
 
-    `waiting` counts a version's waiting jobs; `now` is Unix time. A removed version that gets a job after all, from a worker
-    that died with it say, is held again.
+    A reset removes none of the worker's `own`, which its settings name. `waiting` counts a version's waiting jobs; `now` is
+    Unix time. A removed version that gets a job after all, from a worker that died with it say, is held again.
     """
-    return {key for key in keys if _is_kept(key, rollouts, waiting, now)}
 
+    def is_kept(key: Key) -> bool:
+        model, version = key
+        rollout = rollouts.get(model)
+        if rollout is None or version not in rollout.removed or (version in rollout.undone and key in own):
+            return True
+        return now < rollout.removed[version] + SETTLED_AFTER_S or waiting(model, version) > 0
 
-def _is_kept(key: Key, rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], now: float) -> bool:
-    model, version = key
-    rollout = rollouts.get(model)
-    if rollout is None or version not in rollout.removed:
-        return True
-    return now < rollout.removed[version] + SETTLED_AFTER_S or waiting(model, version) > 0
+    return {key for key in keys if is_kept(key)}

@@ -1,4 +1,4 @@
--- read, input, watch, list, inbox, stats: what others may know. All but watch write nothing.
+-- read, input, watch, list, inbox, stats, unfinished: what others may know. All but watch write nothing.
 
 local function output_of(p, serial)
   return redis.call('HGET', p .. 'job:' .. serial, 'out') or redis.call('GET', p .. 'out:' .. serial)
@@ -107,9 +107,24 @@ local function stats(keys)
   return reply
 end
 
+-- unfinished: ARGS version. REPLY: waiting in any line, or of any version for a retry; leased. Of one moment, so that no job
+-- that changes sides is missed.
+local function unfinished(keys, args)
+  local p, version, leased = keys[1], args[1], 0
+  local waiting = redis.call('ZCARD', p .. 'delayed') + redis.call('ZCARD', p .. 'solo:' .. version)
+  for _, line in ipairs(all_lines_of(p, version)) do waiting = waiting + redis.call('ZCARD', line) end
+  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do
+    for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do
+      if redis.call('HGET', p .. 'job:' .. serial, 'version') == version then leased = leased + 1 end
+    end
+  end
+  return {waiting, leased}
+end
+
 register('read', read, {'no-writes', 'allow-stale'})
 register('input', input, {'no-writes', 'allow-stale'})
 register('list', list, {'no-writes', 'allow-stale'})
 register('inbox', inbox, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})
+register('unfinished', unfinished, {'no-writes', 'allow-stale'})
 register('watch', watch, {'allow-oom'})

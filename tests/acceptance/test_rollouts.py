@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from penstock.broker.redis_store import RedisStore
 from penstock.cli import call, workers
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
@@ -34,8 +35,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served(redis_url: str, folder: Path) -> Iterator[Client]:
-    models: dict[str, Any] = {"echo": {"source": str(folder / "one.py")}}
+def served(redis_url: str, folder: Path, *, source: str = "one.py", version: str = "1") -> Iterator[Client]:
+    models: dict[str, Any] = {"echo": {"source": str(folder / source), "version": version}}
     settings = {**QUICK, "model_dir": str(folder / "models")}
     with (
         WorkerProcess(redis_url, folder, models, **settings) as worker,
@@ -174,6 +175,146 @@ def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(fresh_
         with pytest.raises(NotFound):
             client.submit("fresh", 1)
         eventually(lambda: not any(slot["model"] == "fresh" for worker in client.workers() for slot in worker["slots"]), 60.0)
+
+
+# One at a time and slowly: jobs still wait when no gateway can submit for a version that was taken back any more.
+SLOW = """
+import time
+import penstock
+
+@penstock.model
+def echo(x: int) -> str:
+    time.sleep(0.12)
+    return 'slow'
+"""
+
+
+@pytest.fixture
+def slow(folder: Path) -> Path:
+    (folder / "models" / "slow.py").write_text(SLOW)
+    return folder
+
+
+def gone_from_store(redis_url: str, model: str, version: str) -> bool:
+    """Whether neither the registry nor a rollout knows the version any more."""
+    with closing(RedisStore(redis_url)) as store:
+        info = next((info for info in store.models() if info.name == model), None)
+        rollout = store.rollouts().get(model)
+    return rollout is None and (info is None or version not in info.versions)
+
+
+def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and_then_it_is_forgotten(
+    fresh_redis: str, slow: Path
+) -> None:
+    # 46 of 60 jobs stayed queued for ever, and the version answered 202 to more of them.
+    with served(fresh_redis, slow) as client:
+        client.load_version("echo", "20", "slow.py", settings={"max_batch_size": 1})
+        eventually(lambda: ready(client, "20"))
+        client.switch_version("echo", "20")
+        jobs = [client.submit("echo", n) for n in range(60)]
+        client.reset_model("echo")
+        with pytest.raises(NotFound, match="no version '20'"):
+            client.submit("echo", 1, version="20")
+        assert client.submit("echo", 1).result(20.0) == "version 1"
+        client.reset_model("echo")
+        assert [job.result(20.0) for job in jobs] == ["slow"] * 60
+        eventually(lambda: gone_from_store(fresh_redis, "echo", "20"), timeout_s=20.0)
+        assert list(client.model("echo")["versions"]) == ["1"]
+        client.load_version("echo", "20", "v2.py")
+        eventually(lambda: ready(client, "20"))
+        assert client.submit("echo", 1, version="20").result(20.0) == "version 2"
+
+
+def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(fresh_redis: str, slow: Path) -> None:
+    models: dict[str, Any] = {"echo": {"source": str(slow / "one.py")}}
+    settings = {**QUICK, "model_dir": str(slow / "models")}
+    with (
+        WorkerProcess(fresh_redis, slow / "w", models, **settings) as worker,
+        gateway_process(fresh_redis, slow, models={}) as http,
+        closing(Client(str(http.base_url))) as client,
+    ):
+        worker.await_ready()
+        client.load_version("echo", "20", "slow.py", settings={"max_batch_size": 1})
+        eventually(lambda: ready(client, "20"))
+        jobs = [client.submit("echo", n, version="20") for n in range(60)]
+        client.reset_model("echo")
+        worker.kill()
+        worker.start()
+        assert [job.result(40.0) for job in jobs] == ["slow"] * 60
+        eventually(lambda: gone_from_store(fresh_redis, "echo", "20"), timeout_s=20.0)
+        # This gateway's own settings name no model: it knows from the worker that version 1 stays.
+        assert list(client.model("echo")["versions"]) == ["1"]
+
+
+def test_a_version_that_was_unloaded_before_does_not_return_with_a_reset(fresh_redis: str, folder: Path) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "3", "v3.py")
+        eventually(lambda: ready(client, "3"))
+        client.unload_version("echo", "3")
+        eventually(lambda: all_of_version(client, "1"), timeout_s=20.0)
+        client.reset_model("echo")
+        with pytest.raises(NotFound, match="no version '3'"):
+            client.submit("echo", 1, version="3")
+        eventually(lambda: gone_from_store(fresh_redis, "echo", "3"), timeout_s=20.0)
+        assert list(client.model("echo")["versions"]) == ["1"]
+
+
+def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought_it_is_reset(
+    fresh_redis: str, folder: Path
+) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "2", "v2.py")
+        eventually(lambda: ready(client, "2"))
+        client.switch_version("echo", "2")
+        client.unload_version("echo", "1")
+        eventually(lambda: all_of_version(client, "2"), timeout_s=20.0)
+    with served(fresh_redis, folder, source="models/v2.py", version="2") as client:
+        client.reset_model("echo")
+        assert client.submit("echo", 1).result(20.0) == "version 2"
+        eventually(lambda: gone_from_store(fresh_redis, "echo", "1"), timeout_s=20.0)
+        assert list(client.model("echo")["versions"]) == ["2"]
+        assert client.submit("echo", 1).result(20.0) == "version 2"
+
+
+def test_a_model_known_through_its_rollout_alone_disappears_with_a_reset_and_its_results_stay(
+    fresh_redis: str, folder: Path
+) -> None:
+    with served(fresh_redis, folder) as client:
+        client.load_version("fresh", "1", "v3.py")
+        assert eventually(lambda: answered(client)) == "version 3"
+        job = client.submit("fresh", 1)
+        assert job.result(20.0) == "version 3"
+        client.reset_model("fresh")
+        with pytest.raises(NotFound):
+            client.model("fresh")
+        with pytest.raises(NotFound):
+            client.submit("fresh", 1)
+        eventually(lambda: gone_from_store(fresh_redis, "fresh", "1"), timeout_s=20.0)
+        with pytest.raises(NotFound):
+            client.reset_model("fresh")
+        assert job.refresh().status == "succeeded"
+        client.load_version("fresh", "1", "v2.py")
+        assert eventually(lambda: answered(client)) == "version 2"
+
+
+def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others_are(fresh_redis: str, folder: Path) -> None:
+    # One whose file is not there was announced as failed for as long as its rollout stood, and so seemed to be in use.
+    with served(fresh_redis, folder) as client:
+        client.load_version("echo", "2", "broken.py")
+        client.load_version("echo", "3", "absent.py")
+        eventually(lambda: {slot["version"] for worker in client.workers() for slot in worker["slots"]} == {"1", "2", "3"})
+        client.reset_model("echo")
+        for version in ("2", "3"):
+            eventually(lambda version=version: gone_from_store(fresh_redis, "echo", version), timeout_s=20.0)
+        assert all_of_version(client, "1")
+
+
+def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(fresh_redis: str, folder: Path) -> None:
+    with served(fresh_redis, folder) as client, closing(RedisStore(fresh_redis)) as store:
+        client.load_version("fresh", "1", "v3.py")
+        client.reset_model("fresh")
+        eventually(lambda: [info.name for info in store.models()] == ["echo"], timeout_s=20.0)
+        assert store.rollouts() == {}
 
 
 def answered(client: Client) -> str:

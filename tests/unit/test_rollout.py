@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, VersionInfo
-from penstock.rollout import Rollout, check_load, check_switch, check_unload, followed
+from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_switch, check_unload, followed, over
 
 ONE = ModelInfo("m", "1", versions={"1": VersionInfo()})
 TWO = ModelInfo("m", "1", versions={"1": VersionInfo(), "2": None})
@@ -69,3 +69,77 @@ def test_the_default_is_not_unloaded_while_others_could_take_its_place() -> None
         check_unload(TWO, "3")
     check_unload(TWO, "2")
     check_unload(ONE, "1")
+
+
+LOADED = Rollout().load("20", {"source": "slow.py"}).switch("20")
+
+
+def test_a_reset_lets_the_settings_versions_stand_and_takes_new_jobs_for_no_other() -> None:
+    known = ModelInfo("m", "1", versions={"1": VersionInfo(), "20": VersionInfo()})
+    rollout = LOADED.unload("1", 5.0).reset(known.versions, {"1"}, 10.0)
+    served = followed(known, rollout)
+    assert served is not None
+    assert (list(served.versions), served.default_version) == (["1"], "1")
+    assert rollout.added == {"20": {"source": "slow.py"}}, "what waits for it is still run"
+    assert not rollout.changes
+
+
+def test_a_version_unloaded_before_does_not_return_with_a_reset() -> None:
+    rollout = LOADED.switch("1").unload("20", 5.0).reset(["1", "20"], {"1"}, 10.0)
+    served = followed(ModelInfo("m", "1", versions={"1": None, "20": VersionInfo()}), rollout)
+    assert served is not None
+    assert list(served.versions) == ["1"]
+    assert rollout.removed == {"20": 5.0}
+
+
+def test_a_version_that_nobody_loaded_and_no_settings_name_goes_with_a_reset() -> None:
+    # What an earlier reset left in the registry was listed for ever, and answered 202.
+    rollout = Rollout().reset(["1", "8"], {"1"}, 10.0)
+    assert (rollout.removed, rollout.undone) == ({"8": 10.0}, ("8",))
+
+
+def test_two_resets_are_as_one() -> None:
+    once = LOADED.reset(["1", "20"], {"1"}, 10.0)
+    assert once.reset(["1", "20"], {"1"}, 30.0) == once
+
+
+def test_a_reset_of_a_model_that_nobody_changed_leaves_no_rollout() -> None:
+    assert Rollout().reset(["1"], {"1"}, 10.0) == Rollout()
+
+
+def test_what_a_reset_took_back_is_forgotten_when_nothing_needs_it_and_no_gateway_can_ask_for_it() -> None:
+    rollout = LOADED.reset(["1", "20"], {"1"}, 10.0)
+    late = 10.0 + SETTLED_AFTER_S
+    assert over(rollout, {"1"}, lambda _: False, now=late - 0.1) == set()
+    assert over(rollout, {"1"}, lambda _: True, now=late) == set()
+    assert over(rollout, {"1"}, lambda _: False, now=late) == {"20"}
+    assert rollout.without({"20"}) == Rollout()
+
+
+def test_a_version_that_settings_name_needs_no_record_of_its_reset() -> None:
+    rollout = LOADED.reset(["1", "20"], {"1", "20"}, 10.0)
+    assert rollout.removed == {}
+    assert over(rollout, {"1"}, lambda _: False, now=1_000.0) == set(), (
+        "a gateway's settings name it; no worker's do, so this keeps it"
+    )
+    assert over(rollout, {"1", "20"}, lambda _: True, now=11.0) == {"20"}
+
+
+def test_a_version_unloaded_without_a_reset_is_never_forgotten() -> None:
+    rollout = LOADED.switch("1").unload("20", 10.0)
+    assert over(rollout, {"1"}, lambda _: False, now=1_000.0) == set()
+    undone_first = LOADED.reset(["1", "20"], {"1", "20"}, 5.0).unload("20", 10.0)
+    assert over(undone_first, {"1", "20"}, lambda _: False, now=1_000.0) == set()
+
+
+def test_a_reset_in_the_middle_of_another_load_spares_what_is_loaded_afterwards() -> None:
+    rollout = LOADED.reset(["1", "20"], {"1"}, 10.0).load("21", {"source": "next.py"})
+    assert rollout.changes
+    with pytest.raises(Conflict, match="removed"):
+        check_load(ONE, rollout, "20")
+    done = rollout.without(over(rollout, {"1"}, lambda _: False, now=100.0))
+    assert done == Rollout().load("21", {"source": "next.py"})
+
+
+def test_a_model_without_a_version_is_not_served() -> None:
+    assert followed(ModelInfo("m", versions={}), None) is None

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.workers.announce import merged, peers
+from penstock.workers.announce import merged, peers, pruned
 
 LOADED = VersionInfo({"type": "integer"})
 
@@ -28,3 +28,9 @@ def test_peers_are_the_other_ready_slots_of_the_same_version_anywhere() -> None:
     own = WorkerInfo("a", "h", 2, 0.0, slots=tuple(here))
     assert peers("m", "1", here=here, workers=[own, elsewhere], own_name="a") == 2
     assert peers("m", "2", here=here, workers=[own, elsewhere], own_name="a") == 0
+
+
+def test_a_model_whose_default_version_is_forgotten_has_another_of_its_own() -> None:
+    left = pruned(ModelInfo("m", "1", versions={"1": LOADED, "2": LOADED}), {"1"})
+    assert (left.default_version, left.versions) == ("2", {"2": LOADED})
+    assert pruned(left, {"2"}).versions == {}

@@ -52,9 +52,24 @@ def test_a_removed_version_is_held_until_every_gateway_knows_and_nothing_waits()
     waiting = {("m", "1"): 0}
 
     def held(now: float) -> set[tuple[str, str]]:
-        return kept(keys, rollouts, lambda model, version: waiting[model, version], now=now)
+        return kept(keys, {("m", "1")}, rollouts, lambda model, version: waiting[model, version], now=now)
 
     assert held(100.0 + SETTLED_AFTER_S - 0.1) == keys
     assert held(100.0 + SETTLED_AFTER_S) == keys - {("m", "1")}
     waiting["m", "1"] = 3
     assert held(1_000.0) == keys, "a job that came back is run, not left lying"
+
+
+def test_a_version_that_a_reset_took_back_ends_its_jobs_unless_the_workers_own_settings_name_it() -> None:
+    # A reset once dropped the whole rollout: the version's slots went at the next beat, and 46 of 60 jobs stayed queued.
+    keys, own = {("m", "1"), ("m", "2"), ("m", "20")}, {("m", "1"), ("m", "2")}
+    rollouts = {"m": Rollout().load("20", {"source": "x.py"}).reset(["1", "2", "20"], {"1"}, 100.0)}
+    assert kept(keys, own, rollouts, lambda *_: 46, now=200.0) == keys
+    assert kept(keys, own, rollouts, lambda *_: 0, now=200.0) == own, "version 2 is named here, whatever the gateway knew"
+
+
+def test_a_version_that_a_reset_gave_back_to_the_settings_is_run_as_they_say(settings: Settings, tmp_path: Path) -> None:
+    # Made permanent: the version was loaded at run time, written into the settings, and the rollout then reset.
+    rollout = Rollout().load("1", {"source": "two.py"}).reset([], {"1"}, 100.0)
+    specs, _ = known_specs(settings, {"m": rollout})
+    assert specs["m", "1"].source == str(tmp_path / "one.py")

@@ -41,8 +41,8 @@ def store() -> Looked:
 
 
 def board(store: Looked, **more: Any) -> Board:
-    registry = Registry(cast("AsyncStore", store), [ModelInfo("square")])
-    registry._rebuild([], [])
+    registry = Registry(cast("AsyncStore", store), [ModelInfo("square", versions={"1": None})])
+    registry._rebuild({}, [])
     return Board(cast("AsyncStore", store), registry, **{"stop": lambda: False, "tick_s": 0.001, "linger_s": 60.0, **more})
 
 

@@ -1,0 +1,141 @@
+"""What a reset leaves behind, on a real store: forgotten when nothing needs it, whoever is killed or slow meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob, Unfinished
+from penstock.broker.redis_store import RedisStore
+from penstock.broker.registry import StoredRollout
+from penstock.broker.runs import RunChange, RunStore
+from penstock.job import Call, JobState, Payload
+from penstock.job_id import JobId, new_job_id
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.rollout import SETTLED_AFTER_S, Rollout
+from penstock.run import RunSpec, RunState
+from penstock.workers import leftovers
+from penstock.workers.announce import merged
+
+LATE = 100.0 + SETTLED_AFTER_S
+KNOWN = ModelInfo("m", "1", versions={"1": VersionInfo(), "20": VersionInfo()})
+
+
+@pytest.fixture
+def store(fresh_redis: str) -> Iterator[RedisStore]:
+    """Where model m of one worker, with version 1 in its settings, was given version 20 and then reset at 100.0."""
+    with closing(RedisStore(fresh_redis)) as store:
+        store.announce_model(KNOWN)
+        store.announce_worker(WorkerInfo("w", "here", 1, 0.0, declared={"m": ("1",)}), ttl_s=600.0)
+        rollout = Rollout().load("20", {"source": "x.py"}).reset(KNOWN.versions, {"1"}, 100.0)
+        assert store.swap_rollout("m", StoredRollout(), rollout)
+        yield store
+
+
+def versions(store: RedisStore) -> list[str]:
+    return [version for info in store.models() for version in info.versions]
+
+
+def submit(store: RedisStore, *, owner: str = "", call: Call = Call.PREDICT) -> JobId:
+    job = NewJob(new_job_id("m"), "20", Payload("application/json", b"1"), owner=owner, call=call)
+    store.submit([job])
+    return job.id
+
+
+def run_one(store: RedisStore) -> None:
+    [job] = store.claim(ClaimRequest("m", "20", "w.0", os.urandom(6).hex(), 1)).jobs
+    store.finish([Ending(job.id, job.token, JobState.SUCCEEDED, job.input)], worker="w.0", stamp=BatchStamp("b", 1, "idle"))
+
+
+def test_a_version_that_nothing_needs_is_forgotten_by_registry_and_rollout(store: RedisStore) -> None:
+    leftovers.clear(store, now=LATE - 0.1)
+    assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
+    leftovers.clear(store, now=LATE)
+    assert (versions(store), store.rollouts()) == (["1"], {})
+    assert not leftovers.are_there(store.models(), store.rollouts().values())
+
+
+def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore) -> None:
+    submit(store)
+    leftovers.clear(store, now=LATE)
+    assert "20" in store.rollouts()["m"].added
+    [job] = store.claim(ClaimRequest("m", "20", "w.0", "n1", 1)).jobs
+    # Under its lease it could still come back, and then needs a worker that knows where the code lies.
+    leftovers.clear(store, now=LATE)
+    assert "20" in store.rollouts()["m"].added
+    store.finish([Ending(job.id, job.token, JobState.SUCCEEDED, job.input)], worker="w.0", stamp=BatchStamp("b", 1, "idle"))
+    leftovers.clear(store, now=LATE)
+    assert store.rollouts() == {}
+
+
+@pytest.mark.parametrize(("owner", "call"), [("alice", Call.PREDICT), ("", Call.SHARD), ("alice", Call.SHARD)])
+def test_a_job_of_an_owner_and_a_shard_wait_for_their_version_as_any_job_does(
+    store: RedisStore, owner: str, call: Call
+) -> None:
+    # Owners stand in lines of their own, which were not counted: a version was let go while their jobs waited for it.
+    submit(store, owner=owner, call=call)
+    assert store.unfinished("m", "20") == Unfinished(waiting=1, running=0)
+    assert store.unfinished("m", "1") == Unfinished(waiting=0, running=0)
+
+
+def test_a_version_that_some_slot_still_has_is_remembered(store: RedisStore) -> None:
+    # Its worker, slow to follow, could announce it once more.
+    store.announce_worker(WorkerInfo("slow", "there", 2, 0.0, (SlotInfo("m", "20", "loading"),)), ttl_s=600.0)
+    leftovers.clear(store, now=LATE)
+    assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
+
+
+def test_a_version_is_remembered_while_a_run_over_files_is_driven_with_it(store: RedisStore) -> None:
+    # Between two windows none of its shards waits; the next would have found nobody to run it.
+    runs = RunStore(store)
+    runs.create("r", RunSpec(model="m", input="in.jsonl", output="out.jsonl"))
+    runs.take("r", "driver", lease_s=60.0)
+    leftovers.clear(store, now=LATE)
+    assert list(store.rollouts()) == ["m"], "its version is not told yet"
+    runs.update("r", "driver", RunChange(state=RunState.RUNNING, version="20"), lease_s=60.0)
+    leftovers.clear(store, now=LATE)
+    assert list(store.rollouts()) == ["m"]
+    runs.update("r", "driver", RunChange(state=RunState.COMPLETED), lease_s=0.0)
+    leftovers.clear(store, now=LATE)
+    assert store.rollouts() == {}
+
+
+def test_a_worker_killed_between_registry_and_rollout_leaves_a_version_that_the_next_one_forgets(store: RedisStore) -> None:
+    store.announce_model(ModelInfo("m", "1", versions={"1": VersionInfo()}))
+    leftovers.clear(store, now=LATE)
+    assert (versions(store), store.rollouts()) == (["1"], {})
+
+
+def test_an_announcement_begun_before_a_version_was_forgotten_does_not_bring_it_back(store: RedisStore) -> None:
+    found = store.stored_models()["m"]
+    leftovers.clear(store, now=LATE)
+    stale = merged(ModelInfo("m", "1", versions={"1": None}), {"1": VersionInfo()}, found.info)
+    assert not store.swap_model("m", found, stale)
+    assert versions(store) == ["1"]
+
+
+def test_a_version_that_settings_name_after_all_is_given_back_to_them(store: RedisStore) -> None:
+    submit(store)
+    store.announce_worker(WorkerInfo("new", "there", 2, 0.0, declared={"m": ("1", "20")}), ttl_s=600.0)
+    leftovers.clear(store, now=100.0)
+    assert (versions(store), store.rollouts()) == (["1", "20"], {})
+
+
+def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_its_last_result_is_collected(
+    store: RedisStore,
+) -> None:
+    # Forgotten at once, nobody collected its results, and the files of those results belonged to no job.
+    store.withdraw_worker("w")
+    store.announce_model(ModelInfo("m", "20", versions={"20": VersionInfo()}))
+    job = submit(store)
+    run_one(store)
+    leftovers.clear(store, now=LATE)
+    leftovers.clear(store, now=LATE)
+    assert (store.rollouts(), versions(store), store.known([job.serial])) == ({}, [], {job.serial})
+    assert leftovers.are_there(store.models(), [])
+    assert store.forget([job]) == 1
+    leftovers.clear(store, now=LATE)
+    assert store.models() == []
