@@ -20,7 +20,7 @@ from penstock.broker.celery_app import broker_url
 from penstock.job import JobState
 from tests.eventually import eventually
 from tests.faults.server import Server
-from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
+from tests.integration.worker_process import FAULTY, Desk, WorkerProcess, await_listening
 
 MODEL = "faulty"
 QUEUE = "penstock.{faulty}"
@@ -77,6 +77,7 @@ def test_a_task_that_cannot_become_a_job_is_answered_and_leaves_no_job(
 def test_remote_control_sees_and_stops_the_worker(stock: Celery, desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path) as process:
         name = process.await_ready()
+        await_listening(stock, name)
         # With a destination the answer of that worker is enough: nobody waits so long for more.
         inspect = stock.control.inspect(destination=[name], timeout=30.0)
         assert inspect.ping() == {name: {"ok": "pong"}}
@@ -96,6 +97,8 @@ def test_remote_control_sees_and_stops_the_worker(stock: Celery, desk: Desk, fre
 def test_the_pool_grows_and_shrinks_by_remote_control(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path) as process:
         name = process.await_ready()
+        await_listening(stock, name)
+        # With a destination the answer of that worker is enough: nobody waits so long for more.
         inspect = stock.control.inspect(destination=[name], timeout=30.0)
         stock.control.pool_grow(1, destination=[name])
         eventually(lambda: [slot["state"] for slot in inspect.stats()[name]["pool"]["slots"]] == ["ready", "ready"])

@@ -16,7 +16,7 @@ from penstock.broker.redis_store import RedisStore
 from penstock.model_spec import SlotInfo
 from penstock.workers.devices.topology import numbers, read_topology
 from tests.eventually import eventually
-from tests.integration.worker_process import FAULTY, WorkerProcess
+from tests.integration.worker_process import FAULTY, WorkerProcess, await_listening
 
 BUDGET = read_topology().budget
 THREADED = """
@@ -94,6 +94,7 @@ def test_a_slot_that_is_added_gets_the_free_core(fresh_redis: str, tmp_path: Pat
     ):
         name = process.await_ready()
         with Celery(broker=broker_url(fresh_redis), set_as_current=False) as stock:
+            await_listening(stock, name)
             stock.control.pool_grow(1, destination=[name])
         found = eventually(lambda: ready(store, 2), timeout_s=20.0)
         assert len(set(found[0].cores) | set(found[1].cores)) == BUDGET

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from celery import Celery
+
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.redis_store import RedisStore
 from penstock.job import Job, Payload
@@ -21,6 +23,11 @@ from penstock.model_spec import Limits
 from tests.eventually import eventually
 
 FAULTY = str(Path(__file__).resolve().parents[1] / "handlers" / "faulty.py")
+
+
+def await_listening(stock: Celery, name: str) -> None:
+    """Until the worker hears remote control: its slots may be ready before, and what is broadcast then reaches nobody."""
+    eventually(lambda: stock.control.inspect(destination=[name], timeout=2.0).ping(), timeout_s=60.0)
 
 
 class WorkerProcess:
