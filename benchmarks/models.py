@@ -1,6 +1,6 @@
 """Real models behind the whole way, beside the same model called in a loop without penstock.
 
-`python -m penstock.benchmarks.models [--quick] [--only TEXT]`, about 7 minutes; `--markdown` prints the table of the last run.
+`python -m penstock.benchmarks.models [--quick] [--only TEXT]`, about 8 minutes; `--markdown` prints the table of the last run.
 
 For each row a worker of its own is started, and beside it one process per worker slot that loads the same model from the same
 settings on the same cores (penstock.benchmarks.model_loop). They take turns, four times: the loop of all stages, inference
