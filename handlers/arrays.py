@@ -111,8 +111,7 @@ class ArrayHandler(Handler):
 
     def open_parallel(self) -> int:
         """How many calls `run_parallel` makes at once: 1 for runtimes that cannot, and where there is one thread."""
-        opened = getattr(self.runtime, "open_parallel", None)
-        return opened() if opened else 1
+        return self.runtime.open_parallel()
 
     def run_stacks(self, items: list[Arrays], calls: list[list[int]]) -> list[Arrays]:
         """Calls in parallel on items of equal shapes, whose places `calls` holds; one `{output name: array}` per item."""
@@ -126,8 +125,7 @@ class ArrayHandler(Handler):
 
     def run_parallel(self, feeds: Sequence[dict[str, Any]]) -> Iterator[Arrays]:
         """Several calls at once, in the given order; where `open_parallel` said more than 1."""
-        runtime: Any = self.runtime
-        return map(_with_rows, runtime.run_parallel(feeds), feeds)
+        return map(_with_rows, self.runtime.run_parallel(feeds), feeds)
 
     def _feed(self, items: list[Any]) -> dict[str, Any]:
         """Every input of the items as one array; those already on the device are left to the runtime."""
