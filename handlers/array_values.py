@@ -26,6 +26,28 @@ _HELD = {
 
 def read_array(port: Port, value: Any) -> NDArray[Any]:
     """The value in the model's element type; raises `InvalidInput`. Nothing is rounded, wrapped or parsed from text."""
+    given = (_texts if port.dtype == "object" else _numbers)(port, value)
+    if not port.fits(given.shape):
+        raise InvalidInput(misfit(port.name, given.shape, port.limits()))
+    return _cast(port, given)
+
+
+def _texts(port: Port, value: Any) -> NDArray[Any]:
+    """As objects from the first: numpy's own text is of fixed width, so a long one makes all others as long, and it is filled
+    with NULs, which are lost where they end a value. It also makes text of the numbers beside a text.
+    """
+    import numpy as np
+
+    made = np.asarray(value, dtype=object)
+    for held in made.flat:
+        if isinstance(held, list):
+            raise InvalidInput(ragged(port.name))
+        if not isinstance(held, str):
+            raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds {held!r:.80}, which is no text")
+    return made
+
+
+def _numbers(port: Port, value: Any) -> NDArray[Any]:
     import numpy as np
 
     try:
@@ -36,23 +58,7 @@ def read_array(port: Port, value: Any) -> NDArray[Any]:
     wrong = _why_unreadable(given, port.dtype) if given.size else ""
     if wrong:
         raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds {wrong}")
-    if not port.fits(given.shape):
-        raise InvalidInput(misfit(port.name, given.shape, port.limits()))
-    return _texts(port, value) if given.dtype.kind == "U" else _cast(port, given)
-
-
-def _texts(port: Port, value: Any) -> NDArray[Any]:
-    """As objects from the first: numpy's own text is of fixed width, filled with NULs, and loses those that end a value.
-
-    It also makes text of the numbers beside a text.
-    """
-    import numpy as np
-
-    made = np.asarray(value, dtype=object)
-    other = next((held for held in made.flat if not isinstance(held, str)), None)
-    if other is not None:
-        raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: beside text it holds {other!r:.80}")
-    return made
+    return given
 
 
 def _with_digits(value: Any, given: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -71,8 +77,7 @@ def _why_unreadable(given: NDArray[Any], dtype: str) -> str:
     import numpy as np
 
     kind = np.dtype(dtype).kind
-    takes = {"O": "U", "b": "b"}.get(kind, "biuf")
-    if given.dtype.kind not in takes:
+    if given.dtype.kind not in ("b" if kind == "b" else "biuf"):
         return _HELD.get(given.dtype.kind, f"values of type {given.dtype}")
     return _why_not_whole(given, dtype) if kind in "iu" else ""
 
