@@ -93,8 +93,9 @@ def test_batches_that_do_not_fit_into_memory_are_halved_and_all_items_succeed(
         jobs = desk.await_final(ids)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     assert {job.attempts for job in jobs} == {1}
-    assert jobs[-1].batch is not None
-    assert jobs[-1].batch.size <= 2
+    # The cap grows back by one now and then, and the larger batch is halved again: so most, and not the last.
+    sizes = sorted(job.batch.size for job in jobs if job.batch is not None)
+    assert sizes[len(sizes) // 2] <= 2
 
 
 def test_a_model_whose_largest_batch_does_not_fit_gets_ready_with_smaller_ones(
