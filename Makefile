@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := core broker handlers workers gateway client bulk cli benchmarks
+PACKAGES := core broker handlers workers gateway client runs loadtest tune cli benchmarks
 SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
@@ -34,7 +34,7 @@ test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease
 check: $(VENV)/.installed-test ## lint, format, types, import directions, no unsafe loading
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p penstock
+	$(BIN)/mypy -p penstock -p benchmarks -p tests
 	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint
 	PYTHONPATH=build/lint $(BIN)/lint-imports --no-cache
 	@! grep -rnE '$(UNSAFE)' --include='*.py' $(SOURCES) || { echo 'refused: the lines above load code from data'; exit 1; }
@@ -44,22 +44,22 @@ format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants the
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_ARGS="--help" for its options)
-	$(BIN)/python -m penstock.benchmarks.main_path $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.main_path $(BENCH_ARGS)
 
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
-	$(BIN)/python -m penstock.benchmarks.models $(BENCH_ARGS); missed=$$?; \
-	$(BIN)/python -m penstock.benchmarks.shared_device || missed=$$((missed ? missed : 1)); \
-	$(BIN)/python -m penstock.benchmarks.length_buckets && $(BIN)/python -m penstock.benchmarks.parallel_calls && exit $$missed
+	$(BIN)/python -m benchmarks.models $(BENCH_ARGS); missed=$$?; \
+	$(BIN)/python -m benchmarks.models.shared_device || missed=$$((missed ? missed : 1)); \
+	$(BIN)/python -m benchmarks.models.length_buckets && $(BIN)/python -m benchmarks.models.parallel_calls && exit $$missed
 
 bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one after another, environments in build/peers
-	-$(BIN)/python -m penstock.benchmarks.peers setup all
-	$(BIN)/python -m penstock.benchmarks.peers run $(BENCH_ARGS)
+	-$(BIN)/python -m benchmarks.peers setup all
+	$(BIN)/python -m benchmarks.peers run $(BENCH_ARGS)
 
 tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings within a latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
-	$(BIN)/python -m penstock.benchmarks.tune_case $(TUNE_ARGS) && $(BIN)/python -m penstock.benchmarks.tune_case --docs
+	$(BIN)/python -m benchmarks.experiments.tune_case $(TUNE_ARGS) && $(BIN)/python -m benchmarks.experiments.tune_case --docs
 
 bench-bulk: $(VENV)/.installed-test ## runs over files against loops, their memory, and online traffic beside (BENCH_ARGS=--quick)
-	$(BIN)/python -m penstock.benchmarks.bulk $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.bulk $(BENCH_ARGS)
 
 ifeq ($(INSTALL),no)
 gpu: GPU_PYTHON = PYTHONPATH="$(CURDIR)/.typing$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
@@ -68,7 +68,7 @@ gpu: GPU_PYTHON = $(BIN)/python
 gpu: $(VENV)/.installed-test
 endif
 gpu: ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test; INSTALL=no)
-	$(GPU_PYTHON) -m penstock.benchmarks.gpu $(BENCH_ARGS)
+	$(GPU_PYTHON) -m benchmarks.gpu $(BENCH_ARGS)
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)

@@ -17,9 +17,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from penstock.benchmarks.costs import STAGES
-from penstock.benchmarks.peers.table import RESULTS, beside, load_result
-from penstock.benchmarks.peers.workloads import ACCELERATOR, NOOP
+from benchmarks.peers.table import RESULTS, beside, load_result
+from benchmarks.peers.workloads import ACCELERATOR, NOOP
+from penstock.loadtest.observed.costs import STAGES
 
 _PEERS_SOURCE = f"peers: {RESULTS}, with 64 requests under way; none of them stores a request before it runs"
 ABSENT = "absent"

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from penstock.benchmarks.connection import Body, parse_target, request_bytes
-from penstock.benchmarks.costs import per_request_us, read_machine
-from penstock.benchmarks.load import LoadReport, Plan, run_load
-from penstock.benchmarks.report import Findings
-from penstock.benchmarks.stack import Processes, StackPlan, free_port
+from benchmarks.report import Findings
 from penstock.errors import PenstockError
+from penstock.loadtest.generator.connection import Body, parse_target, request_bytes
+from penstock.loadtest.generator.load import LoadReport, Plan, run_load
+from penstock.loadtest.observed.costs import per_request_us, read_machine
+from penstock.loadtest.stack import Processes, StackPlan, free_port
 
 _FOREIGN_SHARE = 0.10
 _BAD_SHARE = 0.01  # more refusals than this and a closed loop measures refusals

@@ -16,7 +16,7 @@ from kombu.transport.redis import Channel, QoS
 from kombu.utils.objects import cached_property
 
 from penstock.errors import ConfigError
-from penstock.settings import Settings
+from penstock.settings.tables import Settings
 
 TASK = "penstock.infer"
 # Kombu's own: a priority is a list beside the queue's, and stock Flower adds these four up.
@@ -59,7 +59,7 @@ class PenstockCelery(Celery):
     @cached_property
     def Worker(self) -> Any:  # noqa: N802 - Celery's name
         # By string, as the pool and the step are: this package may not import workers, and clients need none of it.
-        return self.subclass_with_self("penstock.workers.supervisor:Supervisor")
+        return self.subclass_with_self("penstock.workers.bootstep.program:Supervisor")
 
 
 def queue_name(model: str) -> str:
@@ -91,7 +91,7 @@ def build_app(settings: Settings) -> PenstockCelery:
     app = PenstockCelery("penstock", broker=broker_url(settings.store.url), amqp=ListedQueues, set_as_current=False)
     app.settings = settings
     app.conf.update(_configuration(settings))
-    app.steps["consumer"].add("penstock.workers.consumer:Intake")
+    app.steps["consumer"].add("penstock.workers.bootstep.consumer:Intake")
     return app
 
 
@@ -107,7 +107,7 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
         "control_queue_expires": None,
         "event_queue_expires": None,
-        "worker_pool": "penstock.workers.pool:DevicePool",
+        "worker_pool": "penstock.workers.bootstep.pool:DevicePool",
         "worker_concurrency": max(1, slots),
         "worker_prefetch_multiplier": 1,
         "worker_hijack_root_logger": False,

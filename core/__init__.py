@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from penstock.client.aio import AsyncClient
     from penstock.client.sync import Client
     from penstock.errors import PenstockError
-    from penstock.handlers.arrays import ArrayHandler
+    from penstock.handlers.array_handler import ArrayHandler
+    from penstock.handlers.contract import Context, Failure, Handler
     from penstock.handlers.decorator import model
-    from penstock.handlers.handler import Context, Failure, Handler
-    from penstock.handlers.runtimes.runtime import open_runtime
+    from penstock.handlers.runtimes.contract import open_runtime
     from penstock.job import Job, JobState, Priority
 
 _HOMES = {
-    "ArrayHandler": "penstock.handlers.arrays",
+    "ArrayHandler": "penstock.handlers.array_handler",
     "AsyncClient": "penstock.client.aio",
     "Client": "penstock.client.sync",
-    "Context": "penstock.handlers.handler",
-    "Failure": "penstock.handlers.handler",
-    "Handler": "penstock.handlers.handler",
+    "Context": "penstock.handlers.contract",
+    "Failure": "penstock.handlers.contract",
+    "Handler": "penstock.handlers.contract",
     "Job": "penstock.job",
     "JobState": "penstock.job",
     "PenstockError": "penstock.errors",
     "Priority": "penstock.job",
     "model": "penstock.handlers.decorator",
-    "open_runtime": "penstock.handlers.runtimes.runtime",
+    "open_runtime": "penstock.handlers.runtimes.contract",
 }
 
 __all__ = [

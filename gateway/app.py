@@ -15,42 +15,42 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from penstock.access import Role
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.blobs import BlobStore
-from penstock.broker.files import FileStore
-from penstock.broker.runs import AsyncRunStore
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.uploads import FileStore
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
-from penstock.gateway import framework_errors, problems, wire
-from penstock.gateway.access import Caller, Holds, allowed, is_public, need
-from penstock.gateway.door import Door
-from penstock.gateway.embeddings import Embeddings
-from penstock.gateway.events import JobEvents
-from penstock.gateway.health import PROBES, Health, scrape_router
-from penstock.gateway.job_log import JobLog
-from penstock.gateway.jobs import JobReads
-from penstock.gateway.lifetime import Lifetime
-from penstock.gateway.metrics import Metrics, scrape
-from penstock.gateway.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
-from penstock.gateway.openai_batches import OpenAIBatches
-from penstock.gateway.openai_errors import as_openai, speaks_openai
-from penstock.gateway.openai_files import OpenAIFiles
+from penstock.gateway.asgi import framework_errors, problems, wire
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
+from penstock.gateway.asgi.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
+from penstock.gateway.asgi.targets import EXPLAIN, PREDICT, Target, submit_target
+from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
+from penstock.gateway.auth.keys import Door
+from penstock.gateway.auth.roles import Caller, Holds, allowed, is_public, need
+from penstock.gateway.dashboard.router import Pages, is_page
+from penstock.gateway.jobs.events import JobEvents
+from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.predict import PredictEndpoint
+from penstock.gateway.jobs.reads import JobReads
+from penstock.gateway.jobs.replay import Replays
+from penstock.gateway.jobs.results import Results
+from penstock.gateway.jobs.submit import Intake, SubmitEndpoint
+from penstock.gateway.models.profiles import Profiles
+from penstock.gateway.models.queues import QueueReads
+from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.openai.batches import OpenAIBatches
+from penstock.gateway.openai.embeddings import Embeddings
+from penstock.gateway.openai.errors import as_openai, speaks_openai
+from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.pages.router import Pages, is_page
-from penstock.gateway.predict import PredictEndpoint
-from penstock.gateway.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
-from penstock.gateway.profiles import Profiles
-from penstock.gateway.queues import QueueReads
-from penstock.gateway.registry import Registry
-from penstock.gateway.replay import Replays
-from penstock.gateway.results import Results
-from penstock.gateway.rollouts import Rollouts
-from penstock.gateway.run_desk import RunDesk
-from penstock.gateway.runs import Runs
-from penstock.gateway.submit import Intake, SubmitEndpoint
-from penstock.gateway.targets import EXPLAIN, PREDICT, Target, submit_target
-from penstock.gateway.tracing import Tracing, given_in
-from penstock.gateway.wire import ClientGone, Receive, Scope, Send
+from penstock.gateway.runs.routes import Runs
+from penstock.gateway.runs.service import RunDesk
+from penstock.gateway.telemetry.health import PROBES, Health, scrape_router
+from penstock.gateway.telemetry.metrics import Metrics, scrape
+from penstock.gateway.telemetry.tracing import Tracing, given_in
 
 log = structlog.get_logger(__name__)
 

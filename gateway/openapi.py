@@ -8,10 +8,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from penstock.gateway.access import security_of
+from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.auth.roles import security_of
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.openapi_timeline import TIMELINE_SCHEMA
-from penstock.gateway.problems import TITLES
-from penstock.gateway.registry import ModelEntry, VersionEntry
 from penstock.job import PUBLIC_STATES
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}

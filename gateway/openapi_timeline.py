@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.gateway.timeline import STAGES
+from penstock.gateway.jobs.timeline import STAGES
 from penstock.job import PUBLIC_STATES
 
 _TEXT = {"type": "string"}

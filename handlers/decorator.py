@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from penstock.handlers.handler import Failure, Handler, failure_of
+from penstock.handlers.contract import Failure, Handler, failure_of
 from penstock.handlers.schema import ItemTypes, function_types
 
 P = ParamSpec("P")

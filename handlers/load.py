@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError, PenstockError
-from penstock.handlers.arrays import ArrayHandler
+from penstock.handlers.array_handler import ArrayHandler
+from penstock.handlers.contract import Context, Handler
 from penstock.handlers.decorator import Declared, ModelFunction, declared_by
-from penstock.handlers.handler import Context, Handler
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.option_names import check_option_names
-from penstock.handlers.runtimes.runtime import is_model_file
+from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
 from penstock.handlers.tasks.catalogue import task_class
 from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault

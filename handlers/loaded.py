@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.handlers.contract import Context, Handler
 from penstock.handlers.decorator import Declared
-from penstock.handlers.handler import Context, Handler
 from penstock.handlers.media import Codec
 from penstock.model_spec import VersionInfo
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.option_names import check_option_names
-from penstock.handlers.runtimes.onnx_providers import checked_kind
-from penstock.handlers.runtimes.onnx_session import planned
-from penstock.handlers.runtimes.runtime import chosen_runtime, refuse_foreign
-from penstock.handlers.runtimes.tensorrt import gpu_index
-from penstock.handlers.runtimes.tensorrt_build import checked_options
+from penstock.handlers.runtimes.contract import chosen_runtime, refuse_foreign
+from penstock.handlers.runtimes.onnx.providers import checked_kind
+from penstock.handlers.runtimes.onnx.session import planned
+from penstock.handlers.runtimes.tensorrt.build import checked_options
+from penstock.handlers.runtimes.tensorrt.runtime import gpu_index
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_options
 from penstock.handlers.runtimes.torch.declared import declared_inputs

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context
-from penstock.handlers.runtimes.runtime import chosen_runtime
+from penstock.handlers.contract import Context
+from penstock.handlers.runtimes.contract import chosen_runtime
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import OPTIONS
 from penstock.handlers.tasks.catalogue import TASKS, option_names

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Union
 import msgspec
 
 from penstock.errors import HandlerLoadError, InvalidInput
-from penstock.handlers.handler import Failure, Handler
+from penstock.handlers.contract import Failure, Handler
 
 _LISTS = (list, Sequence, Iterable, tuple)
 # A stage that is annotated to return one of these does not return a list; anything else foreign may be an array of rows.

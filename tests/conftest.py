@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from penstock.broker.embedded import EmbeddedServer, find_server
+from penstock.broker.server.embedded import EmbeddedServer, find_server
 from penstock.errors import ConfigError
 from tests.s3_server import BUCKET, s3_server
 

@@ -1,6 +1,6 @@
 """What runs over files cost and give, beside the same model without penstock.
 
-`python -m penstock.benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]`, about 9 minutes. Texts embedded and
+`python -m benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]`, about 9 minutes. Texts embedded and
 digits read, each against the best loop in the same minutes; a model of next to no cost; peak memory of driver and store at
 10^5 and 10^6 rows; and a run at full speed beside online traffic. Leaves with 1 when a target was missed.
 """
@@ -19,12 +19,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from penstock.benchmarks.bulk.beside import shared
-from penstock.benchmarks.bulk.ground import Ground, Model, ground, peak_bytes
-from penstock.benchmarks.bulk.inputs import write_images, write_numbers, write_texts
-from penstock.benchmarks.bulk.ratio import compared
-from penstock.benchmarks.report import describe_machine
-from penstock.benchmarks.stack import EXAMPLES
+from benchmarks.bulk.beside import shared
+from benchmarks.bulk.ground import Ground, Model, ground, peak_bytes
+from benchmarks.bulk.inputs import write_images, write_numbers, write_texts
+from benchmarks.bulk.ratio import compared
+from benchmarks.report import describe_machine
+from penstock.loadtest.stack import EXAMPLES
 
 RESULT = Path(__file__).parents[1] / "results" / "bulk.json"
 EMBEDDINGS = Model("embeddings", str(EXAMPLES / "embeddings" / "handler.py") + ":Embeddings", lines=("max_batch_size = 256",))
@@ -129,7 +129,7 @@ class Session:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m penstock.benchmarks.bulk", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rows: to see that it runs, not to quote")
     parser.add_argument("--only", choices=["embed", "digits", "cheap", "memory", "online"])
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _disk() -> str:
     """Not /tmp where that is memory: syncs there cost nothing."""
-    from penstock.benchmarks.report import on_memory
+    from benchmarks.report import on_memory
 
     return str(Path.cwd()) if on_memory(Path(tempfile.gettempdir())) else tempfile.gettempdir()
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from penstock.benchmarks.bulk.ground import Ground, Model
-from penstock.benchmarks.bulk.inputs import as_body, read_inputs
-from penstock.benchmarks.connection import parse_target, request_bytes
-from penstock.benchmarks.load import Plan, run_load
-from penstock.benchmarks.session import check_answers
-from penstock.benchmarks.summary import percentile
+from benchmarks.bulk.ground import Ground, Model
+from benchmarks.bulk.inputs import as_body, read_inputs
+from benchmarks.session import check_answers
+from penstock.loadtest.generator.connection import parse_target, request_bytes
+from penstock.loadtest.generator.load import Plan, run_load
+from penstock.loadtest.generator.summary import percentile
 
 ONLINE_LOAD = 0.30
 _CONNECTIONS = 256

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.benchmarks.stack import Processes, await_ready, environment, free_port, running
-from penstock.broker.embedded import EmbeddedServer
+from penstock.broker.server.embedded import EmbeddedServer
 from penstock.errors import PenstockError
+from penstock.loadtest.stack import Processes, await_ready, environment, free_port, running
 
 _WATCH_S = 0.02
 # Longer than a shard of the size used for such runs takes.

@@ -6,8 +6,8 @@ import base64
 import json
 from pathlib import Path
 
-from penstock.benchmarks.length_buckets import mixed_texts
-from penstock.benchmarks.stack import EXAMPLES
+from benchmarks.models.length_buckets import mixed_texts
+from penstock.loadtest.stack import EXAMPLES
 
 _ROW_GROUP = 65_536
 

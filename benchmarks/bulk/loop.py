@@ -1,6 +1,6 @@
 """The best that a loop without penstock does with a file: rows sorted by length, the best batch size.
 
-`python -m penstock.benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORES`, started by `penstock.benchmarks.bulk`. It loads
+`python -m benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORES`, started by `benchmarks.bulk`. It loads
 the model from the same settings as the worker does, with a thread for each of its cores (0,1), reads every PARTS-th row of
 FILE, tries batch sizes on a sample, says which is best, and at each line of its input runs all its rows once: read, sort,
 preprocess, inference, postprocess, the model's calls one after another with all threads. What it answers are the seconds that
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from penstock.benchmarks.bulk.inputs import read_inputs
-from penstock.benchmarks.model_loop import one_call_at_a_time
+from benchmarks.bulk.inputs import read_inputs
+from benchmarks.models.loop import one_call_at_a_time
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.settings import Settings
+from penstock.settings.tables import Settings
 
 _SIZES = (4, 8, 16, 32, 64, 128, 256)
 _SAMPLE = 512

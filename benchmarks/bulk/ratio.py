@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from penstock.benchmarks.bulk.ground import Ground, Model
-from penstock.benchmarks.stack import environment
+from benchmarks.bulk.ground import Ground, Model
 from penstock.errors import PenstockError
+from penstock.loadtest.stack import environment
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def _loop(config: Path, model: Model, file: Path, place: int, parts: Sequence[se
     threads = str(len(parts[place]))
     arguments = [str(config), model.name, str(file), str(place), str(len(parts)), cores]
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock.benchmarks.bulk.loop", *arguments],
+        [sys.executable, "-m", "benchmarks.bulk.loop", *arguments],
         # What the worker gives its children: libraries start no more threads than they have cores.
         env=environment({"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}),
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Other model servers beside penstock: `python -m penstock.benchmarks.peers setup all`, `run --rounds 2`, `table --docs`."""
+"""Other model servers beside penstock: `python -m benchmarks.peers setup all`, `run --rounds 2`, `table --docs`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from penstock.benchmarks.peers.catalogue import peers_named
-from penstock.benchmarks.peers.comparison import Comparison
-from penstock.benchmarks.peers.environments import set_up, write_model
-from penstock.benchmarks.peers.table import RESULTS, behind, load_result, page_text, put_into, short_text, show
-from penstock.benchmarks.peers.turn import Lengths
-from penstock.benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, workloads_named
+from benchmarks.peers.catalogue import peers_named
+from benchmarks.peers.comparison import Comparison
+from benchmarks.peers.environments import set_up, write_model
+from benchmarks.peers.table import RESULTS, behind, load_result, page_text, put_into, short_text, show
+from benchmarks.peers.turn import Lengths
+from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, workloads_named
 from penstock.errors import PenstockError
 
 _FOLDER = Path("build/peers")
@@ -75,7 +75,7 @@ def _table(options: argparse.Namespace, console: Console) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m penstock.benchmarks.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     commands = parser.add_subparsers(required=True)
     setup = commands.add_parser("setup", help="make the environments; what is there already stays")
     setup.add_argument("peers", nargs="?", default="all", help="names, separated by commas, or all")

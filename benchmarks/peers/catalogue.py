@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.benchmarks.peers.workloads import EMBEDDINGS
+from benchmarks.peers.workloads import EMBEDDINGS
 from penstock.errors import BadRequest
 
 OWN = "penstock"

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.benchmarks.peers.catalogue import Peer
-from penstock.benchmarks.peers.environments import absent_reason, version_of
-from penstock.benchmarks.peers.rotation import Key, doubts, figures, quickest_batch, steps
-from penstock.benchmarks.peers.turn import CONCURRENCY, Lengths, Turn, take_turn
-from penstock.benchmarks.peers.workloads import Workload
-from penstock.benchmarks.report import describe_machine
+from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.environments import absent_reason, version_of
+from benchmarks.peers.rotation import Key, doubts, figures, quickest_batch, steps
+from benchmarks.peers.turn import CONCURRENCY, Lengths, Turn, take_turn
+from benchmarks.peers.workloads import Workload
+from benchmarks.report import describe_machine
 from penstock.errors import PenstockError
 
 

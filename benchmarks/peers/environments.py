@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.benchmarks.peers.catalogue import OWN, Peer
-from penstock.benchmarks.peers.workloads import EMBEDDINGS, inputs_of
-from penstock.benchmarks.stack import EXAMPLES
+from benchmarks.peers.catalogue import OWN, Peer
+from benchmarks.peers.workloads import EMBEDDINGS, inputs_of
 from penstock.errors import PenstockError
+from penstock.loadtest.stack import EXAMPLES
 
 DEFINITIONS = Path(__file__).resolve().parent
 COMMON = DEFINITIONS / "common"
@@ -47,7 +47,7 @@ def _unfinished(folder: Path, peer: Peer) -> str:
         return failed.read_text().strip()
     stamp = folder / peer.name / "ready"
     if not stamp.exists() or stamp.read_text() != requirements_mark(peer):
-        return f"not set up: python -m penstock.benchmarks.peers setup {peer.name}"
+        return f"not set up: python -m benchmarks.peers setup {peer.name}"
     return ""
 
 

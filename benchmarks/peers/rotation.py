@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from penstock.benchmarks.peers.catalogue import Peer
-from penstock.benchmarks.peers.turn import Turn
-from penstock.benchmarks.peers.workloads import Workload
+from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.turn import Turn
+from benchmarks.peers.workloads import Workload
 
 # Another program with more of the machine than this shifts a figure.
 FOREIGN_SHARE = 0.10

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from penstock.benchmarks.peers.catalogue import OWN, Peer
-from penstock.benchmarks.peers.environments import COMMON, DEFINITIONS, python_of
-from penstock.benchmarks.peers.workloads import Workload
-from penstock.benchmarks.stack import free_port
+from benchmarks.peers.catalogue import OWN, Peer
+from benchmarks.peers.environments import COMMON, DEFINITIONS, python_of
+from benchmarks.peers.workloads import Workload
 from penstock.errors import PenstockError
+from penstock.loadtest.stack import free_port
 
 _READY_S = 90.0
 _END_S = 15.0

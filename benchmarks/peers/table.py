@@ -10,12 +10,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from penstock.benchmarks.peers.catalogue import OWN
-from penstock.benchmarks.peers.workloads import WORKLOADS
+from benchmarks.peers.catalogue import OWN
+from benchmarks.peers.workloads import WORKLOADS
 
 RESULTS = Path("benchmarks/results/peers.json")
 _HEAD = ("server", "requests/s", "penstock is", "p50 ms", "p99 ms", "lone p50 ms", "p99 ms at 100/s", "batch", "errors")
-_BEGINS = "<!-- peers: python -m penstock.benchmarks.peers table --docs -->"
+_BEGINS = "<!-- peers: python -m benchmarks.peers table --docs -->"
 _ENDS = "<!-- end of peers -->"
 
 Result = Mapping[str, Any]

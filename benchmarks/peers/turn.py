@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.benchmarks.connection import parse_target, request_bytes
-from penstock.benchmarks.costs import read_machine
-from penstock.benchmarks.load import LoadReport, Plan, run_load
-from penstock.benchmarks.peers.catalogue import Peer
-from penstock.benchmarks.peers.server import Server, started
-from penstock.benchmarks.peers.workloads import EMBEDDINGS, Workload, inputs_of, is_right
+from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.server import Server, started
+from benchmarks.peers.workloads import EMBEDDINGS, Workload, inputs_of, is_right
 from penstock.errors import PenstockError
+from penstock.loadtest.generator.connection import parse_target, request_bytes
+from penstock.loadtest.generator.load import LoadReport, Plan, run_load
+from penstock.loadtest.observed.costs import read_machine
 
 CONCURRENCY = 64
 _CHECKED_AT_ONCE = 16

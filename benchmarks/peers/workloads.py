@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.benchmarks.length_buckets import mixed_texts
+from benchmarks.models.length_buckets import mixed_texts
 from penstock.errors import BadRequest
 
 NOOP = "noop"

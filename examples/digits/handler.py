@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from penstock import Context, Failure
-from penstock.handlers.arrays import ArrayHandler
+from penstock.handlers.array_handler import ArrayHandler
 
 SIDE = 8
 # Read from the header, before a pixel is decoded: a 100 KB file can claim gigabytes.

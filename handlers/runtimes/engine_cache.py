@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.runtimes import onnx_file
-from penstock.handlers.runtimes.runtime import kind_of
+from penstock.handlers.runtimes.contract import kind_of
+from penstock.handlers.runtimes.onnx import onnx_file
 
 _CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = hashlib.sha256().digest_size

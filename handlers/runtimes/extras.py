@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.handlers.runtimes.runtime import KINDS, kind_of
+from penstock.handlers.runtimes.contract import KINDS, kind_of
 from penstock.model_spec import RuntimeOptions
 
 # Extra -> the packages any one of which brings what it is for.

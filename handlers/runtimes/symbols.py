@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.handlers.runtimes.runtime import Port
+    from penstock.handlers.runtimes.contract import Port
 
 
 @dataclass(frozen=True, slots=True)

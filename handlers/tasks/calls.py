@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 # A call has this many tokens before it is worth a thread of its own; the calls become smaller towards the end by this
 # factor; and calls whose last thread ends this much later than if all ended together are run with all threads instead, one
-# after another. Chosen by python -m penstock.benchmarks.parallel_calls.
+# after another. Chosen by python -m benchmarks.models.parallel_calls.
 _LEAST_TOKENS = 64
 _SHRINK = 1.5
 _UNEVEN = 1.15

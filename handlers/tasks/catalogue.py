@@ -7,7 +7,7 @@ from importlib import import_module
 import msgspec
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.arrays import ArrayHandler
+from penstock.handlers.array_handler import ArrayHandler
 
 TASKS = {
     "image-classification": "ImageClassification",

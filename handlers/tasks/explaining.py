@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock.handlers.handler import NOT_EXPLAINABLE, Failure
+from penstock.handlers.contract import NOT_EXPLAINABLE, Failure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks.explaining import pixel_attributions
 from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask, Prepared
 from penstock.handlers.tasks.images import Placement

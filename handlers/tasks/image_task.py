@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from msgspec import Meta
 
 from penstock.errors import HandlerLoadError, InvalidInput
-from penstock.handlers.arrays import ArrayHandler
-from penstock.handlers.handler import Context, Failure
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.array_handler import ArrayHandler
+from penstock.handlers.contract import Context, Failure
+from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.tasks.calls import shrinking
 from penstock.handlers.tasks.images import (
     MAX_PIXELS,

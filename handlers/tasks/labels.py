@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from penstock.errors import HandlerContractError, HandlerLoadError
-from penstock.handlers.handler import Failure
+from penstock.handlers.contract import Failure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks import boxes
 from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask
 from penstock.handlers.tasks.images import Fit, Placement

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks.image_task import ImageOptions, ImageTask
 from penstock.handlers.tasks.images import Fit, Placement
 from penstock.handlers.tasks.labels import NOT_NUMBERS, activated, read_labels

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from penstock.errors import HandlerLoadError, InvalidInput
-from penstock.handlers.arrays import ArrayHandler
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.array_handler import ArrayHandler
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks.calls import by_length, in_parallel
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
 from penstock.handlers.tasks.words import read_words
@@ -35,7 +35,7 @@ _ROLES = {
     "segment_ids": "kinds",
 }
 # Rows and tokens of one call. A CPU gains by company up to some 256 tokens and then loses to its caches and to padding
-# (python -m penstock.benchmarks.length_buckets); an accelerator wants as much as there is.
+# (python -m benchmarks.models.length_buckets); an accelerator wants as much as there is.
 _ON_CPU = (16, 256)
 _ON_ACCELERATOR = (256, 16_384)
 

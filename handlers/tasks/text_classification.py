@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks.explaining import token_attributions
 from penstock.handlers.tasks.labels import Activation, best, class_scores, read_labels
 from penstock.handlers.tasks.text import Count, TextOptions, TextTask, Tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from penstock.errors import HandlerContractError
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.tasks.text import TextOptions, TextTask
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.eventually import eventually
@@ -56,7 +56,7 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[G
     env |= settings.pop("env", {})
     log = settings.pop("log", sys.stderr)
     env |= {f"PENSTOCK_GATEWAY__{name.upper()}": str(value) for name, value in settings.items()}
-    process = subprocess.Popen([sys.executable, "-m", "penstock.gateway.server"], env=env, stdout=log)
+    process = subprocess.Popen([sys.executable, "-m", "penstock.gateway"], env=env, stdout=log)
     try:
         with GatewayClient(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
             client.process = process

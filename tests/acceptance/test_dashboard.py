@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from penstock.broker.embedded import EmbeddedServer
+from penstock.broker.server.embedded import EmbeddedServer
 from tests.acceptance.browser import Watched, browsing, watched
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually

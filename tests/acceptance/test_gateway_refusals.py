@@ -11,11 +11,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.lifetime import Lifetime
-from penstock.gateway.openai_errors import speaks_openai
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.openai.errors import speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from tests.acceptance.gateway_process import Hand, gateway_process

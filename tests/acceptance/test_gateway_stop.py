@@ -23,7 +23,7 @@ def start(redis_url: str, folder: Path) -> subprocess.Popen[bytes]:
         "PENSTOCK_GATEWAY__PROCESSES": "2",
         "PENSTOCK_MODELS": json.dumps({}),
     }
-    return subprocess.Popen([sys.executable, "-m", "penstock.gateway.server"], env=env, stdout=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-m", "penstock.gateway"], env=env, stdout=subprocess.DEVNULL)
 
 
 def test_a_stop_that_comes_while_processes_are_starting_is_not_lost(redis_url: str, tmp_path: Path) -> None:

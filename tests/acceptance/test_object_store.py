@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from penstock.blob_place import BlobPlace
-from penstock.broker.blob_places import open_blobs
-from penstock.bulk import files
+from penstock.broker.blobs.places import open_blobs
+from penstock.runs import files
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.eventually import eventually

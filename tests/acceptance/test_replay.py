@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, NewJob
-from penstock.broker.store import ReleaseReason
 from penstock.job import Call, Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.broker.redis_store import RedisStore
-from penstock.cli import call, workers
+from penstock.broker.store.sync import RedisStore
+from penstock.cli.jobs import call
+from penstock.cli.models import workers
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound

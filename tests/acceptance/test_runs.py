@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.runs import RunStore
+from penstock.broker.store.runs import RunStore
+from penstock.broker.store.sync import RedisStore
 from penstock.run import Run, RunSpec, RunState
 from tests.acceptance.test_cli import COMMAND, Up, clean_environment, started, stopped
 from tests.eventually import eventually

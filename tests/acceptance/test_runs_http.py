@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.runs import RunChange, RunStore
+from penstock.broker.store.runs import RunChange, RunStore
+from penstock.broker.store.sync import RedisStore
 from penstock.client.aio import AsyncClient
 from penstock.client.runs import RowFailed, RunEnded, RunOptions, RunView
 from penstock.client.sync import Client

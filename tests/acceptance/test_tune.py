@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.benchmarks.tune.notebook import About, Notebook
-from penstock.benchmarks.tune.result import Overheads, Verdict, from_json
 from penstock.cli import exits
+from penstock.tune.measuring.notebook import About, Notebook
+from penstock.tune.result import Overheads, Verdict, from_json
 from tests.acceptance.test_cli import COMMAND, clean_environment
 
 MODEL = """
@@ -70,9 +70,9 @@ def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Pa
 
 
 def _remember(folder: Path, overheads: Overheads) -> None:
-    from penstock.benchmarks.bench.bodies import read_bodies
-    from penstock.benchmarks.tune.asking import subject_of
-    from penstock.settings import Settings
+    from penstock.loadtest.bodies import read_bodies
+    from penstock.settings.tables import Settings
+    from penstock.tune.asking import subject_of
 
     subject = subject_of(Settings.load(folder / "penstock.toml", {}), "paced")
     book = Notebook(folder / "state.jsonl")

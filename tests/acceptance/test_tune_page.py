@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from penstock.benchmarks.tune.report import write_report
+from penstock.tune.report.page import write_report
 from tests.acceptance.browser import browsing, watched
-from tests.unit.benchmarks.tune.made import result
+from tests.unit.tune.made import result
 
 # The relative luminance of text and ground, as in WCAG 2, of what is read: not of decorations.
 _CONTRAST = """() => {

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from penstock.broker.memory_store import MemoryStore
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.memory.store import MemoryStore
+from penstock.broker.store.sync import RedisStore
 from tests.contract.desk import Desk
 from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants

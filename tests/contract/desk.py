@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from penstock.broker.contract import JobStore, ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
-from penstock.broker.store import JobStore, ReleaseReason
 from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 from tests.contract.dumps import Dump

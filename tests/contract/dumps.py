@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from penstock.broker.memory_store import MemoryStore
+from penstock.broker.memory.store import MemoryStore
 from penstock.job import BANDS
 from penstock.job import JobState as State
 

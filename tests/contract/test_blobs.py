@@ -12,10 +12,10 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 
 from penstock.blob_place import BlobPlace
-from penstock.broker.blob_copies import Copies
-from penstock.broker.blob_places import open_blobs
-from penstock.broker.blobs import BlobStore, LocalBlobs
-from penstock.broker.object_blobs import ObjectBlobs
+from penstock.broker.blobs.copies import Copies
+from penstock.broker.blobs.files import BlobStore, LocalBlobs
+from penstock.broker.blobs.objects import ObjectBlobs
+from penstock.broker.blobs.places import open_blobs
 from penstock.errors import Gone, InternalError
 from penstock.job_id import new_serial
 

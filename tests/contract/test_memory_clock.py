@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.memory_store import MemoryStore
+from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import SubmitStatus
 from penstock.job import JobState
 from tests.contract.desk import Desk

@@ -9,11 +9,11 @@ from contextlib import closing
 
 import pytest
 
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.memory_runs import MemoryRunStore
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.runs import AsyncRunStore, DropStatus, ReopenStatus, RunChange, Runs, RunStore, RunWord, TakeStatus
-from penstock.broker.store import CancelStatus
+from penstock.broker.contract import CancelStatus
+from penstock.broker.memory.runs import MemoryRunStore
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.runs import AsyncRunStore, DropStatus, ReopenStatus, RunChange, Runs, RunStore, RunWord, TakeStatus
+from penstock.broker.store.sync import RedisStore
 from penstock.run import Run, RunCounts, RunSpec, RunState
 
 SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl", columns={"x": "number"}, carry=("id",), max_failed=3)

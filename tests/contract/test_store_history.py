@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
-from penstock.broker.memory_queue import PAST_FIRST, PAST_LAST
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.memory.model_queue import PAST_FIRST, PAST_LAST
 from penstock.broker.records import Ending
-from penstock.broker.store import ReleaseReason
 from penstock.job import JobState, Priority
 from penstock.job_id import JobId
 from tests.contract.desk import OUTPUT, Desk

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import SubmitStatus
-from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.job import JobState
 from tests.contract.desk import Desk
 

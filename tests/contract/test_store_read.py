@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.broker.contract import CancelStatus
 from penstock.broker.records import KeptInput, Settled, SubmitStatus
-from penstock.broker.store import CancelStatus
 from penstock.job import LATE_BAND, Call, JobState, Payload
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import ClaimedJob, Ending, Settled
-from penstock.broker.store import CancelStatus, ReleaseReason
 from penstock.job import BatchRecord, JobState, Payload
 from tests.contract.desk import OUTPUT, STAMP, Desk
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import Settled, SubmitStatus
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.store import CancelStatus, ReleaseReason
+from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobState, Priority
 from tests.contract.desk import Desk
 from tests.eventually import eventually

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Beat, ClaimedJob, Ending, Settled, SweepReport
-from penstock.broker.store import CancelStatus
 from penstock.job import JobState, Payload
 from tests.contract.desk import OUTPUT, Desk
 

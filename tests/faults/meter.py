@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from penstock.benchmarks.costs import MachineReading, read_machine
+from penstock.loadtest.observed.costs import MachineReading, read_machine
 from tests.faults.catalogue import Fault
 
 # Above this share of the machine taken by others a line says so.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import redis
 
-from penstock.broker.embedded import find_server
+from penstock.broker.server.embedded import find_server
 from tests.eventually import eventually
 from tests.faults.shims import Fsync, build, read_notes
 

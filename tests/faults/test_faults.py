@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.embedded import find_server
+from penstock.broker.server.embedded import find_server
 from penstock.errors import ConfigError
 from tests.faults.catalogue import ABSENT, FAULTS, PENSTOCK, Setting
 from tests.faults.scenarios import every_fault

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.broker.memory_store import MemoryStore
+from penstock.broker.contract import JobStore, ReleaseReason
+from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import Beat, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.store import JobStore, ReleaseReason
+from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 from tests.contract.desk import OUTPUT, STAMP

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.connection import connect_async
+from penstock.broker.store.connection import connect_async
 
 
 async def test_a_cancel_that_comes_as_a_command_was_sent_is_not_lost(redis_url: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.benchmarks.bulk.__main__ import CHEAP, Scale, Session
-from penstock.benchmarks.bulk.ground import ground
+from benchmarks.bulk.__main__ import CHEAP, Scale, Session
+from benchmarks.bulk.ground import ground
 
 pytest.importorskip("pyarrow")
 SMALL = Scale(texts=0, images=0, numbers=2_000, memory=(1_000, 2_000), seconds=0.5, rounds=1)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.benchmarks.gpu import Call
-from penstock.benchmarks.gpu_memory import run_out_of_memory
-from penstock.benchmarks.gpu_results import GpuResults, resumed
-from penstock.benchmarks.model_rows import Row
-from penstock.benchmarks.model_stack import model_stack
-from penstock.benchmarks.models import Bench, Lengths
+from benchmarks.gpu.__main__ import Call
+from benchmarks.gpu.memory import run_out_of_memory
+from benchmarks.gpu.results import GpuResults, resumed
+from benchmarks.models.__main__ import Bench, Lengths
+from benchmarks.models.rows import Row
+from benchmarks.models.stack import model_stack
 
 pytest.importorskip("onnxruntime")
 # As memory_hog.py on a GPU: 13 items fit.

@@ -4,12 +4,12 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from penstock.benchmarks.peers.catalogue import peers_named
-from penstock.benchmarks.peers.comparison import Comparison
-from penstock.benchmarks.peers.environments import requirements_mark
-from penstock.benchmarks.peers.table import ratio, rows
-from penstock.benchmarks.peers.turn import Lengths
-from penstock.benchmarks.peers.workloads import NOOP, Workload
+from benchmarks.peers.catalogue import peers_named
+from benchmarks.peers.comparison import Comparison
+from benchmarks.peers.environments import requirements_mark
+from benchmarks.peers.table import ratio, rows
+from benchmarks.peers.turn import Lengths
+from benchmarks.peers.workloads import NOOP, Workload
 
 
 def environment_like_ours(folder: Path) -> None:

@@ -11,10 +11,10 @@ import redis
 import redis.asyncio
 import uvloop
 
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.call_link import CallLink
-from penstock.broker.connection import connect_async
 from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.connection import connect_async
+from penstock.broker.store.pipelined_link import CallLink
 from penstock.job import Payload
 from penstock.job_id import new_job_id
 

@@ -18,12 +18,12 @@ from penstock.job import Call, Payload, Priority
 from penstock.job_id import new_job_id
 from penstock.model_spec import BatchPolicy, Limits, ModelSpec
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
-from penstock.workers.batcher import Held
-from penstock.workers.child_events import Cause, Event, Lost, Ran
 from penstock.workers.devices.pins import Pin
-from penstock.workers.frames import Failed, Item, Output
-from penstock.workers.keeper import Keeper
-from penstock.workers.shard_board import Lane
+from penstock.workers.ipc.frames import Failed, Item, Output
+from penstock.workers.ipc.shard_progress import Lane
+from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.child_events import Cause, Event, Lost, Ran
+from penstock.workers.slot.child_supervisor import Keeper
 from tests.integration.worker_process import FAULTY
 
 WITHIN_S = 30.0

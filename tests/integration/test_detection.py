@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Failure
+from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.tasks.boxes import overlap
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.runner import Item, run_batch
+from penstock.workers.child.runner import Item, run_batch
 
 pytest.importorskip("torch", reason="the network is exported by torch: pip install 'penstock[torch]'")
 pytest.importorskip("onnxscript", reason="torch's ONNX exporter needs it: pip install onnxscript")

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Failure
+from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers.runner import BatchOutcome, Item, run_batch
+from penstock.workers.child.runner import BatchOutcome, Item, run_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -12,8 +12,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from penstock.broker.embedded import EmbeddedServer, flower_url
-from penstock.broker.users import FLOWER, passwords_in
+from penstock.broker.server.embedded import EmbeddedServer, flower_url
+from penstock.broker.server.users import FLOWER, passwords_in
 from tests.acceptance.test_cli import SQUARE, Up, started, stopped
 from tests.eventually import eventually
 from tests.monitoring.flower import depths, flower, tasks

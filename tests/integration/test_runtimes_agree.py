@@ -19,7 +19,7 @@ import pytest
 
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.handlers.runtimes.runtime import KINDS
+from penstock.handlers.runtimes.contract import KINDS
 from tests.unit.handlers.tasks.models import ask
 
 # Of the largest score, and of a vector of length 1.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.embedded import EmbeddedServer
 from penstock.broker.records import Settled, SubmitStatus
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload
 from tests.contract.desk import Desk

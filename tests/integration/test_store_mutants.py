@@ -13,8 +13,8 @@ import pytest
 import redis
 from hypothesis import Phase, settings
 
-from penstock.broker.library import library
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.store.library import library
+from penstock.broker.store.sync import RedisStore
 from tests.contract.desk import Desk
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from penstock.broker.celery_app import broker_url
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import SlotInfo
 from penstock.workers.devices.topology import numbers, read_topology
 from tests.eventually import eventually

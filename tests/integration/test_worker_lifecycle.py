@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedServer
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.model_spec import WarmOrigin

@@ -6,10 +6,10 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
 from penstock.job_id import new_serial
 from penstock.model_spec import ModelInfo
-from penstock.workers.orphans import FIRST_AFTER_S, Orphans
+from penstock.workers.fleet.orphan_blobs import FIRST_AFTER_S, Orphans
 from tests.integration.worker_process import Desk
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import SlotInfo
 from tests.eventually import eventually
 from tests.integration.worker_process import Desk, WorkerProcess

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id

@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 
 from penstock.broker.records import NewJob, SubmitStatus
-from penstock.broker.redis_store import RedisStore
+from penstock.broker.store.sync import RedisStore
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import Limits
@@ -31,7 +31,7 @@ def await_listening(stock: Celery, name: str) -> None:
 
 
 class WorkerProcess:
-    """`python -m penstock.workers.main` in a process group of its own. `models` are tables as in penstock.toml; `env` are more
+    """`python -m penstock.workers` in a process group of its own. `models` are tables as in penstock.toml; `env` are more
     variables.
     """
 
@@ -49,7 +49,7 @@ class WorkerProcess:
             **{f"PENSTOCK_WORKER__{name.upper()}": str(value) for name, value in settings.items()},
             **(env or {}),
         }
-        self.command: Sequence[str] = (sys.executable, "-m", "penstock.workers.main")
+        self.command: Sequence[str] = (sys.executable, "-m", "penstock.workers")
         self._process: subprocess.Popen[bytes] | None = None
         self._slots = sum(int(table.get("workers", 1)) for table in models.values())
         self._url = url

@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import ClaimRequest, GiveBack, NewJob, SubmitStatus
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.store import ReleaseReason
+from penstock.broker.store.sync import RedisStore
 from penstock.job import Payload, Priority
 from penstock.job_id import new_job_id
 from tests.acceptance.gateway_process import GatewayClient, free_port, gateway_process

@@ -14,13 +14,13 @@ import httpx2
 from fastapi.routing import APIRoute
 
 from penstock.access import digest_of, new_secret
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.dashboard.router import is_page
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.pages.router import is_page
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {"square": {"source": "square.py:Square"}}

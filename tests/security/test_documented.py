@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.access import Role
-from penstock.gateway.access import roles_of
+from penstock.gateway.auth.roles import roles_of
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "security.md").read_text("utf-8")

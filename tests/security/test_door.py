@@ -22,10 +22,10 @@ import pytest
 
 from penstock.access import Key, Role, digest_of, is_weak, new_secret
 from penstock.errors import ConfigError, RateLimited, Unauthorized
-from penstock.gateway.access import EVERYBODY
-from penstock.gateway.buckets import AddressBuckets, Bucket
-from penstock.gateway.door import GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, Door
-from penstock.settings import Settings
+from penstock.gateway.auth.keys import GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, Door
+from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
+from penstock.gateway.auth.roles import EVERYBODY
+from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import GatewayClient
 from tests.security.keyed import ALICE, BOB, LIMITED
 

@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.gateway.payloads import UNBUILT, check_schema, parse_json
+from penstock.gateway.asgi.bodies import UNBUILT, check_schema, parse_json
 from tests.security.keyed import ALICE, SUBMITS, filled
 
 BOMBS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
 from penstock.errors import MalformedId, PenstockError
 from penstock.job_id import MODEL_NAME, parse_job_id
 from tests.security.keyed import ALICE, BOSS, OPERATIONS, send
@@ -164,7 +164,7 @@ def test_one_event_is_one_line_of_json_whatever_is_in_it() -> None:
     hostile = ['/a\n{"event": "forged"}', "/a\r\nb", "/\x1b[2J", "/\u2028x\u2029y\x85", "/\ud800", "/%0a", "/" + "x" * 500]
     program = (
         "import json, sys, structlog\n"
-        "from penstock.gateway.server import configure_logs\n"
+        "from penstock.gateway import configure_logs\n"
         "configure_logs()\n"
         "for path in json.loads(sys.argv[1]):\n"
         "    structlog.get_logger().warning('store_unavailable', path=path[:200], request_id='x')\n"

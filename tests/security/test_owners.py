@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from penstock.broker.records import NewJob
-from penstock.gateway.access import MOST_HELD
+from penstock.gateway.auth.roles import MOST_HELD
 from penstock.job import Payload
 from penstock.job_id import new_job_id
 from tests.acceptance.gateway_process import Hand

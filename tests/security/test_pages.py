@@ -13,9 +13,9 @@ import pytest
 
 from penstock.access import Role
 from penstock.broker.records import NewJob
-from penstock.gateway.access import PUBLIC_PAGES, ROLES, roles_of
-from penstock.gateway.pages.render import HEADERS
-from penstock.gateway.pages.sessions import COOKIE, MAX_FORM_BYTES
+from penstock.gateway.auth.roles import PUBLIC_PAGES, ROLES, roles_of
+from penstock.gateway.dashboard.render import HEADERS
+from penstock.gateway.dashboard.sessions import COOKIE, MAX_FORM_BYTES
 from penstock.job import Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("core", "broker", "handlers", "workers", "gateway", "client", "cli", "benchmarks", "examples")
+PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "runs", "loadtest", "tune", "cli")
+FOLDERS = (*PACKAGES, "benchmarks", "examples")
 SIZE = 50_000
 METHODS = ("match", "search", "fullmatch", "sub", "split", "findall", "finditer")
 # 5 ms on a machine of its own.
@@ -110,4 +111,10 @@ def _lasts(pattern: re.Pattern[Any], method: str, given: Any) -> float:
 def test_the_search_for_patterns_finds_them() -> None:
     """Or the test above would pass on nothing."""
     found = {use.where.partition(":")[0] for use in USES}
-    assert {"core/job_id.py", "gateway/negotiation.py", "gateway/payloads.py", "gateway/problems.py", "core/access.py"} <= found
+    assert {
+        "core/job_id.py",
+        "gateway/asgi/negotiation.py",
+        "gateway/asgi/bodies.py",
+        "gateway/asgi/problems.py",
+        "core/access.py",
+    } <= found

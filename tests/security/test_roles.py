@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from penstock.access import Role
-from penstock.gateway.access import PUBLIC, ROLES, roles_of
+from penstock.gateway.auth.roles import PUBLIC, ROLES, roles_of
 from tests.security.keyed import (
     ALICE,
     BOB,

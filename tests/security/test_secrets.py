@@ -14,8 +14,8 @@ import httpx2
 import psutil
 import pytest
 
-from penstock.broker.embedded import EmbeddedServer
-from penstock.settings import Settings
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import clean_environment
 from tests.eventually import eventually

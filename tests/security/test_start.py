@@ -16,12 +16,12 @@ import pytest
 import penstock
 from penstock import Client
 from penstock.errors import ConfigError, NotFound, Unauthorized, WrongRole
-from penstock.settings_keys import access_rule
+from penstock.settings.keys import access_rule
 from tests.acceptance.gateway_process import free_port
 from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, started, stopped
 from tests.security.keyed import ALICE, BOB, BOSS, KEYS, READER, keyed_gateway
 
-DIRECT = [sys.executable, "-m", "penstock.gateway.server"]
+DIRECT = [sys.executable, "-m", "penstock.gateway"]
 
 
 @pytest.mark.parametrize(

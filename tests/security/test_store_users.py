@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.embedded import EmbeddedServer
-from penstock.broker.library import library
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.users import CALLED_BY_FUNCTIONS, FLOWER, GATEWAY, RULES, WORKER, setuser_lines
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.broker.server.users import CALLED_BY_FUNCTIONS, FLOWER, GATEWAY, RULES, WORKER, setuser_lines
+from penstock.broker.store.library import library
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually

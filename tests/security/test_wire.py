@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.errors import CapacityError
-from penstock.gateway.wire import Room
+from penstock.gateway.asgi.wire import Room
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.security.keyed import ALICE, OPERATIONS, SUBMITS, filled, keyed_gateway, send
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.broker.embedded import EmbeddedServer
-from penstock.settings import Settings, WorkerSettings
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.settings.tables import Settings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "compose"

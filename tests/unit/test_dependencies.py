@@ -13,12 +13,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = (
-    "penstock.cli.up",
-    "penstock.cli.call",
-    "penstock.cli.doctor",
-    "penstock.gateway.server",
-    "penstock.workers.main",
-    "penstock.workers.supervisor",
+    "penstock.cli.serve.up",
+    "penstock.cli.jobs.call",
+    "penstock.cli.ops.doctor",
+    "penstock.gateway",
+    "penstock.workers",
+    "penstock.workers.bootstep.program",
     "penstock.workers.child",
     "penstock.broker.celery_app",
     "penstock.handlers.load",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.runtimes.runtime import kind_of
+from penstock.handlers.runtimes.contract import kind_of
 
 
 class FileKind(StrEnum):

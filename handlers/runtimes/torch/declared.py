@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.batches import BatchSizes
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.runtimes.symbols import Symbol
 
 # The element types a model may ask for -> what callers send: numpy has no bfloat16, and nobody sends halves.

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.batches import BatchSizes
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.runtimes.symbols import Symbol
 from penstock.handlers.runtimes.torch.archive import FileKind
 from penstock.handlers.runtimes.torch.declared import ELEMENTS

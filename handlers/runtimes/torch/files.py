@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.modules import import_file, import_name
-from penstock.handlers.runtimes.runtime import kind_of
+from penstock.handlers.runtimes.contract import kind_of
 from penstock.handlers.runtimes.torch.archive import FileKind, package_target
 from penstock.handlers.runtimes.torch.declared import Declared, declared_inputs
 from penstock.handlers.runtimes.torch.package_shapes import batch_sizes_to_ask, check_shapes, load_package

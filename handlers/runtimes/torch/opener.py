@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from penstock.errors import HandlerLoadError, PenstockError
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_compiler, check_options
 from penstock.handlers.runtimes.torch.exported import read_exported

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.handlers.runtimes.batches import BatchSizes
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.runtimes.torch.archive import FileKind
 
 # One tensor per port -> positional and named arguments of the module.

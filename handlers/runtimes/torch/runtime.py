@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.runtimes.batches import BatchSizes, Piece, padding_ratio
-from penstock.handlers.runtimes.runtime import DeviceRow, Port, Runtime
+from penstock.handlers.runtimes.contract import DeviceRow, Port, Runtime
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 
 if TYPE_CHECKING:

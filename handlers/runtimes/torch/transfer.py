@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.handlers.runtimes.runtime import DeviceRow
+from penstock.handlers.runtimes.contract import DeviceRow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,8 +11,8 @@ from random import Random
 
 import psutil
 
-from penstock.broker.redis_store import RedisStore
-from penstock.broker.runs import RunStore
+from penstock.broker.store.runs import RunStore
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.run import Run, RunState
 from tests.faults.bulk_stack import MODEL, BulkStack, bulk_stack, outputs, write_rows

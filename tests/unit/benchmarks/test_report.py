@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from penstock.benchmarks.engine_figures import drain_rate
-from penstock.benchmarks.main_path import RUNS, exit_code
-from penstock.benchmarks.report import ACCEL_LIMIT_RPS, FIGURES, Findings, print_report, write_report
+from benchmarks.main_path.__main__ import RUNS, exit_code
+from benchmarks.main_path.engine_figures import drain_rate
+from benchmarks.report import ACCEL_LIMIT_RPS, FIGURES, Findings, print_report, write_report
 
 PROMISED = {
     "noop_sync_c64_rps",

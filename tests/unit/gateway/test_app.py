@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.blobs import LocalBlobs
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.options import GatewayOptions
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.async_store import AsyncStore
-from penstock.broker.blobs import LocalBlobs
-from penstock.gateway.admission import Capacity
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.lifetime import Lifetime
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.models.admission import Capacity
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, VersionInfo
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.gateway.server import gateway_options, log_renderer
-from penstock.settings import Settings
+from penstock.gateway.__main__ import gateway_options, log_renderer
+from penstock.settings.tables import Settings
 
 ESCAPE = "\x1b["
 

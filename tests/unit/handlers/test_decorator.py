@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from penstock.handlers.contract import Failure, Handler
 from penstock.handlers.decorator import Declared, declared_by, model
-from penstock.handlers.handler import Failure, Handler
 
 
 @model

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.model_spec import RuntimeOptions
 from tests.onnx_models import perceptron, saved
@@ -94,7 +94,7 @@ def test_nothing_that_runs_models_is_imported_for_it(onnx: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.model_spec import RuntimeOptions
 path = Path({str(onnx)!r})

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
-from penstock.handlers.arrays import ArrayHandler
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.array_handler import ArrayHandler
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 

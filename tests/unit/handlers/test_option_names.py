@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.load import load
 from penstock.handlers.option_names import check_option_names
 from tests.onnx_models import perceptron, saved

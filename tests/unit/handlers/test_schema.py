@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from penstock.errors import HandlerLoadError, InvalidInput
-from penstock.handlers.handler import Failure, Handler
+from penstock.handlers.contract import Failure, Handler
 from penstock.handlers.schema import function_types, handler_types, output_schema, pointer_of, reader_for
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.benchmarks.bulk.__main__ import TARGETS, store
-from penstock.benchmarks.bulk.beside import Shared
-from penstock.benchmarks.bulk.loop import run_all
-from penstock.benchmarks.bulk.ratio import Compared, Turns
+from benchmarks.bulk.__main__ import TARGETS, store
+from benchmarks.bulk.beside import Shared
+from benchmarks.bulk.loop import run_all
+from benchmarks.bulk.ratio import Compared, Turns
 from penstock.handlers.load import load
 
 

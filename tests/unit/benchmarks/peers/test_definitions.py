@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.benchmarks.peers.catalogue import OWN, PEERS, Peer
-from penstock.benchmarks.peers.environments import COMMON, DEFINITIONS, absent_reason, set_up
-from penstock.benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, NOOP, inputs_of, is_near, is_right
+from benchmarks.peers.catalogue import OWN, PEERS, Peer
+from benchmarks.peers.environments import COMMON, DEFINITIONS, absent_reason, set_up
+from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, NOOP, inputs_of, is_near, is_right
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "accelerator.py"
@@ -50,7 +50,7 @@ def test_the_modules_import_no_definition() -> None:
     folders = {path.parent.name for path in SCRIPTS}
     for path in DEFINITIONS.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("penstock.benchmarks.peers"):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks.peers"):
                 assert not folders & set(node.module.split(".")[3:])
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.benchmarks.peers.catalogue import PEERS, peers_named
-from penstock.benchmarks.peers.rotation import doubts, figures, quickest_batch, steps
-from penstock.benchmarks.peers.turn import Turn
-from penstock.benchmarks.peers.workloads import WORKLOADS, workloads_named
+from benchmarks.peers.catalogue import PEERS, peers_named
+from benchmarks.peers.rotation import doubts, figures, quickest_batch, steps
+from benchmarks.peers.turn import Turn
+from benchmarks.peers.workloads import WORKLOADS, workloads_named
 from penstock.errors import BadRequest
 
 NOOP, ACCELERATOR, EMBEDDINGS = WORKLOADS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.benchmarks.peers.table import behind, beside, notes, page_text, put_into, ratio, rows, short_text, show
+from benchmarks.peers.table import behind, beside, notes, page_text, put_into, ratio, rows, short_text, show
 
 
 def line(title: str, rps: float, *, durable: bool = False) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_the_terminal_shows_a_table_per_workload_that_was_measured() -> None:
 
 def test_pages_get_what_stands_between_their_marks_again_and_again(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    begins, ends = "<!-- peers: python -m penstock.benchmarks.peers table --docs -->", "<!-- end of peers -->"
+    begins, ends = "<!-- peers: python -m benchmarks.peers table --docs -->", "<!-- end of peers -->"
     page.write_text(f"before\n{begins}\nold\n{ends}\nafter\n")
     put_into(page, page_text(RESULT))
     put_into(page, short_text(RESULT))
@@ -88,7 +88,7 @@ def test_pages_get_what_stands_between_their_marks_again_and_again(tmp_path: Pat
 def test_the_pages_of_this_tree_have_the_marks() -> None:
     for name in ("docs/peers.md", "README.md"):
         text = (Path(__file__).parents[4] / name).read_text()
-        assert text.count("<!-- peers: python -m penstock.benchmarks.peers table --docs -->\n") == 1
+        assert text.count("<!-- peers: python -m benchmarks.peers table --docs -->\n") == 1
         assert text.count("<!-- end of peers -->") == 1
 
 

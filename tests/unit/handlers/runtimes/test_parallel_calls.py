@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.handlers.handler import Context
-from penstock.handlers.runtimes.onnx import OnnxRuntime, open_model
+from penstock.handlers.contract import Context
+from penstock.handlers.runtimes.onnx.runtime import OnnxRuntime, open_model
 from penstock.handlers.runtimes.parallel_calls import ParallelCalls, calls_at_once
 from penstock.model_spec import RuntimeOptions
 from tests.onnx_models import perceptron, saved

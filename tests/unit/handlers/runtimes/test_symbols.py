@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import InvalidInput
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.runtimes.symbols import Symbol, check_symbols
 
 

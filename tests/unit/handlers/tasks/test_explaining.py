@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.handlers.handler import Failure
+from penstock.handlers.contract import Failure
 from penstock.job import Call
-from penstock.workers.runner import Item, Output, run_batch
+from penstock.workers.child.runner import Item, Output, run_batch
 from tests.unit.handlers.tasks.models import PLAIN, bright_words, mean_colour, opened, picture, plain, read, tokenizer
 
 pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock[explain]'")

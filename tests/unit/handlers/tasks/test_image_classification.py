@@ -12,7 +12,7 @@ from PIL import Image
 from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.load import load
 from penstock.model_spec import RuntimeOptions
-from penstock.workers import warmup
+from penstock.workers.child import warmup
 from tests.unit.handlers.tasks.models import PLAIN, answering, ask, mean_colour, opened, picture, plain, same
 from tests.unit.handlers.tasks.test_images import header_only_png
 

@@ -12,7 +12,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.tasks.text_embedding import Pooling, normalized, pooled
 from penstock.handlers.tasks.words import read_words
 from penstock.model_spec import WarmOrigin
-from penstock.workers.warmup import warm_up
+from penstock.workers.child.warmup import warm_up
 from tests.unit.handlers.tasks.models import ask, opened, saved, states, tokenizer
 
 pytest.importorskip("tokenizers", reason="text tasks need the tokenizers library: pip install tokenizers")

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.load import load
-from penstock.handlers.runtimes.runtime import open_runtime
+from penstock.handlers.runtimes.contract import open_runtime
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.warmup import sizes, warm_up
+from penstock.workers.child.warmup import sizes, warm_up
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.batches import BatchSizes
-from penstock.handlers.runtimes.runtime import Port
+from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.runtimes.torch.declared import declared_inputs
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.handler import Context, Failure
+from penstock.handlers.contract import Context, Failure
 from penstock.handlers.load import load
-from penstock.handlers.runtimes.runtime import Port, open_runtime
+from penstock.handlers.runtimes.contract import Port, open_runtime
 from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.runner import Item, run_batch
+from penstock.workers.child.runner import Item, run_batch
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402

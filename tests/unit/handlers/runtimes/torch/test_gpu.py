@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.handlers.handler import Context
+from penstock.handlers.contract import Context
 from penstock.handlers.load import load
-from penstock.handlers.runtimes.runtime import open_runtime
+from penstock.handlers.runtimes.contract import open_runtime
 from penstock.model_spec import RuntimeOptions
 
 torch = pytest.importorskip("torch")

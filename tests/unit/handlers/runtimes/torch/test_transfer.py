@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.handlers.arrays import ArrayHandler
-from penstock.handlers.handler import Context, Failure
-from penstock.handlers.runtimes.runtime import DeviceRow, Port, open_runtime
+from penstock.handlers.array_handler import ArrayHandler
+from penstock.handlers.contract import Context, Failure
+from penstock.handlers.runtimes.contract import DeviceRow, Port, open_runtime
 from penstock.model_spec import RuntimeOptions
 
 torch = pytest.importorskip("torch")

@@ -1,0 +1,1 @@
+../../core/process_lifetime.py

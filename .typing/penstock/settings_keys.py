@@ -1,1 +1,0 @@
-../../core/settings_keys.py

@@ -1,1 +1,0 @@
-../../core/settings_sources.py

@@ -1,0 +1,1 @@
+"""Measurements behind single decisions, each a command of its own."""

@@ -1,0 +1,132 @@
+"""Whether `penstock bench` measures right: against a server of known service times, mean and percentiles within 3 %.
+
+`python -m benchmarks.experiments.bench_check [--seconds 20] [--out benchmarks/results/bench_check.json]`, two minutes or more.
+The expected figures are an exact simulation of the same seeded arrivals. For M/D/1 they stand beside the long-run mean of
+theory.
+A run in which other processes took more than a tenth of the machine is no measurement: it is made again, up to `--tries` times,
+and the first one that was left alone is kept, whatever it says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.experiments.known_queue import Device, latencies, mean_latency_s
+from benchmarks.report import describe_machine
+from penstock.loadtest.adapters import open_door
+from penstock.loadtest.figures import spread
+from penstock.loadtest.generator.arrivals import Stretch
+from penstock.loadtest.generator_process import moments
+from penstock.loadtest.plan import Kind, Shape
+from penstock.loadtest.result import Result, Spread
+from penstock.loadtest.run import FOREIGN_SHARE, Bench, run_bench
+
+TOLERANCE = 0.03
+_JUDGED = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
+_DEFAULT_OUT = Path("benchmarks/results/bench_check.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    device: Device
+    rate: float
+    processes: int = 1
+
+
+CASES = (
+    Case("md1_rho_0.5", Device(0.04), 12.5),
+    Case("md1_rho_0.7", Device(0.04), 17.5),
+    Case("batches_of_8", Device(0.03, 0.005, 8), 80.0),
+    Case("batches_of_8_two_generators", Device(0.03, 0.005, 8), 80.0, processes=2),
+)
+
+
+@contextmanager
+def server(device: Device) -> Iterator[str]:
+    """Its URL."""
+    numbers = (str(device.fixed_s), str(device.per_item_s), str(device.most))
+    command = [sys.executable, "-m", "benchmarks.experiments.known_server", *numbers]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/"
+        finally:
+            process.terminate()
+
+
+def measure(case: Case, seconds: float) -> Result:
+    shape = Shape(duration_s=seconds, warm_up_s=1.0, profile=(Stretch(case.rate, case.rate, seconds),))
+    with server(case.device) as url:
+        door = open_door(Kind.HTTP, url, "", method="GET")
+        return asyncio.run(run_bench(Bench(door, shape, [], {}, processes=case.processes), lambda seconds, said: None))
+
+
+def expected(case: Case, seconds: float) -> Spread:
+    shape = Shape(duration_s=seconds, warm_up_s=1.0, profile=(Stretch(case.rate, case.rate, seconds),))
+    due = list(moments(shape))
+    found = spread(took_s for at, took_s in zip(due, latencies(case.device, due), strict=True) if at >= shape.warm_up_s)
+    assert found is not None
+    return found
+
+
+def off(measured: Spread | None, known: Spread) -> dict[str, float]:
+    """By what share each judged figure differs from what is known."""
+    if measured is None:
+        return dict.fromkeys(_JUDGED, math.inf)
+    return {name: getattr(measured, name) / getattr(known, name) - 1.0 for name in _JUDGED}
+
+
+def undisturbed(case: Case, seconds: float, tries: int) -> Result:
+    """The first run that was left alone; the last one if none was."""
+    result = measure(case, seconds)
+    while tries > 1 and result.foreign_share > FOREIGN_SHARE:
+        print(f"{case.name}: others took {result.foreign_share:.0%} of the machine: once more", flush=True)
+        result, tries = measure(case, seconds), tries - 1
+    return result
+
+
+def check(case: Case, seconds: float, tries: int) -> dict[str, object]:
+    result, known = undisturbed(case, seconds, tries), expected(case, seconds)
+    difference = off(result.outcome.latency, known)
+    worst = max(abs(value) for value in difference.values())
+    theory_ms = mean_latency_s(case.rate, case.device.fixed_s) * 1e3 if case.device.most == 1 else None
+    print(f"{case.name}: worst {worst:.1%} off, {'within' if worst <= TOLERANCE else 'NOT within'} {TOLERANCE:.0%}", flush=True)
+    return {
+        "within": worst <= TOLERANCE,
+        "worst_off": round(worst, 5),
+        "off": {name: round(value, 5) for name, value in difference.items()},
+        "measured": result.outcome.latency and asdict(result.outcome.latency),
+        "expected": asdict(known),
+        "long_run_mean_ms": theory_ms,
+        "calls": result.outcome.offered,
+        "foreign_share": round(result.foreign_share, 3),
+        "notes": [*result.notes, *result.generator.limits],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when every figure is within the tolerance."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.experiments.bench_check", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured, per case")
+    parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
+    parser.add_argument("--tries", type=int, default=5, help="how often a disturbed run is made again")
+    options = parser.parse_args(arguments)
+    cases = {case.name: check(case, options.seconds, options.tries) for case in CASES}
+    told = {"tolerance": TOLERANCE, "seconds": options.seconds, "machine": describe_machine(), "cases": cases}
+    options.out.write_text(json.dumps(told, indent=2) + "\n")
+    print(f"written: {options.out}")
+    return 0 if all(case["within"] for case in cases.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

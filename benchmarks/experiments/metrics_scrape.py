@@ -1,0 +1,103 @@
+"""How long a scrape of 50 models takes and how many series it has: a real gateway over full queues, a worker's own page."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from benchmarks.main_path.producer import fill
+from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Settled
+from penstock.broker.store.sync import RedisStore
+from penstock.job import JobState, Payload, Priority
+from penstock.job_id import new_job_id
+from penstock.loadtest.stack import Processes, StackPlan, await_ready, free_port, running, store_server, stores_environment
+from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
+from penstock.workers.ipc.frames import Done
+from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.outcomes import accepted
+from penstock.workers.slot.settlement import Finish
+from penstock.workers.telemetry.gauges import Upkeep
+from penstock.workers.telemetry.metrics import Metrics
+
+_MODELS = [f"model-{number}" for number in range(50)]
+_JOBS = 400  # per model: deep enough that the oldest is looked for in samples
+_TIMES = 15
+
+
+def measure_scrapes(folder: Path) -> dict[str, float]:
+    gateway, worker = _gateway(folder), _worker()
+    return {
+        "scrape_ms_50_models": max(gateway[0], worker[0]),
+        "series_50_models": max(gateway[1], worker[1]),
+        "scrape_ms_gateway": gateway[0],
+        "scrape_ms_worker": worker[0],
+        "series_gateway": gateway[1],
+        "series_worker": worker[1],
+    }
+
+
+def _gateway(folder: Path) -> tuple[float, int]:
+    plan = StackPlan(folder, free_port())
+    with store_server(plan) as server:
+        store = RedisStore(server.url)
+        slots = []
+        for model in _MODELS:
+            store.announce_model(ModelInfo(model, versions={"1": None}))
+            slots.append(SlotInfo(model, "1", "ready", latency_s={1: 0.01, 8: 0.02}))
+            for _ in fill(store, model, _JOBS, data=b"1"):
+                pass
+        store.announce_worker(WorkerInfo("w", "here", os.getpid(), time.time(), tuple(slots)), ttl_s=120.0)
+        with running(Processes(folder, stores_environment(plan, server.url)), [["gateway"]]) as processes:
+            await_ready(plan.port, processes, path="/startupz")
+            return _median(lambda: _read(f"{plan.url}/metrics"))
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())
+
+
+def _worker() -> tuple[float, int]:
+    """A worker of 50 models would be 50 processes; its page is the same when it is told what they would tell."""
+    metrics = Metrics("w", models=len(_MODELS))
+    metrics.serving = True
+    slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
+    Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    for model in _MODELS:
+        _work(metrics, ModelSpec(model, "m.py"))
+    return _median(lambda: generate_latest(metrics.registry).decode())
+
+
+def _work(metrics: Metrics, spec: ModelSpec) -> None:
+    now = time.time()
+    jobs = tuple(
+        ClaimedJob(new_job_id(spec.name), "t", Payload("application/json", b"1"), priority, now - 1.0, now + 60.0, 1, 0)
+        for priority in Priority
+    )
+    held = Held(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
+    metrics.claimed(spec, held)
+    metrics.ran(spec, held, Done(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+    endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
+    metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(held, jobs)), [Settled.OK] * len(jobs), 0.1)
+    metrics.loaded(spec, 1.0)
+    for cause in Cause:
+        metrics.lost(spec, cause, held)
+    for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
+        metrics.child_ended(spec, why)
+
+
+def _median(scrape: Callable[[], str]) -> tuple[float, int]:
+    """Milliseconds and series."""
+    took_ms, text = [], ""
+    for _ in range(_TIMES):
+        began = time.perf_counter()
+        text = scrape()
+        took_ms.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(took_ms), sum(not line.startswith("#") for line in text.splitlines())

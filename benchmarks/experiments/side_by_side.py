@@ -1,0 +1,96 @@
+"""Working trees beside each other: the same load on a stack of each, in turns of a second, so that a drift slows all.
+
+`python -m benchmarks.experiments.side_by_side TREE TREE ... [--turns 12] [--connections 64] [--path PATH] [--body BYTES]`:
+rates and CPU per request, the medians of the turns; `ratio` is the median of each turn's rate by that of the first tree.
+A TREE is a checkout with its `.typing` folder. Settings may stand behind it, so that one tree is compared with itself:
+`.,PENSTOCK_STORE__INLINE_INPUT_BYTES=65536`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.main_path.http_figures import NOOP_BODY, random_body
+from benchmarks.session import Session, check_answers, post_plan
+from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.load import run_load
+from penstock.loadtest.observed.costs import per_request_us
+from penstock.loadtest.stack import Processes, whole_stack
+
+_WARM_UP_S = 2.0
+_STAGES = ("gateway", "redis", "worker", "child", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One tree's stack and what its turns showed: requests per second, p50 in ms, microseconds by stage."""
+
+    name: str
+    url: str
+    processes: Processes
+    body: Body
+    rates: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    costs: list[dict[str, float]] = field(default_factory=list)
+
+    def turn(self, *, connections: int, seconds: float) -> None:
+        before = self.processes.read_cpu()
+        report = run_load(post_plan(self.url, self.body, connections=connections, duration_s=seconds))
+        check_answers(self.name, report)
+        self.rates.append(report.summary.rps)
+        self.p50_ms.append(report.summary.p50_ms)
+        self.costs.append(per_request_us(self.processes.read_cpu().since(before), report.summary.count))
+
+    def told(self, first: Side) -> str:
+        ratio = statistics.median(mine / other for mine, other in zip(self.rates, first.rates, strict=True))
+        costs = ", ".join(f"{stage} {statistics.median(cost[stage] for cost in self.costs):.0f}" for stage in _STAGES)
+        rate, p50 = statistics.median(self.rates), statistics.median(self.p50_ms)
+        return f"{self.name}: {rate:,.0f}/s, ratio {ratio:.3f}, p50 {p50:.2f} ms; us per request: {costs}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trees", nargs="+")
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn")
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--path", default="/predictions/noop", help="what is asked: /v1/models/noop/jobs only submits")
+    parser.add_argument(
+        "--body", type=int, default=0, metavar="BYTES", help="of noise as octets, for accel (default: a small JSON)"
+    )
+    options = parser.parse_args(arguments)
+    body = random_body(options.body) if options.body else NOOP_BODY
+    with tempfile.TemporaryDirectory(prefix="penstock-sides-") as folder, contextlib.ExitStack() as stack:
+        sides = [
+            _side(tree, Path(folder) / str(number), stack, path=options.path, body=body)
+            for number, tree in enumerate(options.trees)
+        ]
+        for side in sides:
+            run_load(post_plan(side.url, side.body, connections=options.connections, duration_s=_WARM_UP_S))
+        for turn in range(options.turns):
+            # Each goes first as often as the others.
+            for place in range(len(sides)):
+                sides[(turn + place) % len(sides)].turn(connections=options.connections, seconds=options.seconds)
+                time.sleep(0.05)
+        for side in sides:
+            print(side.told(sides[0]))
+
+
+def _side(name: str, folder: Path, stack: contextlib.ExitStack, *, path: str, body: Body) -> Side:
+    folder.mkdir()
+    place, *settings = name.split(",")
+    tree = Path(place).resolve()
+    plan = Session(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
+    told = {"PYTHONPATH": f"{tree / '.typing'}:{tree}", **dict(setting.split("=", 1) for setting in settings)}
+    return Side(name, f"{plan.url}{path}", stack.enter_context(whole_stack(plan, told)), body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""The case study again: the best settings for a detector within a latency goal, found by `penstock tune`.
+
+`make tune-case`, or `python -m benchmarks.experiments.tune_case [--quick]`. On the CPU, some 11 minutes on 2 cores, and where
+there is a GPU as long again on it. The model is examples/detection, its files are written first. The results go into
+benchmarks/results/tune_case.json by device, the reports into docs/reports/; `--docs` searches nothing and puts the table of
+the saved results into docs/tune.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from penstock.errors import BadRequest
+from penstock.loadtest.report.parts import machine_line
+from penstock.loadtest.stack import EXAMPLES
+from penstock.tune.report import findings
+from penstock.tune.report.page import write_report
+from penstock.tune.result import TuneResult, read_result
+from penstock.workers.devices.machine import discover
+
+DETECTION = EXAMPLES / "detection"
+RESULTS = EXAMPLES.parent / "benchmarks" / "results" / "tune_case.json"
+DOCS = EXAMPLES.parent / "docs" / "tune.md"
+BEGINS = "<!-- case study: python -m benchmarks.experiments.tune_case --docs -->\n"
+ENDS = "<!-- end -->\n"
+_REPORTS = EXAMPLES.parent / "docs" / "reports"
+_TRIED = EXAMPLES.parent / "build" / "tune_case"
+_MOST_ROWS = 12
+# Of `penstock tune`: a winner, and none.
+_DONE = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is searched on one kind of device. `space` is beside, and instead of, what the sweep file has."""
+
+    slo: str
+    space: tuple[str, ...]
+    report: str
+
+
+CASES = {
+    # About four times what one item takes alone on one core, as the limit of the case study was of its model's on a GPU.
+    "cpu": Case("p99=500ms", ("device=cpu",), "tune-case.html"),
+    "cuda": Case(
+        "p99=100ms",
+        (
+            "device=cuda",
+            "runtime=torch",
+            "precision=fp32,tf32,bf16,fp16",
+            "batch_size=1,2,4,8,16,32",
+            "workers=1,2",
+            "threads=2",
+        ),
+        "tune-case-gpu.html",
+    ),
+}
+_QUICK = ("batch_size=1,4", "workers=1", "threads=1", "precision=fp32", "compile=off", "runtime=torch,onnx")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when each device has a winner, else 1."""
+    options = _parser().parse_args(arguments)
+    # What a quick try finds is not to be kept as the case's result.
+    options.out = options.out or (_TRIED / RESULTS.name if options.quick else RESULTS)
+    options.reports = options.reports or (_TRIED if options.quick else _REPORTS)
+    if options.docs:
+        print(put_into(DOCS, options.out), end="")
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    write_files()
+    found = {device: _searched(device, options) for device in options.device or devices_here()}
+    for device, result in found.items():
+        console.print(rich_table(result))
+        console.print(findings.answer(result), markup=False, highlight=False)
+        write_report(result, options.reports / CASES[device].report)
+        console.print(f"written: {options.reports / CASES[device].report}")
+    save(found, options.out)
+    console.print(f"written: {options.out}")
+    return 0 if all(result.winner for result in found.values()) else 1
+
+
+def write_files() -> None:
+    """The detector's model files and pictures, where they are not there yet: some ten seconds, once. Raises `BadRequest`."""
+    done = subprocess.run([sys.executable, str(DETECTION / "export.py")], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BadRequest(f"the model files were not written: {done.stderr[-2_000:]}", hint="pip install 'penstock[torch,test]'")
+
+
+def devices_here() -> list[str]:
+    return ["cpu", "cuda"] if discover().gpus.found else ["cpu"]
+
+
+def command(device: str, *, budget: str, quick: bool, report: Path) -> list[str]:
+    """`penstock tune` as a user would write it; a dimension of `--space` goes before the sweep file's."""
+    case = CASES[device]
+    space = [word for pair in ((f"device={device}", *_QUICK) if quick else case.space) for word in ("--space", pair)]
+    files = ["--config", str(DETECTION / "penstock.toml"), "--sweep", str(DETECTION / "sweep.yaml")]
+    asked = ["--input", str(DETECTION / "build" / "scenes"), "--slo", case.slo, "--budget", budget, "--report", str(report)]
+    return [sys.executable, "-m", "penstock.cli.main", "tune", "discs", *files, *space, *asked]
+
+
+def save(found: Mapping[str, TuneResult], path: Path) -> None:
+    """By device; what the file has of other devices stays."""
+    whole = {**(saved(path) if path.exists() else {}), **found}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+
+
+def saved(path: Path) -> dict[str, TuneResult]:
+    """Raises `BadRequest` for a file that is not this command's."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, TuneResult])
+    except msgspec.DecodeError as fault:
+        raise BadRequest(f"{path} holds no results: {fault}", hint="remove it and run make tune-case") from fault
+
+
+def rich_table(result: TuneResult) -> Table:
+    table = Table(*findings.CASE_COLUMNS, title=f"{result.model}, {findings.goal_in_words(result.goal)}")
+    for row in findings.case_rows(result, most=_MOST_ROWS):
+        table.add_row(*row)
+    return table
+
+
+def markdown(path: Path) -> str:
+    """The saved results as paragraphs and tables for docs/tune.md."""
+    if not path.exists():
+        return "No results are kept yet: `make tune-case` writes them.\n"
+    return "\n".join(_told(device, result) for device, result in saved(path).items())
+
+
+def put_into(docs: Path, path: Path) -> str:
+    """Replaces what stands between the marks of the page; returns it."""
+    head, mark, rest = docs.read_text("utf-8").partition(BEGINS)
+    _, end, tail = rest.partition(ENDS)
+    if not mark or not end:
+        raise BadRequest(f"{docs} has no place for the results", hint=f"it stands between {BEGINS.strip()} and {ENDS.strip()}")
+    told = markdown(path)
+    docs.write_text(f"{head}{mark}{told}{end}{tail}", "utf-8")
+    return told
+
+
+def _told(device: str, result: TuneResult) -> str:
+    lines = [findings.CASE_COLUMNS, ["---"] * len(findings.CASE_COLUMNS), *findings.case_rows(result, most=_MOST_ROWS)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    spent = result.spent
+    search = (
+        f"{spent.configurations} configurations in {spent.total_s / 60:.1f} minutes, {spent.confirmed} of them under real load"
+    )
+    report = f"[report](reports/{CASES[device].report})"
+    return f"**{device}**, {machine_line(result.machine)}; {search}; {report}.\n\n{findings.answer(result)}\n\n{table}"
+
+
+def _searched(device: str, options: argparse.Namespace) -> TuneResult:
+    with tempfile.TemporaryDirectory(prefix="penstock-tune-case-") as folder:
+        report = Path(folder) / "result.json"
+        done = subprocess.run(command(device, budget=options.budget, quick=options.quick, report=report), check=False)
+        if done.returncode not in _DONE or not report.exists():
+            raise BadRequest(f"penstock tune ended with {done.returncode} on {device}", hint="its own words are above")
+        return read_result(report)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.experiments.tune_case",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="four configurations only, to see that it runs; kept in build/tune_case"
+    )
+    parser.add_argument("--budget", default="10m", help="how long each search may take (default: 10m)")
+    parser.add_argument("--device", action="append", choices=tuple(CASES), help="only this one; default: all that are here")
+    parser.add_argument("--out", type=Path, help=f"default: {RESULTS.name} of the benchmarks' results")
+    parser.add_argument("--reports", type=Path, help="the folder of the HTML reports; default: docs/reports")
+    parser.add_argument("--docs", action="store_true", help="search nothing; put the saved results into docs/tune.md")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

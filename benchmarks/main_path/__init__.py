@@ -1,0 +1,1 @@
+"""Every figure of the main path in one run: `python -m benchmarks.main_path`."""

@@ -1,0 +1,87 @@
+"""The figures taken through HTTP: the no-op model, the stand-in accelerator, and submitting without waiting."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from benchmarks.report import ACCEL_BATCH_S, ACCEL_LIMIT_RPS
+from benchmarks.session import Session, post_plan
+from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.load import Plan
+from penstock.loadtest.stack import Processes, StackPlan, whole_stack
+
+NOOP_BODY = Body(b'{"x": 4}', "application/json")
+_AT_ONCE = 64
+_SATURATING = 128  # four batches: one runs, one is claimed ahead, the rest are on their way
+_DEADLINE_S = 0.2
+# At 120 % of the limit a request may take the deadline and some more: 1,829/s x 0.2 s = 366 under way, and a margin.
+_OPEN_CONNECTIONS = 1_000
+
+
+def random_body(size: int) -> Body:
+    return Body(random.Random(size).randbytes(size), "application/octet-stream")
+
+
+def measure_noop(session: Session) -> None:
+    plan = session.stack_plan("noop")
+    with whole_stack(plan) as processes:
+        url = f"{plan.url}/predictions/noop"
+        busy = session.load("noop_sync_c64", processes, _closed(session, url, NOOP_BODY, _AT_ONCE))
+        lone = session.load("noop_sync_c1", processes, _closed(session, url, NOOP_BODY, 1))
+    session.findings.figures["noop_sync_c64_rps"] = busy.summary.rps
+    session.findings.figures["noop_sync_c1_p50_ms"] = lone.summary.p50_ms
+
+
+def measure_everysec(session: Session) -> None:
+    plan = session.stack_plan("everysec", fsync="everysec")
+    with whole_stack(plan) as processes:
+        url = f"{plan.url}/predictions/noop"
+        lone = session.load("noop_sync_c1_everysec", processes, _closed(session, url, NOOP_BODY, 1))
+    session.findings.figures["noop_sync_c1_p50_everysec_ms"] = lone.summary.p50_ms
+
+
+def measure_accel(session: Session) -> None:
+    plan = session.stack_plan("accel")
+    with whole_stack(plan) as processes:
+        _closed_accel(session, plan, processes)
+        _open_accel(session, plan, processes)
+        # Last: it leaves the disk with gigabytes to write back, which would slow the store's syncs in a later run.
+        _large_accel(session, plan, processes)
+
+
+def _closed_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
+    url, figures = f"{plan.url}/predictions/accel", session.findings.figures
+    lone = session.load("accel_lone", processes, _closed(session, url, random_body(4_096), 1))
+    figures["accel_lone_p50_ms"] = lone.summary.p50_ms
+    small = session.load("accel_saturated", processes, _closed(session, url, random_body(4_096), _SATURATING))
+    figures["accel_saturated_ratio"] = small.summary.rps / ACCEL_LIMIT_RPS
+
+
+def _large_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
+    url = f"{plan.url}/predictions/accel"
+    large = session.load("accel_saturated_100k", processes, _closed(session, url, random_body(102_400), _SATURATING))
+    session.findings.figures["accel_saturated_100k_ratio"] = large.summary.rps / ACCEL_LIMIT_RPS
+
+
+def _open_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
+    url, figures = f"{plan.url}/predictions/accel", session.findings.figures
+    steady = _closed(session, url, random_body(4_096), _OPEN_CONNECTIONS)
+    eighty = session.load("accel_80", processes, replace(steady, rate=0.8 * ACCEL_LIMIT_RPS))
+    figures["accel_80_p99_batches"] = eighty.summary.p99_ms / 1e3 / ACCEL_BATCH_S
+    hurried = _closed(session, f"{url}?deadline_s={_DEADLINE_S}", random_body(4_096), _OPEN_CONNECTIONS)
+    over = session.load("accel_120", processes, replace(hurried, rate=1.2 * ACCEL_LIMIT_RPS, deadline_s=_DEADLINE_S))
+    figures["accel_120_goodput_ratio"] = over.summary.goodput_rps / ACCEL_LIMIT_RPS
+
+
+def measure_submit(session: Session) -> None:
+    """The worker runs what is submitted meanwhile, as it would for a user."""
+    plan = session.stack_plan("submit")
+    with whole_stack(plan) as processes:
+        url = f"{plan.url}/v1/models/noop/jobs"
+        report = session.load("submit", processes, _closed(session, url, NOOP_BODY, _AT_ONCE))
+    session.findings.figures["submit_rps"] = report.summary.rps
+
+
+def _closed(session: Session, url: str, body: Body, connections: int) -> Plan:
+    return post_plan(url, body, connections=connections, duration_s=session.seconds)

@@ -1,0 +1,263 @@
+"""Real models behind the whole way, beside the same model called in a loop without penstock.
+
+`python -m benchmarks.models [--quick] [--only TEXT]`, about 8 minutes; `--markdown` prints the table of the last run.
+
+For each row a worker of its own is started, and beside it one process per worker slot that loads the same model from the same
+settings on the same cores (benchmarks.models.loop). They take turns, four times: the loop of all stages, inference
+alone, then requests over HTTP, four batches of them under way. `ratio` is items per second over HTTP by those of the loop of
+preprocess, inference and postprocess in one thread: the same model called in a loop without penstock. `parallel_ratio` is by
+the same loop with penstock's parallel calls, where a row has them (several threads of ONNX Runtime). `inference_ratio` is by
+inference alone, the part that nothing can run beside on the same cores. Over HTTP the machine also runs the load generator,
+gateway, store and supervisor; where a row's threads or workers take every core, they compete with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.models.figures import JUDGED_MS, TARGET, Block, ramp_s, record, steady
+from benchmarks.models.rows import ROWS, Row, chosen, export_commands
+from benchmarks.models.stack import Loops, ModelStack, model_stack
+from benchmarks.report import describe_machine, on_memory
+from penstock.errors import PenstockError
+
+_DEFAULT_OUT = Path("benchmarks/results/models.json")
+_COLUMNS = {
+    "model": "model",
+    "runtime": "runtime",
+    "batch": "batch",
+    "precision": "precision",
+    "threads": "threads",
+    "workers": "workers",
+    "items_per_s": "items/s",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "in_process_items_per_s": "in-process items/s",
+    "ratio": "ratio",
+    "parallel_ratio": "to a loop of parallel calls",
+    "inference_ratio": "to inference alone",
+    "model_ms_per_batch": "model ms/batch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Seconds per turn, and batches that a turn over HTTP holds at least after its ramp; `turns` of each."""
+
+    loop_s: float = 1.0
+    http_s: float = 2.0
+    http_batches: int = 5
+    turns: int = 4
+
+
+# Given the uuids of the GPUs that the row runs on.
+Watch = Callable[[Sequence[str]], AbstractContextManager[dict[str, float | None]]]
+
+
+@contextmanager
+def _nothing(_devices: Sequence[str]) -> Iterator[dict[str, float | None]]:
+    yield {}
+
+
+QUICK = Lengths(loop_s=0.6, http_s=1.2, http_batches=4, turns=1)
+
+
+@dataclass(slots=True)
+class Results:
+    """By row: why it was `skipped` (something is not installed) or `failed`."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def forget(self, name: str) -> None:
+        """Before the row is measured again."""
+        self.rows = [row for row in self.rows if row["name"] != name]
+        self.skipped.pop(name, None)
+        self.failed.pop(name, None)
+
+    def exit_code(self) -> int:
+        return 2 if self.failed else 0 if all(row["met"] for row in self.rows) else 1
+
+
+class Bench:
+    """Measures row by row into `results` and says how far it is; a row that cannot run leaves its reason, and the others go on.
+
+    `watch` is held while a row is asked over HTTP; what it has put into its table by then is in the row.
+    """
+
+    def __init__(
+        self, lengths: Lengths, say: Callable[[str], None], *, watch: Watch = _nothing, results: Results | None = None
+    ) -> None:
+        self._lengths = lengths
+        self._say = say
+        self._watch = watch
+        self.results = Results() if results is None else results
+
+    def run(self, stack: ModelStack, rows: Sequence[Row], *, may_begin: Callable[[Row], bool] = lambda _row: True) -> None:
+        """`may_begin` is asked before each row; the first no ends it."""
+        began = time.monotonic()
+        for number, row in enumerate(rows):
+            if not may_begin(row):
+                return
+            spent = time.monotonic() - began
+            left = f", about {spent / number * (len(rows) - number):.0f} s left" if number else ""
+            self._say(f"{number + 1}/{len(rows)} {row.name} ({spent:.0f} s{left})")
+            self.results.forget(row.name)
+            self._row(stack, row)
+
+    def _row(self, stack: ModelStack, row: Row) -> None:
+        if row.lacking:
+            self.results.skipped[row.name] = f"{row.lacking} is not installed"
+            self._say(f"    skipped: {row.lacking} is not installed")
+            return
+        try:
+            found = self._measured(stack, row)
+        except (PenstockError, OSError) as error:
+            self._failed(row, str(error))
+        except Exception as error:  # noqa: BLE001 - the rows after it, and those before, must not be lost to it
+            self._say(traceback.format_exc())
+            self._failed(row, f"this is a bug: {type(error).__name__}: {error}")
+        else:
+            self._note(found)
+
+    def _failed(self, row: Row, reason: str) -> None:
+        self.results.failed[row.name] = reason
+        self._say(f"    not measured: {reason}")
+
+    def _measured(self, stack: ModelStack, row: Row) -> dict[str, Any]:
+        with stack.row(row) as loops:
+            # The first requests find a gateway that has never met the model.
+            stack.load(row, ramp_s(0.0))
+            return record(row, [self._block(stack, row, loops) for _ in range(self._lengths.turns)])
+
+    def _note(self, found: dict[str, Any]) -> None:
+        self.results.rows.append(found)
+        doubt = ", doubtful: others used the machine" if found["doubtful"] else ""
+        self._say(f"    {found['items_per_s']:,.1f} of {found['in_process_items_per_s']:,.1f}/s: {found['ratio']:.2f}{doubt}")
+
+    def _block(self, stack: ModelStack, row: Row, loops: Loops) -> Block:
+        before = stack.usage()
+        stages = loops.ask("stages", self._lengths.loop_s)
+        parallel = loops.ask("parallel", self._lengths.loop_s) if row.in_parallel else None
+        inference = loops.ask("inference", self._lengths.loop_s / 2)
+        batch_s = row.batch * row.workers / stages.items_per_s
+        ramp = ramp_s(batch_s)
+        with self._watch(loops.devices) as beside:
+            load = stack.load(row, ramp + max(self._lengths.http_s, self._lengths.http_batches * batch_s))
+        rate, latencies = steady(load.samples, begin=load.began_at + ramp, end=load.until)
+        return Block(
+            rate,
+            stages.items_per_s,
+            inference.items_per_s,
+            cpu_s=load.cpu_s,
+            loop_cpu_s=stages.cpu_s,
+            latencies_s=latencies,
+            foreign_share=stack.usage().foreign_share(before),
+            beside=beside,
+            parallel_per_s=parallel.items_per_s if parallel else None,
+        )
+
+
+def make_models(rows: Sequence[Row]) -> None:
+    """The examples' files that rows want and that are not there: less than a minute, once.
+
+    Raises `PenstockError` when one cannot be written; why stands on standard error.
+    """
+    for command in export_commands(row for row in rows if not row.lacking):
+        done = subprocess.run([sys.executable, *command], check=False, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            raise PenstockError(f"{command[0]} ended with code {done.returncode}: its rows have no model files")
+
+
+def rich_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(*_COLUMNS.values(), "", title="models over HTTP and in a loop without penstock")
+    for row in rows:
+        table.add_row(*(_cell(row[name]) for name in _COLUMNS), _verdict(row))
+    return table
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    titles = [*_COLUMNS.values(), ""]
+    lines = [titles, ["---"] * len(titles), *([*(_cell(row[name]) for name in _COLUMNS), _verdict(row)] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    verdict = ("met" if row["met"] else "MISSED") if row["judged"] else ""
+    return f"{verdict} doubtful".strip() if row["doubtful"] else verdict
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when every judged row met its target, 1 when one missed it, 2 when a row could not be measured."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.markdown:
+        print(markdown(msgspec.json.decode(options.out.read_bytes())["rows"]), end="")
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    rows = chosen_or_exit(parser, ROWS, options)
+    make_models(rows)
+    bench = Bench(QUICK if options.quick else Lengths(), lambda line: console.print(line, markup=False, highlight=False))
+    with tempfile.TemporaryDirectory(prefix="penstock-models-", dir=options.state_dir) as folder:
+        if on_memory(Path(folder)):
+            console.print(f"{folder} lies in memory, where fsync is free: name a disk with --state-dir")
+        with model_stack(Path(folder), rows) as stack:
+            bench.run(stack, rows)
+    return _finish(bench.results, options, console)
+
+
+def chosen_or_exit(parser: argparse.ArgumentParser, rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
+    """Those that `--quick` and `--only` name; the parser's error and exit status where they name none."""
+    try:
+        return chosen(rows, quick=options.quick, only=options.only)
+    except PenstockError as mistyped:
+        parser.error(str(mistyped))
+
+
+def _finish(results: Results, options: argparse.Namespace, console: Console) -> int:
+    console.print(rich_table(results.rows))
+    console.print(f"judged: rows whose model takes over {JUDGED_MS:g} ms per batch; target: a ratio of {TARGET:g}")
+    content = {**asdict(results), "machine": describe_machine()}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    console.print(f"written: {options.out}")
+    return results.exit_code()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a few rows, one short turn each: about a minute")
+    parser.add_argument("--only", default="", help="rows whose name holds this text, such as vision-onnx-b8")
+    parser.add_argument("--markdown", action="store_true", help="measure nothing; print the table in --out")
+    parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
+    parser.add_argument("--state-dir", default=None, help="where the store keeps its files (default: the temp folder)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

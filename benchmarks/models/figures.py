@@ -1,0 +1,116 @@
+"""From answers and counts to one row of the table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+from benchmarks.models.rows import Row
+from penstock.loadtest.generator.summary import Samples, percentile
+
+TARGET = 0.90
+# Below this a batch costs less than its way through the queue, and the ratio says something of the queue only.
+JUDGED_MS = 5.0
+# Another program with a tenth of the machine shifts a ratio by more than the target leaves.
+FOREIGN_SHARE = 0.10
+_BATCHES_IN_RAMP = 3
+# Who else needs a core while the model runs.
+_WAY = ("client", "gateway", "redis", "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One turn of each. Rates are items per second; `cpu_s` is CPU seconds per item over HTTP, by stage of the way;
+    `loop_cpu_s` the model's in the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched
+    meanwhile; `parallel_per_s` that of a loop which makes the model's calls in parallel, None where the worker does not.
+    """
+
+    items_per_s: float
+    stages_per_s: float
+    inference_per_s: float
+    cpu_s: Mapping[str, float]
+    loop_cpu_s: float
+    latencies_s: tuple[float, ...]
+    foreign_share: float = 0.0
+    beside: Mapping[str, float | None] = field(default_factory=dict)
+    parallel_per_s: float | None = None
+
+
+def ramp_s(batch_s: float) -> float:
+    """How long the queue fills and the first batches are small."""
+    return max(0.3, _BATCHES_IN_RAMP * batch_s)
+
+
+def steady(samples: Samples, *, begin: float, end: float) -> tuple[float, tuple[float, ...]]:
+    """Answers per second and latencies of those that came from `begin` to `end`.
+
+    Answers come in bursts of a batch, so their count over the time depends on where the window cuts; the slope of the line
+    fitted through (time, number of the answer) does not.
+    """
+    pairs = zip(samples.answered_at, samples.latencies_s, strict=True)
+    inside = [(at, latency) for at, latency in pairs if begin <= at <= end]
+    return _slope([at for at, _ in inside]), tuple(latency for _, latency in inside)
+
+
+def _slope(times: Sequence[float]) -> float:
+    """Of the least-squares line through (time, rank); 0 where there are too few to tell."""
+    if len(times) < 2 or times[0] == times[-1]:
+        return 0.0
+    middle, middle_rank = mean(times), (len(times) - 1) / 2
+    above = sum((at - middle) * (rank - middle_rank) for rank, at in enumerate(times))
+    return above / sum((at - middle) ** 2 for at in times)
+
+
+def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
+    """The row's line in models.json; rates are means over the blocks, percentiles are of all their answers, and what was
+    watched beside is None where no block could tell it."""
+    items, stages, inference = (
+        mean(values) for values in zip(*((b.items_per_s, b.stages_per_s, b.inference_per_s) for b in blocks), strict=True)
+    )
+    latencies = sorted(latency for block in blocks for latency in block.latencies_s)
+    foreign = max(block.foreign_share for block in blocks)
+    batch_ms = row.batch * row.workers / inference * 1e3
+    return {
+        "name": row.name,
+        "model": row.model,
+        "runtime": row.runtime,
+        "batch": row.batch,
+        "precision": row.precision,
+        "threads": row.threads,
+        "workers": row.workers,
+        "items_per_s": round(items, 2),
+        "p50_ms": round(percentile(latencies, 50.0) * 1e3, 2),
+        "p99_ms": round(percentile(latencies, 99.0) * 1e3, 2),
+        "in_process_items_per_s": round(stages, 2),
+        "ratio": round(items / stages, 3),
+        **_parallel(blocks, items),
+        "inference_only_items_per_s": round(inference, 2),
+        "inference_ratio": round(items / inference, 3),
+        "model_ms_per_batch": round(batch_ms, 2),
+        "judged": batch_ms > JUDGED_MS,
+        "met": batch_ms <= JUDGED_MS or items / stages >= TARGET,
+        "cpu_ms_per_item": _cpu_ms(blocks, "child"),
+        "in_process_cpu_ms_per_item": round(mean(block.loop_cpu_s for block in blocks) * 1e3, 3),
+        "way_cpu_ms_per_item": {stage: _cpu_ms(blocks, stage) for stage in _WAY},
+        "block_ratios": [round(block.items_per_s / block.stages_per_s, 3) for block in blocks],
+        "foreign_cpu_share": round(foreign, 3),
+        "doubtful": foreign > FOREIGN_SHARE,
+        **{name: _mean_told(block.beside[name] for block in blocks) for name in blocks[0].beside},
+    }
+
+
+def _parallel(blocks: Sequence[Block], items: float) -> dict[str, float | None]:
+    rates = [block.parallel_per_s for block in blocks if block.parallel_per_s is not None]
+    rate, ratio = (round(mean(rates), 2), round(items / mean(rates), 3)) if rates else (None, None)
+    return {"in_process_parallel_items_per_s": rate, "parallel_ratio": ratio}
+
+
+def _mean_told(values: Iterable[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return round(mean(told), 3) if told else None
+
+
+def _cpu_ms(blocks: Sequence[Block], stage: str) -> float:
+    return round(mean(block.cpu_s.get(stage, 0.0) for block in blocks) * 1e3, 3)

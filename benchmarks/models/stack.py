@@ -1,0 +1,215 @@
+"""A store and a gateway for all rows of `make bench-models`; for each row a worker of its own and the loops beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import uvloop
+
+from benchmarks.models.inputs import inputs
+from benchmarks.models.loop import Counted
+from benchmarks.models.rows import Row, config_text
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.broker.store.sync import RedisStore
+from penstock.errors import PenstockError
+from penstock.loadtest.generator.closed_loop import ClosedLoop
+from penstock.loadtest.generator.connection import parse_target, request_bytes
+from penstock.loadtest.generator.driver import Recorder, Wire
+from penstock.loadtest.generator.summary import Samples
+from penstock.loadtest.observed.costs import Usage, read_cpu, read_usage
+from penstock.loadtest.stack import Processes, await_ready, free_port, log_tail, running
+from penstock.model_spec import SlotInfo
+from penstock.workers.devices.pins import Pin
+from penstock.workers.slot.child_process import child_environment
+
+# Batches under way: one runs, one is claimed ahead, the others are on their way there and back.
+_BATCHES_AHEAD = 4
+# Small batches of a fast model end before the answers have reached the caller and his next requests the queue.
+_LEAST_UNDER_WAY = 16
+_READY_S = 600.0  # a compilation takes minutes
+_POLL_S = 0.05
+_DRAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop's answers; sending ended at `until` (monotonic). `cpu_s`: CPU seconds per item, by stage of the way."""
+
+    samples: Samples
+    began_at: float
+    until: float
+    cpu_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`cpu_s` is what the model's processes spend per item: a busy machine changes it less than it changes the rate."""
+
+    items_per_s: float
+    cpu_s: float
+
+
+class Loops:
+    """One process per worker of the row, each on the cores of one slot; they run at the same time. `devices` are the GPUs of
+    these slots, by uuid; `log` takes what the processes say."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[str]], *, devices: Sequence[str], log: Path) -> None:
+        self._processes = processes
+        self._log = log
+        self.devices = devices
+
+    def await_ready(self) -> None:
+        for process in self._processes:
+            self._answer(process)
+
+    def ask(self, what: str, seconds: float) -> Pace:
+        """Of all together."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{what} {seconds}\n")
+            process.stdin.flush()
+        found = [msgspec.json.decode(self._answer(process), type=Counted) for process in self._processes]
+        items = sum(counted.items for counted in found)
+        return Pace(sum(one.items / one.seconds for one in found), sum(one.cpu_s for one in found) / items)
+
+    def _answer(self, process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise PenstockError(f"the loop without penstock ended with code {process.wait()}; {log_tail(self._log)}")
+        return line
+
+
+class ModelStack:
+    """`folder` must be on a real disk: fsync on memory costs nothing. `ready_s`: how long a row's worker may take to load."""
+
+    def __init__(self, folder: Path, server: EmbeddedServer, *, port: int, gateway_pid: int, ready_s: float) -> None:
+        self._folder = folder
+        self._server = server
+        self._port = port
+        self._ready_s = ready_s
+        self._store = RedisStore(server.url)
+        self._roots = [server.pid or 0, gateway_pid]
+        self._loops_log = folder / "loops.log"
+
+    def usage(self) -> Usage:
+        return read_usage(self._roots)
+
+    @contextmanager
+    def row(self, row: Row) -> Iterator[Loops]:
+        """The row's worker, ready, and its loops, ready."""
+        config = self._folder / f"{row.name}.toml"
+        config.write_text(config_text([row], state_dir=self._folder / "state", port=self._port))
+        environment = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": self._server.url}
+        with self._rooted(), running(Processes(self._folder, environment), []) as worker, ExitStack() as ends:
+            self._roots.append(worker.start("worker"))
+            slots = self._await_slots(row, worker)
+            loops = [ends.enter_context(self._loop(config, row, slot)) for slot in slots]
+            self._roots += [loop.pid for loop in loops]
+            devices = sorted({slot.device_uuid for slot in slots if slot.device_uuid})
+            together = Loops(loops, devices=devices, log=self._loops_log)
+            together.await_ready()
+            yield together
+
+    @contextmanager
+    def _rooted(self) -> Iterator[None]:
+        """What is added to the roots meanwhile is gone from them afterwards: no row is billed for another's processes."""
+        before = list(self._roots)
+        try:
+            yield
+        finally:
+            self._roots = before
+
+    def _await_slots(self, row: Row, worker: Processes) -> list[SlotInfo]:
+        give_up_at = time.monotonic() + self._ready_s
+        while time.monotonic() < give_up_at:
+            worker.check()
+            slots = [slot for info in self._store.workers() for slot in info.slots if slot.model == row.name]
+            if any(slot.state == "failed" for slot in slots):
+                raise PenstockError(next(slot.error for slot in slots if slot.state == "failed"))
+            ready = [slot for slot in slots if slot.state == "ready"]
+            if len(ready) == row.workers and self._known(row):
+                return ready
+            time.sleep(_POLL_S)
+        raise PenstockError(f"no worker was ready within {self._ready_s:.0f} s; {worker.tail()}")
+
+    def _known(self, row: Row) -> bool:
+        """Whether the gateway has heard of all the row's slots: before, it may refuse what the model takes."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/models/{row.name}", timeout=5) as answer:
+            return bool(msgspec.json.decode(answer.read())["ready_slots"] == row.workers)
+
+    @contextmanager
+    def _loop(self, config: Path, row: Row, slot: SlotInfo) -> Iterator[subprocess.Popen[str]]:
+        pin = Pin(slot.cores, slot.threads, device=slot.device, uuid=slot.device_uuid)
+        command = [sys.executable, "-m", "benchmarks.models.loop", str(config), row.name]
+        command += [",".join(map(str, slot.cores)), pin.handler_device]
+        with self._loops_log.open("a") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=child_environment(os.environ, pin),
+                text=True,
+                bufsize=1,
+            )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+    def load(self, row: Row, seconds: float) -> Load:
+        """The row's model asked over HTTP for `seconds`, with as many requests under way as keep every worker busy."""
+        target = parse_target(f"http://127.0.0.1:{self._port}/predictions/{row.name}")
+        requests = [
+            request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
+            for body in inputs(row.model)
+        ]
+        loop = ClosedLoop(Wire(target), cycle(requests), Recorder())
+        before, began_at = read_cpu(self._roots), time.perf_counter()
+        under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.workers)
+        uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))
+        samples = loop.recorder.samples
+        if loop.unfinished or samples.errors():
+            told = {code: body[:300].decode("utf-8", "replace") for code, body in loop.recorder.bodies.items() if code != 200}
+            raise PenstockError(f"{loop.unfinished} requests had no answer, {samples.errors()} others failed: {told}")
+        spent = read_cpu(self._roots).since(before)
+        per_item = {stage: seconds / len(samples.statuses) for stage, seconds in spent.items()}
+        return Load(samples, began_at, began_at + seconds, per_item)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    pipes: list[IO[str] | None] = [process.stdin, process.stdout]
+    for pipe in pipes:
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(10.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def model_stack(folder: Path, rows: Sequence[Row], *, ready_s: float = _READY_S) -> Iterator[ModelStack]:
+    """A store and a gateway that knows all rows' models."""
+    port = free_port()
+    config = folder / "penstock.toml"
+    config.write_text(config_text(rows, state_dir=folder / "state", port=port))
+    with EmbeddedServer(folder / "state") as server:
+        environment = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": server.url}
+        with running(Processes(folder, environment), []) as gateway:
+            pid = gateway.start("gateway")
+            await_ready(port, gateway, path="/livez")
+            yield ModelStack(folder, server, port=port, gateway_pid=pid, ready_s=ready_s)

@@ -1,0 +1,187 @@
+"""Payloads too large for a record, kept as objects of an S3, Google or Azure store, so that machines need share no folder.
+
+The only module that imports obstore, and loaded only where `store.blob_url` names such a store.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+import structlog
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
+from penstock.broker.blobs.copies import Copies
+from penstock.broker.blobs.files import BlobFile, BlobsUnavailable, checked, is_blob_name
+from penstock.errors import ConfigError, Gone
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+log = structlog.get_logger(__name__)
+BLOBS_NOT_DELETED = "blobs_not_deleted"
+
+_MARK = "STORE"
+# Enough to hide a store's 20 to 100 ms per request behind each other.
+_AT_ONCE = 16
+# Callers try again by themselves and show that they wait; a slot answers nobody meanwhile, and its lease runs: with the
+# library's own pauses, which grow to 15 s, a bucket that was away cost the batch at hand its lease.
+_RETRIES, _RETRY_FOR_S = 3, 2.0
+_PAUSES_S = (0.1, 0.4)
+# A store that takes a request and never answers holds the slot no longer than its lease lasts without a turn (10 s of the usual
+# 15). In the environment, where whoever sets it has the last word: `client_options` would put out all that the environment
+# says of connections (AWS_ALLOW_HTTP, proxies).
+_SILENCE = "9s"
+_ENVIRONMENTS = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
+_CHUNK_BYTES = 1 << 20
+_FAULT_CHARS = 300
+_HINT = "check store.blob_url, that the bucket exists, and the credentials in the environment; what waits for it is tried again"
+_Given = TypeVar("_Given")
+_Got = TypeVar("_Got")
+
+
+def open_objects(url: str, copies: Copies) -> ObjectBlobs:
+    """The blobs below `url`; credentials and endpoint come from the environment. Nothing is asked of the store yet."""
+    environment = _ENVIRONMENTS.get(url.partition(":")[0])
+    if environment:
+        os.environ.setdefault(f"{environment}_READ_TIMEOUT", _SILENCE)
+    try:
+        first, most = (timedelta(seconds=pause_s) for pause_s in _PAUSES_S)
+        pauses = {"init_backoff": first, "max_backoff": most, "base": 2}
+        retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_FOR_S), "backoff": pauses}
+        return ObjectBlobs(from_url(url, retry_config=retries), copies, place=url)  # type: ignore[call-overload]
+    except (BaseError, ValueError) as fault:
+        raise ConfigError(f"store.blob_url {url} cannot be used: {_said(fault)}", hint=_HINT) from None
+
+
+class ObjectBlobs:
+    """Blobs as objects. `place` is what messages call the store. Safe to call from any thread."""
+
+    def __init__(self, store: ObjectStore, copies: Copies, *, place: str) -> None:
+        self._store = store
+        self._copies = copies
+        self._place = place
+
+    def put(self, name: str, data: bytes) -> None:
+        checked(name)
+        try:
+            # In one request whatever its size: an upload in parts that a crash cuts short would stay, and be paid for.
+            obstore.put(self._store, name, data, use_multipart=False)
+        except (BaseError, OSError) as fault:
+            raise self._away(f"blob {name} ({len(data)} bytes) cannot be written", fault) from fault
+
+    def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+        return _at_once(lambda blob: self.put(*blob), blobs)
+
+    def get(self, name: str) -> bytes:
+        with self._reading(checked(name)):
+            return bytes(obstore.get(self._store, name).bytes())
+
+    def peek(self, name: str, size: int) -> tuple[bytes, int]:
+        with self._reading(checked(name)):
+            whole = obstore.head(self._store, name)["size"]
+            # No store has a range of nothing.
+            head = bytes(obstore.get_range(self._store, name, start=0, length=min(size, whole))) if whole else b""
+            return head, whole
+
+    def delete(self, name: str) -> None:
+        self.delete_all([name])
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        try:
+            obstore.delete(self._store, [checked(name) for name in names])
+        except FileNotFoundError:
+            # A folder behind this interface stops at the first that is not there.
+            _each_deleted(self._store, names)
+        except (BaseError, OSError) as fault:
+            # Not raised: whoever deletes has settled what counts, and must not do it twice.
+            log.warning(BLOBS_NOT_DELETED, blobs=len(names), error=_said(fault), next="collected as orphans with their records")
+
+    def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
+        fetched: list[BlobFile] = []
+        try:
+            return _at_once(lambda name: self._fetched(name, fetched), names)
+        except BlobsUnavailable:
+            for file in fetched:
+                file.path.unlink(missing_ok=True)
+            raise
+
+    def _fetched(self, name: str, fetched: list[BlobFile]) -> BlobFile | None:
+        try:
+            path = self._copies.fresh(checked(name))
+            fetched.append(BlobFile(path, own=True))
+            self._copy(name, path)
+        except Gone:
+            path.unlink(missing_ok=True)
+            return None
+        return BlobFile(path, own=True)
+
+    def _copy(self, name: str, path: Path) -> None:
+        with self._reading(name), path.open("xb") as file:
+            for chunk in obstore.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES):
+                file.write(chunk)
+
+    def belong_to(self, store: str) -> bool:
+        try:
+            obstore.put(self._store, _MARK, store.encode(), mode="create", use_multipart=False)
+        except (AlreadyExistsError, FileExistsError):
+            with self._reading(_MARK):
+                return bytes(obstore.get(self._store, _MARK).bytes()) == store.encode()
+        except (BaseError, OSError) as fault:
+            raise self._away("the mark of whose blobs these are cannot be written", fault) from fault
+        return True
+
+    def names(self, *, now: float) -> Iterator[tuple[str, float]]:
+        try:
+            for part in obstore.list(self._store, chunk_size=1000):
+                for found in part:
+                    if is_blob_name(found["path"]):
+                        yield found["path"], now - found["last_modified"].timestamp()
+        except (BaseError, OSError) as fault:
+            raise self._away("the blobs cannot be listed", fault) from fault
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise Gone(f"blob {name} is not in {self._place}: it was collected, or this is not where it was put") from None
+        except (BaseError, OSError) as fault:
+            raise self._away(f"blob {name} cannot be read", fault) from fault
+
+    def _away(self, what: str, fault: Exception) -> BlobsUnavailable:
+        return BlobsUnavailable(f"{what} at {self._place}: {_said(fault)}", hint=_HINT)
+
+
+def _each_deleted(store: ObjectStore, names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            obstore.delete(store, name)
+        except FileNotFoundError:
+            continue
+        except (BaseError, OSError) as fault:
+            log.warning(BLOBS_NOT_DELETED, blobs=1, error=_said(fault), next="collected as orphans with their records")
+
+
+def _at_once(do: Callable[[_Given], _Got], given: Sequence[_Given]) -> list[_Got]:
+    """Each done, several at a time; raises the first fault once none is under way any more."""
+    if len(given) < 2:
+        return [do(each) for each in given]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(given))) as threads:
+        return list(threads.map(do, given))
+
+
+def _said(fault: Exception) -> str:
+    """The first line of it without what follows a question mark: signed addresses hold credentials there."""
+    first = str(fault).partition("\n")[0]
+    return re.sub(r"\?\S*", "", first)[:_FAULT_CHARS] or type(fault).__name__

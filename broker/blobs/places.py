@@ -1,0 +1,29 @@
+"""From where the blobs are to the store that reads and writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from penstock.blob_place import BlobPlace
+from penstock.broker.blobs.copies import Copies
+from penstock.broker.blobs.files import BlobStore, LocalBlobs
+from penstock.errors import ConfigError
+
+_FOLDER = "file"
+
+
+def open_blobs(place: BlobPlace) -> BlobStore:
+    """Raises `ConfigError` where the library for `place.url` is missing or does not know it."""
+    if not place.url:
+        return LocalBlobs(place.folder)
+    parts = urlsplit(place.url)
+    if parts.scheme == _FOLDER:
+        # Our own and not obstore's: that one does not sync what it writes.
+        return LocalBlobs(Path(unquote(parts.path)))
+    try:
+        from penstock.broker.blobs.objects import open_objects
+    except ImportError as missing:
+        hint = "pip install 'penstock[objectstore]'"
+        raise ConfigError(f"store.blob_url names an object store, and obstore is not there: {missing}", hint=hint) from missing
+    return open_objects(place.url, Copies(place.copies_dir))

@@ -1,0 +1,399 @@
+"""One model's jobs in plain memory: the records, the four places a live job can be in, and the small moves between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.broker.memory.turns import Turns
+from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, NewJob
+from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobState, LeftOut, Payload
+from penstock.job_id import JobId
+
+# As long again as the result was kept, within these: a day for each answer-now request would be gigabytes.
+TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
+IDEMPOTENCY_S = 172_800.0
+FOREIGN_AGAIN_S = 15.0
+# As in functions/lib.lua.
+SUSPECT_LOSSES = 2
+MAX_LOST_IN_A_ROW = 10
+MAX_LOSSES = 25
+LOST_PLACE = 2.0**42
+PAST_FIRST, PAST_LAST = 3, 5
+FEW = 16
+EXPIRED = JobError("expired", "the deadline passed before the job finished")
+INBOX = (JobState.FAILED, JobState.DEAD, JobState.EXPIRED)
+CANCELLED = JobError("cancelled", "cancelled by request")
+
+
+@dataclass(slots=True)
+class Record:
+    """What is stored of one job.
+
+    `due_at`: when a DELAYED one may be queued again; `held_at`: when its holder took it; `in_a_row`: its losses up to the event
+    `lost_in` with no event without it in between; `solo_place`: its place among the suspects, from `LOST_PLACE` on for those
+    that lost workers.
+    """
+
+    new: NewJob
+    created_at: float
+    deadline_at: float
+    band: int
+    state: JobState = JobState.QUEUED
+    epoch: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    losses: int = 0
+    in_a_row: int = 0
+    lost_in: int = 0
+    solo_place: float = 0.0
+    token: str = ""
+    final_token: str = ""
+    worker: str = ""
+    due_at: float = 0.0
+    held_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    cancel_requested: bool = False
+    error: JobError | None = None
+    batch: BatchRecord | None = None
+    output: Payload | None = None
+    ahead: int = 0
+    past: list[Attempt] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    nonce: str = ""
+    replayed_as: JobId | None = None
+
+    @property
+    def kept_input(self) -> KeptInput | None:
+        dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not self.new.input.blob
+        return None if dropped else KeptInput(self.new.input, self.new.call)
+
+    @property
+    def serial(self) -> str:
+        return self.new.id.serial
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        return (self.band, self.deadline_at, self.serial)
+
+    @property
+    def shard(self) -> bool:
+        return self.new.call is Call.SHARD
+
+    @property
+    def collect_at(self) -> float:
+        return (self.finished_at or 0.0) + self.new.result_ttl_s
+
+    @property
+    def charged(self) -> int:
+        """Attempts that count: those whose worker was not lost."""
+        return self.attempts - self.losses
+
+    @property
+    def suspect(self) -> bool:
+        """To be run alone."""
+        return self.crashes > 0 or self.losses >= SUSPECT_LOSSES
+
+    def lose(self, event: int) -> bool:
+        """Charge a lost worker; True when that was one too many. `event` numbers the sweeps that found workers lost."""
+        self.losses += 1
+        self.in_a_row = self.in_a_row + 1 if self.lost_in == event - 1 else 1
+        self.lost_in = event
+        return self.in_a_row >= MAX_LOST_IN_A_ROW or self.losses >= MAX_LOSSES
+
+    def claimed(self) -> ClaimedJob:
+        return ClaimedJob(
+            id=self.new.id,
+            token=self.token,
+            input=self.new.input,
+            priority=self.new.served_as,
+            created_at=self.created_at,
+            deadline_at=self.deadline_at,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            call=self.new.call,
+            trace=self.new.trace,
+        )
+
+    def note(self, *, now: float, how: str, delay_s: float = 0.0) -> None:
+        """The attempt under way ended without ending the job; the first and the last few are kept."""
+        assert self.started_at is not None
+        self.past.append(Attempt(self.epoch, self.worker, self.nonce, self.started_at, now, how, delay_s))
+        if len(self.past) > PAST_FIRST + PAST_LAST:
+            gone, sums = self.past.pop(PAST_FIRST), self.left_out
+            spent_s = (gone.ended_at or gone.claimed_at) - gone.claimed_at
+            self.left_out = LeftOut(sums.count + 1, sums.spent_s + spent_s, sums.delay_s + gone.delay_s)
+
+    def tries(self) -> tuple[Attempt, ...]:
+        holds = self.state is JobState.LEASED or bool(self.final_token)
+        if not holds or self.started_at is None or (self.past and self.past[-1].number >= self.epoch):
+            return tuple(self.past)
+        end = self.state.public if self.state.final else ""
+        return (*self.past, Attempt(self.epoch, self.worker, self.nonce, self.started_at, self.finished_at, end))
+
+    def job(self, position: int | None) -> Job:
+        return Job(
+            id=self.new.id,
+            state=self.state,
+            version=self.new.version,
+            priority=self.new.served_as,
+            created_at=self.created_at,
+            deadline_at=self.deadline_at,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            owner=self.new.owner,
+            content_type=self.new.input.content_type,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            cancel_requested=self.cancel_requested,
+            error=self.error,
+            batch=self.batch,
+            position=position,
+            queued_behind=self.ahead,
+            tries=self.tries(),
+            left_out=self.left_out,
+            trace=self.new.trace,
+            replay_of=self.new.replay_of,
+            replayed_as=self.replayed_as,
+            call=self.new.call,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """Who used an idempotency key first."""
+
+    fingerprint: str
+    id: JobId
+    forget_at: float
+
+
+@dataclass(slots=True)
+class MemoryQueue:
+    """The state of one model. `leases` maps a worker to the end of its lease, `held` to the serials it runs."""
+
+    model: str
+    records: dict[str, Record] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+    shards: set[str] = field(default_factory=set)
+    solo: set[str] = field(default_factory=set)
+    delayed: set[str] = field(default_factory=set)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    leases: dict[str, float] = field(default_factory=dict)
+    keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
+    outbox: dict[str, JobState] = field(default_factory=dict)
+    inbox: set[str] = field(default_factory=set)
+    tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
+    foreign: dict[bytes, float] = field(default_factory=dict)
+    accepted: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+    told: list[Change] = field(default_factory=list)
+
+    @property
+    def depth(self) -> int:
+        return self.ordinary + len(self.shards)
+
+    @property
+    def ordinary(self) -> int:
+        """What waits and can be had by an ordinary claim."""
+        return len(self.ready) + len(self.solo)
+
+    @property
+    def leased(self) -> int:
+        return sum(len(serials) for serials in self.held.values())
+
+    def busy(self, worker: str) -> bool:
+        """Whether it runs something that others wait for; a slot with some shards alone lets ordinary jobs in between."""
+        held = self.held.get(worker, set())
+        return len(held) > FEW or any(not self.records[serial].shard for serial in held)
+
+    def open_jobs(self) -> Counter[str]:
+        """Jobs that have not ended, by owner."""
+        return Counter(r.new.owner for r in self.records.values() if r.new.owner and not r.state.final)
+
+    def in_order(self, version: str) -> list[Record]:
+        found = [self.records[serial] for serial in self.ready]
+        return sorted((r for r in found if r.new.version == version), key=lambda r: r.place)
+
+    def line(self, version: str, owner: str, band: int) -> list[Record]:
+        """The jobs of one owner in one band, in order."""
+        return [r for r in self.in_order(version) if r.new.owner == owner and r.band == band]
+
+    def shards_in_order(self, version: str) -> list[Record]:
+        found = [self.records[serial] for serial in self.shards]
+        return sorted((r for r in found if r.new.version == version), key=lambda r: r.place)
+
+    def suspects(self, version: str) -> list[Record]:
+        found = [self.records[serial] for serial in self.solo]
+        return sorted((r for r in found if r.new.version == version), key=lambda r: (r.solo_place, r.serial))
+
+    def waiting(self) -> Iterator[Record]:
+        """Every job that is queued or delayed, in no order."""
+        for serial in [*self.ready, *self.shards, *self.solo, *self.delayed]:
+            yield self.records[serial]
+
+    def position(self, record: Record) -> int | None:
+        """How many jobs of its line stand before this one, or None when it does not wait in the queue."""
+        if record.serial in self.shards:
+            return self.shards_in_order(record.new.version).index(record)
+        if record.serial not in self.ready:
+            return None
+        return [r for r in self.in_order(record.new.version) if r.new.owner == record.new.owner].index(record)
+
+    def ahead_of(self, record: Record) -> int:
+        """How many of its line it would stand behind. Not by the sorted line: the simulator asks at every arrival."""
+        band, deadline_at, version, owner = record.band, record.deadline_at, record.new.version, record.new.owner
+        if record.shard:
+            return sum(other.deadline_at <= deadline_at for other in self.shards_in_order(version))
+        count = 0
+        for serial in self.ready:
+            other = self.records[serial]
+            if other.band < band or (other.band == band and other.deadline_at <= deadline_at):
+                count += other.new.version == version and other.new.owner == owner
+        return count
+
+    def enqueue(self, record: Record) -> None:
+        """Put a job into its place in the queue, or among the suspects."""
+        self._lift(record)
+        record.state, record.band = JobState.QUEUED, record.new.served_as.band
+        if record.suspect:
+            record.solo_place = self._solo_place(record)
+            self.solo.add(record.serial)
+        elif record.shard:
+            self.shards.add(record.serial)
+        else:
+            self.ready.add(record.serial)
+            self.take_turn(record)
+
+    def take_turn(self, record: Record) -> None:
+        """Nobody's jobs take theirs when a claim finds owners beside them."""
+        if record.new.owner:
+            self.turns.take(record.new.version, record.band, record.new.owner)
+
+    def _solo_place(self, record: Record) -> float:
+        """By age; but whoever lost a worker goes behind all other suspects, as it may not be its own doing."""
+        if not record.losses:
+            return record.created_at
+        return LOST_PLACE + self.counters[f"solo_clock:{record.new.version}"]
+
+    def delay(self, record: Record, *, until: float) -> None:
+        self._lift(record)
+        record.state, record.due_at = JobState.DELAYED, until
+        self.delayed.add(record.serial)
+
+    def lease(self, record: Record, *, worker: str, nonce: str, now: float) -> None:
+        self._lift(record)
+        record.state, record.worker = JobState.LEASED, worker
+        record.epoch += 1
+        record.attempts += 1
+        record.token, record.nonce = f"{record.epoch}:{worker}:{nonce}", nonce
+        record.held_at = record.started_at = now
+        self.held.setdefault(worker, set()).add(record.serial)
+
+    def end(self, record: Record, state: JobState, *, now: float, error: JobError | None = None, token: str = "") -> None:
+        """The one way into a final state: off its place, one outbox row, one count. `token` is the one that ended it."""
+        if not token:
+            self.tell("finished", record, state)
+        self._lift(record)
+        record.final_token = token
+        record.state, record.finished_at, record.error = state, now, error
+        self.outbox[record.serial] = state
+        if state in INBOX:
+            self.inbox.add(record.serial)
+        self.ended[state.value] += 1
+
+    def expire(self, record: Record, *, now: float) -> None:
+        self.end(record, JobState.EXPIRED, now=now, error=EXPIRED)
+
+    def cancel(self, record: Record, *, now: float, token: str = "") -> None:
+        self.end(record, JobState.CANCELLED, now=now, error=CANCELLED, token=token)
+
+    def crash(self, record: Record, *, now: float, token: str = "", detail: str = "") -> bool:
+        """Charge a crash; True when that was one too many and the job is dead."""
+        record.crashes += 1
+        record.note(now=now, how="crashed")
+        spent = record.crashes >= record.new.max_crashes or record.charged >= record.new.max_attempts
+        if spent:
+            last = f"; the last time: {detail}" if detail else ""
+            error = JobError("poison", f"the process running it died {record.crashes} times{last}")
+            self.end(record, JobState.DEAD, now=now, error=error, token=token)
+        else:
+            self.enqueue(record)
+            self.counters["redelivered:crashed"] += 1
+        return spent
+
+    def replayed(self, old: JobId, new: JobId) -> None:
+        self.inbox.discard(old.serial)
+        if record := self.records.get(old.serial):
+            record.replayed_as = new
+
+    def tell(self, event: str, record: Record, state: JobState) -> None:
+        """Kept for whoever asked for the step in which the change came about."""
+        holder = (record.worker, record.nonce) if record.token else ("", "")
+        self.told.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
+
+    def drop(self, record: Record) -> None:
+        del self.records[record.serial]
+        self.outbox.pop(record.serial, None)
+        self.inbox.discard(record.serial)
+
+    def collect(self, record: Record, *, now: float) -> None:
+        self.drop(record)
+        until = now + min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s))
+        self.tombstones[record.serial] = (until, record.new.owner)
+
+    def homeless(self) -> list[Record]:
+        """Live jobs that stand in none of the places, or in a line without a turn; there must never be one."""
+        held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
+        placed = (self.ready - self.without_turn()) | self.shards | self.solo | self.delayed | held
+        return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
+
+    def without_turn(self) -> set[str]:
+        records = [self.records[serial] for serial in self.ready]
+        return {r.serial for r in records if r.new.owner and not self.turns.has(r.new.version, r.band, r.new.owner)}
+
+    def hand_out_foreign(self, now: float) -> tuple[bytes, ...]:
+        """Stock Celery messages for one worker to store; again after a while if it did not."""
+        due = [message for message, handed_at in self.foreign.items() if handed_at + FOREIGN_AGAIN_S <= now]
+        self.foreign.update(dict.fromkeys(due, now))
+        return tuple(due)
+
+    def depth_by_band(self) -> dict[int, int]:
+        counts = Counter(self.records[serial].band for serial in (*self.ready, *self.shards))
+        return {band: counts[band] for band in BANDS}
+
+    def oldest_age_by_band(self, now: float) -> dict[int, float]:
+        """How long the job that has waited longest in each band has waited; suspects count among the first."""
+        ages = dict.fromkeys(BANDS, 0.0)
+        waiting = ((self.records[s].band, self.records[s]) for s in (*self.ready, *self.shards))
+        for band, record in (*waiting, *self._suspects()):
+            ages[band] = max(ages[band], now - record.created_at)
+        return ages
+
+    def _suspects(self) -> Iterator[tuple[int, Record]]:
+        return ((BANDS[0], self.records[serial]) for serial in self.solo)
+
+    def _lift(self, record: Record) -> None:
+        for place in (self.ready, self.shards, self.solo, self.delayed, self.held.get(record.worker, set())):
+            place.discard(record.serial)
+        record.token = ""
+
+
+def batch_record(stamp: BatchStamp, worker: str, place: int) -> BatchRecord:
+    return BatchRecord(
+        id=stamp.id,
+        size=stamp.size,
+        reason=stamp.reason,
+        preprocess_s=stamp.preprocess_s,
+        inference_s=stamp.inference_s,
+        postprocess_s=stamp.postprocess_s,
+        worker=worker,
+        batch_wait_s=stamp.batch_wait_s,
+        decode_s=stamp.decode_s,
+        device_wait_s=stamp.device_wait_s,
+        place=place,
+    )

@@ -1,0 +1,115 @@
+"""Runs in plain memory, for unit tests: answers as the store on Redis does, with time passed in through a clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import fields
+
+from msgspec.structs import replace
+
+from penstock.broker.contract import CancelStatus
+from penstock.broker.store.runs import KEEP_S, Created, DropStatus, ReopenStatus, RunChange, RunWord, Taken, TakeStatus
+from penstock.run import Run, RunSpec, RunState
+
+
+class MemoryRunStore:
+    """See `Runs`. `clock` answers Unix seconds; a test moves it by hand."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._runs: dict[str, Run] = {}
+
+    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> Created:
+        self._forget_old(keep_s)
+        found = self._runs.get(run_id)
+        if found is not None:
+            return Created(found, new=False)
+        self._runs[run_id] = Run(id=run_id, spec=spec, state=RunState.QUEUED, created_at=self._clock(), owner=owner)
+        return Created(self._runs[run_id], new=True)
+
+    def take(self, run_id: str, driver: str, *, lease_s: float) -> Taken:
+        run, now = self._runs.get(run_id), self._clock()
+        if run is None:
+            return Taken(TakeStatus.MISSING, None)
+        if run.state.final:
+            return Taken(TakeStatus.FINAL, run)
+        if run.driver not in ("", driver) and run.driver_until > now:
+            return Taken(TakeStatus.HELD, run)
+        self._runs[run_id] = replace(run, driver=driver, driver_until=now + lease_s)
+        return Taken(TakeStatus.TAKEN, self._runs[run_id])
+
+    def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> RunWord:
+        run, now = self._runs.get(run_id), self._clock()
+        if run is None:
+            return RunWord.MISSING
+        if run.driver != driver:
+            return RunWord.LOST
+        if run.state.final:
+            return RunWord.FINAL
+        told = {field.name: getattr(change, field.name) for field in fields(change)}
+        run = replace(run, driver_until=now + lease_s, **{name: value for name, value in told.items() if value is not None})
+        if run.state is not RunState.QUEUED and run.started_at is None:
+            run = replace(run, started_at=now)
+        self._runs[run_id] = _ended(run, now) if run.state.final else run
+        return RunWord.CANCEL if run.request == "cancel" else RunWord.OK
+
+    def reopen(self, run_id: str) -> ReopenStatus:
+        run = self._runs.get(run_id)
+        if run is None:
+            return ReopenStatus.MISSING
+        if not run.state.final:
+            return ReopenStatus.LIVE
+        if run.state is RunState.COMPLETED:
+            return ReopenStatus.COMPLETED
+        plain = {"finished_at": None, "request": "", "error_code": "", "error_message": "", "driver": "", "driver_until": 0.0}
+        self._runs[run_id] = replace(run, state=RunState.QUEUED, **plain)
+        return ReopenStatus.REOPENED
+
+    def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
+        run, now = self._runs.get(run_id), self._clock()
+        if run is None or owner not in (None, run.owner):
+            return CancelStatus.MISSING
+        if run.state.final:
+            return CancelStatus.FINAL
+        idle = run.state is RunState.QUEUED and run.driver_until <= now
+        asked = replace(run, request="cancel")
+        self._runs[run_id] = _ended(replace(asked, state=RunState.CANCELLED), now) if idle else asked
+        return CancelStatus.CANCELLED if idle else CancelStatus.REQUESTED
+
+    def read(self, run_id: str) -> Run | None:
+        return self._runs.get(run_id)
+
+    def runs(
+        self,
+        *,
+        owner: str | None = None,
+        states: Collection[RunState] = (),
+        after: str = "",
+        limit: int = 20,
+        keep_s: float = KEEP_S,
+    ) -> list[Run]:
+        self._forget_old(keep_s)
+        newest = sorted(self._runs.values(), key=lambda run: (run.created_at, run.id), reverse=True)
+        if after:
+            places = [place for place, run in enumerate(newest) if run.id == after]
+            newest = newest[places[0] + 1 :] if places else []
+        return [run for run in newest if owner in (None, run.owner) and (not states or run.state in states)][:limit]
+
+    def drop(self, run_id: str, *, owner: str | None = None) -> DropStatus:
+        run = self._runs.get(run_id)
+        if run is None or owner not in (None, run.owner):
+            return DropStatus.MISSING
+        if not run.state.final:
+            return DropStatus.LIVE
+        del self._runs[run_id]
+        return DropStatus.DROPPED
+
+    def _forget_old(self, keep_s: float) -> None:
+        past = self._clock() - keep_s
+        for run in [run for run in self._runs.values() if run.finished_at is not None and run.finished_at <= past]:
+            del self._runs[run.id]
+
+
+def _ended(run: Run, now: float) -> Run:
+    return replace(run, finished_at=now, driver_until=now)

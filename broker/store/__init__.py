@@ -1,0 +1,1 @@
+"""The job store on Redis: one function is one transition. `sync` serves workers and runs, `aio` serves gateways."""

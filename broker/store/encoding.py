@@ -1,0 +1,285 @@
+"""Arguments and replies of the Redis Functions, as bytes and back. Pure; the sync and the async store share it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from penstock.broker.records import (
+    BatchStamp,
+    Beat,
+    Change,
+    Claim,
+    ClaimedJob,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    KeptInput,
+    NewJob,
+    Push,
+    QueueStats,
+    SubmitStatus,
+    Submitted,
+    SweepReport,
+)
+from penstock.broker.store.stamps import all_attempts, left_out, parse_stamp, queued_behind, stamp_text, token_parts
+from penstock.errors import InternalError
+from penstock.job import BANDS, Call, Job, JobError, JobState, Payload, Priority
+from penstock.job_id import JobId
+
+Arg = bytes | str | int
+IDEMPOTENCY_TTL_S = 48 * 3600.0
+_FIELDS = 34  # RECORD of lib.lua, then position and output
+_CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
+_CHANGE_STRIDE = 6
+_SWEEP_HEAD = 8
+_STATES = {state.value.encode(): state for state in JobState}
+_size_at = struct.Struct(">I").unpack_from
+_PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
+
+
+def prefix(model: str) -> str:
+    return f"ps:{{{model}}}:"
+
+
+def queue_name(model: str) -> str:
+    """The model's Celery queue: its ticket list of band 0; the other bands add kombu's priority suffix."""
+    return f"penstock.{{{model}}}"
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _digest(job: NewJob) -> str:
+    if not job.idempotency_key:
+        return ""
+    return hashlib.blake2b(f"{job.owner}\0{job.idempotency_key}".encode(), digest_size=16).hexdigest()
+
+
+def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
+    args: list[Arg] = [max_depth, ms(IDEMPOTENCY_TTL_S)]
+    for job in jobs:
+        args += (
+            job.id.serial,
+            job.version,
+            job.served_as.band,
+            ms(job.deadline_s),
+            ms(job.result_ttl_s),
+            job.owner,
+            job.input.content_type,
+            job.input.data,
+            job.input.blob,
+            _digest(job),
+            job.fingerprint,
+            f"{job.max_attempts},{job.max_crashes}",
+            f"={job.reply_to}" if job.reply_to else "",
+            job.celery_id,
+            job.foreign,
+            job.max_open_jobs,
+            job.call.value,
+            job.trace,
+            job.replay_of.serial if job.replay_of else "",
+        )
+    return args
+
+
+def submit_reply(reply: Sequence[Any], model: str) -> list[Submitted]:
+    depth = reply[0]
+    return [
+        Submitted(SubmitStatus(reply[i].decode()), JobId(reply[i + 1].decode(), model), depth) for i in range(1, len(reply), 2)
+    ]
+
+
+def claim_args(ask: ClaimRequest) -> list[Arg]:
+    return [
+        ask.version,
+        ask.worker,
+        ask.nonce,
+        ask.limit,
+        min(ask.enough, ask.limit),
+        ms(ask.max_wait_s),
+        ms(ask.min_slack_s),
+        f"{ask.slack_per_item_s * 1000:.3f}",
+        ms(ask.hurry_s),
+        ms(ask.lease_s),
+        ask.limit_bytes,
+        "1" if ask.shard else "",
+    ]
+
+
+def claim_reply(reply: Sequence[Any], model: str) -> Claim:
+    reason, depth, retry, now, stepped, expired, messages, shards = reply[:_CLAIM_HEAD]
+    told = _CLAIM_HEAD + messages
+    start = told + expired * _CHANGE_STRIDE
+    return Claim(
+        jobs=tuple(_claimed(reply, i, model) for i in range(start, len(reply), _CLAIM_STRIDE)),
+        reason=reason.decode(),
+        depth=depth,
+        retry_in_s=None if retry < 0 else retry / 1000,
+        now=now / 1000,
+        foreign=tuple(reply[_CLAIM_HEAD:told]),
+        stepped_over=stepped,
+        expired=expired,
+        changes=_changes(reply[told:start], model),
+        shards=shards,
+    )
+
+
+def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
+    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call, trace = reply[i : i + _CLAIM_STRIDE]
+    return ClaimedJob(
+        id=JobId(serial.decode(), model),
+        token=token.decode(),
+        input=Payload(media.decode(), data, blob.decode()),
+        priority=_PRIORITIES[band],
+        created_at=int(created) / 1000,
+        deadline_at=int(deadline) / 1000,
+        attempts=int(attempts),
+        crashes=int(crashes),
+        call=Call(call.decode()),
+        trace=trace.decode(),
+    )
+
+
+def _changes(flat: Sequence[Any], model: str) -> tuple[Change, ...]:
+    return tuple(_change(flat[i : i + _CHANGE_STRIDE], model) for i in range(0, len(flat), _CHANGE_STRIDE))
+
+
+def _change(values: Sequence[bytes], model: str) -> Change:
+    event, serial, state, version, token, trace = (value.decode() for value in values)
+    _, worker, batch = token_parts(token)
+    return Change(JobId(serial, model), event, JobState(state), version, worker, batch, trace)
+
+
+def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> list[Arg]:
+    args: list[Arg] = [worker, stamp_text(stamp)]
+    for end in endings:
+        out = end.output
+        args += (end.id.serial, end.token, end.state.value)
+        args += (out.content_type, out.data, out.blob) if out else ("", "", "")
+        args += (end.error_code, end.error_message)
+    return args
+
+
+def pairs(items: Sequence[GiveBack]) -> list[Arg]:
+    return [part for item in items for part in (item.id.serial, item.token)]
+
+
+def beat_reply(reply: Sequence[Any], model: str) -> Beat:
+    ids = [JobId(serial.decode(), model) for serial in reply[2:]]
+    return Beat(lost=reply[0] == b"lost", cancelled=tuple(ids[: reply[1]]), overrun=tuple(ids[reply[1] :]))
+
+
+def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
+    requeued, dead, expired, cancelled, promoted, collected, lost, blobs = reply[:_SWEEP_HEAD]
+    told = _SWEEP_HEAD + lost + blobs
+    names = [name.decode() for name in reply[_SWEEP_HEAD:told]]
+    changes = _changes(reply[told:], model)
+    return SweepReport(
+        requeued, dead, expired, cancelled, promoted, collected, tuple(names[lost:]), tuple(names[:lost]), changes
+    )
+
+
+def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload | None] | None:
+    if not record:
+        return None
+    if len(record) != _FIELDS:
+        raise InternalError(f"record of job {job} has {len(record)} fields, not {_FIELDS}")
+    position, data = record[-2], record[-1]
+    (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, _epoch, token,
+     final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
+     more, trace, replay_of, replayed_as, call) = (
+        value.decode() for value in record[:-2]
+    )  # fmt: skip
+    started_at = int(started) / 1000 if started else None
+    finished_at = int(finished) / 1000 if finished else None
+    found = Job(
+        id=job,
+        state=JobState(state),
+        version=version,
+        priority=_PRIORITIES[band.encode()],
+        created_at=int(created) / 1000,
+        deadline_at=int(deadline) / 1000,
+        attempts=int(attempts or 0),
+        crashes=int(crashes or 0),
+        owner=owner,
+        content_type=media,
+        started_at=started_at,
+        finished_at=finished_at,
+        cancel_requested=cancel == "1",
+        error=JobError(code, message) if code else None,
+        batch=parse_stamp(stamp, worker),
+        position=position if position >= 0 else None,
+        queued_behind=queued_behind(terms),
+        tries=all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
+        left_out=left_out(more),
+        trace=trace,
+        replay_of=JobId(replay_of, job.model) if replay_of else None,
+        replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
+        call=Call(call),
+    )
+    succeeded = found.state is JobState.SUCCEEDED
+    return found, Payload(out_media, data, out_blob) if succeeded else None
+
+
+def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
+    media, blob, call, data = reply or (b"", b"", b"", None)
+    if not blob and data is None:
+        return None
+    return KeptInput(Payload(media.decode(), data or b"", blob.decode()), Call(call.decode()))
+
+
+def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:
+    now, *rest = reply
+    solo, delayed, leased, inbox, counted, owned = rest[6:]
+    counters = _counts(counted)
+    ended = {name[6:]: n for name, n in counters.items() if name.startswith("ended:")}
+    return QueueStats(
+        model=model,
+        now=now / 1000,
+        ready={band: rest[2 * i] for i, band in enumerate(BANDS)},
+        oldest_age_s={band: rest[2 * i + 1] / 1000 for i, band in enumerate(BANDS)},
+        solo=solo,
+        delayed=delayed,
+        leased=leased,
+        inbox=inbox,
+        accepted=counters.get("accepted", 0),
+        ended=ended,
+        counters={name: n for name, n in counters.items() if not name.startswith("ended:") and name != "accepted"},
+        open={owner: n for owner, n in _counts(owned).items() if n > 0},
+    )
+
+
+def _counts(flat: Sequence[bytes]) -> dict[str, int]:
+    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+def _frame(message: bytes, at: int) -> tuple[list[bytes], int]:
+    fields = []
+    for _ in range(8):
+        (size,) = _size_at(message, at)
+        at += 4
+        fields.append(message[at : at + size])
+        at += size
+    return fields, at
+
+
+def parse_pushes(message: bytes) -> Iterator[Push]:
+    """The state changes in one message of a gateway's channel: the model, then 8 length-prefixed fields per job."""
+    (size,) = _size_at(message)
+    model, at = message[4 : 4 + size].decode(), 4 + size
+    while at < len(message):
+        (serial, state, media, data, blob, code, text, stamp), at = _frame(message, at)
+        output = Payload(media.decode(), data, blob.decode()) if state == b"succeeded" else None
+        yield Push(
+            JobId(serial.decode(), model), _STATES[state], output, code.decode(), text.decode(), parse_stamp(stamp.decode())
+        )
+
+
+def list_reply(reply: Sequence[Any], model: str) -> list[Job]:
+    """Records of a page; one collected while the page was read is left out."""
+    found = (read_reply(reply[i + 1], JobId(reply[i].decode(), model)) for i in range(0, len(reply), 2))
+    return [job for job, _ in filter(None, found)]

@@ -1,0 +1,141 @@
+"""Ends of jobs as they are pushed to one gateway process, handed to the requests that wait for them.
+
+A push is a hint with the result in it. It may be lost (pub/sub survives no reconnect): then the record is read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import redis.asyncio
+import structlog
+
+from penstock.broker.records import Push
+from penstock.broker.store.connection import connect_async
+from penstock.broker.store.encoding import parse_pushes
+from penstock.broker.store.sync import store_error
+from penstock.errors import StoreUnavailable
+from penstock.job_id import JobId
+
+log = structlog.get_logger(__name__)
+RECHECK_S = 5.0
+RECONNECT_S = (0.05, 2.0)
+
+
+class Waiter:
+    """The changes of one job as this process hears of them, in order."""
+
+    def __init__(self) -> None:
+        self._arrived: deque[Push] = deque()
+        self._future: asyncio.Future[None] | None = None
+
+    def put(self, push: Push) -> None:
+        self._arrived.append(push)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have `next` return now, whatever has arrived."""
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def next(self, timeout_s: float) -> Push | None:
+        """The next change, or None when `timeout_s` passes or `wake` is called first."""
+        if not self._arrived:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = loop.call_later(timeout_s, self.wake)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+                self._future = None
+        return self._arrived.popleft() if self._arrived else None
+
+
+class PushRouter:
+    """Listens on one channel and wakes the waiters named in what arrives."""
+
+    def __init__(self, url: str, channel: str, recheck: Callable[[JobId], Awaitable[Push | None]]) -> None:
+        self._url, self._channel, self._recheck = url, channel, recheck
+        self._waiters: dict[JobId, set[Waiter]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @contextmanager
+    def waiter(self, job: JobId) -> Iterator[Waiter]:
+        waiter = Waiter()
+        self._waiters.setdefault(job, set()).add(waiter)
+        try:
+            yield waiter
+        finally:
+            others = self._waiters[job]
+            others.discard(waiter)
+            if not others:
+                del self._waiters[job]
+
+    def wake_all(self) -> None:
+        """Have everybody who waits look again at whether to go on."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.wake()
+
+    async def start(self) -> None:
+        """Listen; returns once the subscription stands, or after the first failed try (it then goes on trying)."""
+        subscribed = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._listen(subscribed)), asyncio.create_task(self._recheck_slowly())]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(subscribed.wait(), 2.0)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self, subscribed: asyncio.Event) -> None:
+        pause = RECONNECT_S[0]
+        while True:
+            client = connect_async(self._url, name="penstock-pushes", read_timeout_s=None)
+            try:
+                async with client.pubsub() as pubsub:
+                    await pubsub.subscribe(self._channel)
+                    subscribed.set()
+                    pause = RECONNECT_S[0]
+                    await self._recheck_all()
+                    await self._receive(pubsub)
+            except (redis.RedisError, OSError) as error:
+                log.warning("push_link_lost", error=str(store_error(error)), retry_in_s=pause)
+            finally:
+                await client.aclose()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, RECONNECT_S[1])
+
+    async def _receive(self, pubsub: redis.asyncio.client.PubSub) -> None:
+        while True:
+            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
+            if message is not None:
+                for push in parse_pushes(message["data"]):
+                    self._deliver(push)
+
+    def _deliver(self, push: Push) -> None:
+        for waiter in self._waiters.get(push.id, ()):
+            waiter.put(push)
+
+    async def _recheck_slowly(self) -> None:
+        while True:
+            waited = set(self._waiters)
+            await asyncio.sleep(RECHECK_S)
+            await self._recheck_all(waited)
+
+    async def _recheck_all(self, jobs: set[JobId] | None = None) -> None:
+        """Look up jobs that have been waited for so long that a push may have been lost."""
+        for job in list(self._waiters):
+            if jobs is not None and job not in jobs:
+                continue
+            try:
+                push = await self._recheck(job)
+            except StoreUnavailable:
+                return  # the link is down: the reconnect looks them all up
+            if push is not None:
+                self._deliver(push)

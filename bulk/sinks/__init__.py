@@ -1,1 +1,0 @@
-"""Outputs of bulk runs, built beside their name and put there by rename. Imports core and `penstock.bulk`."""

@@ -1,0 +1,181 @@
+"""`penstock call`: one input to one model, its output on stdout, its timings on stderr."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import exits
+from penstock.cli.connect import JsonOption, KeyOption, TimeoutOption, UrlOption, connected
+from penstock.cli.display import print_faint, print_json, timing_line
+from penstock.cli.jobs import profile as recording
+from penstock.client import protocol
+from penstock.client.problems import WaitTimeout
+from penstock.client.sync import Client, JobHandle
+from penstock.client.views import JobView
+from penstock.errors import PenstockError
+from penstock.job import Priority
+
+app = typer.Typer(add_completion=False)
+
+# Most answers are there sooner; whoever waits longer wants to know for what.
+_USUAL_WAIT_S = 2.0
+
+
+@app.command()
+def call(
+    model: Annotated[str, typer.Argument(help="The model's name.")],
+    input: Annotated[str, typer.Argument(help="JSON, @FILE for a file's content, or - for stdin.")],
+    version: Annotated[str | None, typer.Option("--version", help="The model's version. Default: the one it declares.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="Bulk jobs step back for interactive ones.")] = None,
+    deadline_s: Annotated[
+        float | None, typer.Option("--deadline", help="Give up after this many seconds, queue included.")
+    ] = None,
+    content_type: Annotated[str | None, typer.Option(help="Media type of the input; it is then sent as it is.")] = None,
+    timeout_s: TimeoutOption = None,
+    no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and leave; the job goes on.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Have the job's batch recorded by a profiler; show its stages and where it lies.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the bare output: bytes as they are, text without quotes.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Submit one input to a model and print its output.
+
+    penstock call square '{"x": 4}'     penstock call classify @cat.jpg     cat rows.json | penstock call score -
+    """
+    value, media_type = read_input(input, content_type)
+    if profile and no_wait:
+        raise typer.BadParameter("--profile waits for the job, and --async does not: leave one of them out")
+    with connected(url, api_key) as client:
+        if profile:
+            recording.arm(client, model, version)
+        handle = client.submit(model, value, version=version, content_type=media_type, priority=priority, deadline_s=deadline_s)
+        if no_wait:
+            _show_accepted(handle, as_json=as_json)
+            return
+        output = _awaited(client, handle, timeout_s)
+        found = recording.recorded(client, handle.refresh()) if profile else None
+        _show(client, handle, output, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
+        if profile and not as_json:
+            recording.show(found)
+
+
+def read_input(text: str, content_type: str | None) -> tuple[Any, str | None]:
+    """The value to send and its media type (None: the client's own choice)."""
+    if text == "-":
+        return _typed(sys.stdin.buffer.read(), content_type)
+    if text.startswith("@"):
+        return Path(text[1:]), content_type
+    if content_type is not None:
+        return text.encode(), content_type
+    try:
+        return json.loads(text), None
+    except ValueError as fault:
+        raise typer.BadParameter(
+            f"INPUT is not JSON ({fault}). Quote text as JSON ('\"hello\"'), name a file (@cat.jpg), "
+            "read stdin (-), or give --content-type."
+        ) from fault
+
+
+def _typed(content: bytes, content_type: str | None) -> tuple[bytes, str]:
+    """Bytes from a pipe have no name to guess from: JSON if they are JSON."""
+    if content_type is None:
+        try:
+            json.loads(content)
+        except ValueError:
+            return content, protocol.BYTES
+    return content, content_type or protocol.JSON
+
+
+def _awaited(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
+    try:
+        return _patiently(client, handle, timeout_s)
+    except KeyboardInterrupt:
+        print_faint(f"job {handle.id} goes on: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")
+        raise typer.Exit(exits.INTERRUPTED) from None
+
+
+def _patiently(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
+    """The output; who waits longer than usual for a model that does not run is told why."""
+    if timeout_s is not None and timeout_s <= _USUAL_WAIT_S:
+        return handle.result(timeout_s)
+    with suppress(WaitTimeout):
+        return handle.result(_USUAL_WAIT_S)
+    if why := _unready(client, handle.view):
+        print_faint(f"the job waits: {handle.view.model} {why}")
+    return handle.result(None if timeout_s is None else timeout_s - _USUAL_WAIT_S)
+
+
+def _unready(client: Client, job: JobView) -> str:
+    # A remark only: the job is accepted, whatever comes of this call.
+    with suppress(PenstockError):
+        versions = client.model(job.model).get("versions") or {}
+        return str((versions.get(job.version) or {}).get("why") or "")
+    return ""
+
+
+def _show_accepted(handle: JobHandle, *, as_json: bool) -> None:
+    if as_json:
+        return print_json(dict(handle.view.body))
+    return typer.echo(handle.id)
+
+
+def _show(client: Client, handle: JobHandle, output: Any, *, raw: bool, as_json: bool, beside: dict[str, Any]) -> None:
+    """`beside` goes into the JSON."""
+    if raw:
+        return _write_raw(output)
+    job = handle.refresh()
+    if as_json:
+        return print_json({"job": dict(job.body), **_as_json(output), **beside})
+    sys.stdout.write(readable(output) + "\n")
+    sys.stdout.flush()
+    return print_faint(timing_line(job, max_batch_size=_max_batch_size(client, job)))
+
+
+def readable(output: Any) -> str:
+    """The output as a person reads it: compact JSON, or text; of other bytes only how many."""
+    if not isinstance(output, bytes):
+        return json.dumps(output, ensure_ascii=False)
+    with suppress(UnicodeDecodeError):
+        text = output.decode()
+        if text.isprintable() or "\n" in text:
+            return text
+    return f"{len(output)} bytes; write them to a file with --raw > FILE"
+
+
+def _write_raw(output: Any) -> None:
+    content = output if isinstance(output, bytes) else _bare(output).encode()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def _bare(output: Any) -> str:
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def _as_json(output: Any) -> dict[str, Any]:
+    if isinstance(output, bytes):
+        return {"output_base64": base64.b64encode(output).decode()}
+    return {"output": output}
+
+
+def _max_batch_size(client: Client, job: JobView) -> int | None:
+    # For the line of timings only: the output is there, so no fault of this call is worth telling.
+    with suppress(PenstockError):
+        return max_batch_size_of(client.models(), job.model)
+    return None
+
+
+def max_batch_size_of(models: list[dict[str, Any]], name: str) -> int | None:
+    found: dict[str, Any] = next((model for model in models if model.get("name") == name), {})
+    size = (found.get("policy") or {}).get("max_batch_size")
+    return size if isinstance(size, int) else None

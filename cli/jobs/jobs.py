@@ -1,0 +1,131 @@
+"""`penstock jobs list|show|cancel|replay`."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
+from penstock.cli.display import age, duration, print_fields, print_json, print_table, total_seconds
+from penstock.cli.jobs.timelines import print_timeline
+from penstock.client.views import JobView
+from penstock.errors import Conflict
+
+if TYPE_CHECKING:
+    from penstock.client.sync import JobHandle
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs.")
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+
+
+@app.command("list")
+def list_jobs(
+    model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only jobs that are queued, running, succeeded, failed, cancelled or expired.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """The newest jobs. `--json` prints one job per line."""
+    with connected(url, api_key) as client:
+        found = [handle.view for handle in islice(client.jobs(model=model, status=status, limit=min(limit, 100)), limit)]
+    if as_json:
+        for job in found:
+            print_json(dict(job.body))
+    elif found:
+        print_table(("JOB", "MODEL", "STATUS", "PRIORITY", "AGE", "TOOK"), [_row(job) for job in found])
+    else:
+        typer.echo("no jobs", err=True)
+
+
+@app.command()
+def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """One job: its state, its times, why it failed, and where its time went."""
+    with connected(url, api_key) as client:
+        handle = client.job(job_id)
+        job, told = handle.view, handle.timeline()
+    if as_json:
+        return print_json({**job.body, "timeline": dict(told.body)})
+    print_fields(_fields(job))
+    return print_timeline(told)
+
+
+@app.command()
+def cancel(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Cancel a job: at once if it waits; if it runs, its output is dropped when its batch ends."""
+    with connected(url, api_key) as client:
+        job = client.job(job_id).cancel()
+    if as_json:
+        return print_json(dict(job.body))
+    return typer.echo(f"{job.id} {'cancelled' if job.status == 'cancelled' else f'{job.status}, cancel requested'}")
+
+
+@app.command()
+def replay(
+    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or --failed for many.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Every failed job of --model that has not been replayed.")] = False,
+    model: Annotated[str | None, typer.Option(help="With --failed: the model whose jobs are meant.")] = None,
+    code: Annotated[str | None, typer.Option(help="With --failed: only jobs that failed with this error code.")] = None,
+    version: Annotated[str | None, typer.Option(help="Run it with this version instead of the one it failed with.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Run the input of a failed, expired or cancelled job again, as a new job. Prints the new ids, one per line."""
+    if (job_id is None) == (not failed) or failed != (model is not None):
+        raise typer.BadParameter("name one JOB, or --failed with --model MODEL")
+    with connected(url, api_key) as client:
+        if job_id is not None:
+            _print_replay(client.job(job_id).replay(version=version), as_json=as_json)
+        for handle in client.jobs(model=model, status="failed") if failed else ():
+            if _wants_replay(handle.view, code):
+                _replay_one(handle, version, as_json=as_json)
+
+
+def _replay_one(handle: JobHandle, version: str | None, *, as_json: bool) -> None:
+    """One of many: that an input is gone ends nothing."""
+    try:
+        # A key by its id: two people who do this at once, or one who starts it over, make one new job each.
+        new = handle.replay(version=version, idempotency_key=f"replay {handle.id}")
+    except Conflict as gone:
+        return typer.echo(f"left out: {gone.message}", err=True)
+    return _print_replay(new, as_json=as_json)
+
+
+def _wants_replay(job: JobView, code: str | None) -> bool:
+    return not job.replayed_as and (code is None or (job.error is not None and job.error.code == code))
+
+
+def _print_replay(new: JobHandle, *, as_json: bool) -> None:
+    if as_json:
+        return print_json(dict(new.view.body))
+    return typer.echo(new.id)
+
+
+def _row(job: JobView) -> tuple[str, ...]:
+    took_s = total_seconds(job)
+    took = duration(took_s) if took_s is not None else "-"
+    return (job.id, job.model, job.status, job.priority or "-", age(job.created_at), took)
+
+
+def _fields(job: JobView) -> dict[str, object]:
+    moments = ("created_at", "started_at", "finished_at", "deadline_at")
+    return {
+        "job": job.id,
+        "status": job.status,
+        "model": f"{job.model} (version {job.version})" if job.version else job.model,
+        "priority": job.priority,
+        "position": job.position,
+        "attempts": job.attempts,
+        **{name: job.body.get(name) for name in moments},
+        "trace": job.body.get("trace_id"),
+        "replay of": job.replay_of or None,
+        "replayed as": job.replayed_as or None,
+        "error": f"{job.error.message} ({job.error.code})" if job.error else None,
+    }

@@ -1,0 +1,195 @@
+"""`penstock bench`: measure a model, or any HTTP endpoint, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+import typer
+from rich.console import Console
+
+from penstock.cli import exits
+from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
+from penstock.cli.display import print_faint
+from penstock.cli.measure.bench_progress import shown_progress
+from penstock.cli.state import running_stack
+from penstock.client.sync import Client
+from penstock.loadtest.asking import Asked, as_told, base_of, bodies_for, door_of, need_writable, shape_of
+from penstock.loadtest.observed.stack_facts import Standing, standing
+from penstock.loadtest.plan import Caller, Kind
+from penstock.loadtest.report.csv_row import append_row
+from penstock.loadtest.report.page import render
+from penstock.loadtest.report.table import print_result
+from penstock.loadtest.result import Result
+from penstock.loadtest.run import Bench, run_bench
+
+app = typer.Typer(add_completion=False)
+
+_LOAD, _CALL, _OUT = "Load", "Calls", "Output"
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL|URL", help="A model's name, or the URL of any HTTP endpoint.")]
+RateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Calls per second, answered or not: 200; 50..500 (10 steps), 50..500/4, 50,100,400 (steps); 50:500 (a ramp). "
+        "Default: 100.",
+        rich_help_panel=_LOAD,
+    ),
+]
+ClosedOption = Annotated[
+    int | None, typer.Option(min=1, help="Instead: so many calls are always under way.", rich_help_panel=_LOAD)
+]
+ArrivalsOption = Annotated[
+    str, typer.Option(help="poisson, constant, or trace:FILE with one moment per line.", rich_help_panel=_LOAD)
+]
+DurationOption = Annotated[
+    float | None,
+    typer.Option("--duration", min=0.5, help="Seconds measured. Default: 30, or the trace's length.", rich_help_panel=_LOAD),
+]
+WarmUpOption = Annotated[
+    float | None,
+    typer.Option("--warm-up", min=0, help="Seconds before, not measured. Default: 5, or 0 of a trace.", rich_help_panel=_LOAD),
+]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option(
+        "--deadline", min=0.001, help="Seconds; later answers are no goodput. Told to penstock.", rich_help_panel=_LOAD
+    ),
+]
+ProcessesOption = Annotated[int, typer.Option(min=1, help="Processes that send the load together.", rich_help_panel=_LOAD)]
+ConnectionsOption = Annotated[int, typer.Option(min=1, help="At most so many, without --closed.", rich_help_panel=_LOAD)]
+SeedOption = Annotated[int, typer.Option(help="The same seed sends at the same moments.", rich_help_panel=_LOAD)]
+BodyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="JSON, @FILE, a folder, FILE.jsonl, or schema: made from the model's. Default: schema.", rich_help_panel=_CALL
+    ),
+]
+ClientOption = Annotated[
+    Caller, typer.Option(help="sync: answer now. async: submit and poll. submit: the 202 is the end.", rich_help_panel=_CALL)
+]
+TargetOption = Annotated[
+    Kind | None, typer.Option(help="Whose paths are called. Default: penstock, and http for a URL.", rich_help_panel=_CALL)
+]
+VersionOption = Annotated[str, typer.Option(help="The model's version. Default: the one in force.", rich_help_panel=_CALL)]
+MethodOption = Annotated[
+    str, typer.Option(help="With --target http. Default: POST with a body, else GET.", rich_help_panel=_CALL)
+]
+HeaderOption = Annotated[
+    list[str] | None, typer.Option(help="'Name: value', sent with every call. Repeatable.", rich_help_panel=_CALL)
+]
+CsvOption = Annotated[Path | None, typer.Option(help="Append one line to this file.", rich_help_panel=_OUT)]
+HtmlOption = Annotated[Path | None, typer.Option(help="Write one page with plots to this file.", rich_help_panel=_OUT)]
+
+
+@app.command()
+def bench(
+    model: ModelArgument,
+    rate: RateOption = None,
+    closed: ClosedOption = None,
+    arrivals: ArrivalsOption = "poisson",
+    duration_s: DurationOption = None,
+    warm_up_s: WarmUpOption = None,
+    deadline_s: DeadlineOption = None,
+    processes: ProcessesOption = 1,
+    connections: ConnectionsOption = 1_024,
+    seed: SeedOption = 1,
+    body: BodyOption = None,
+    client: ClientOption = Caller.SYNC,
+    target: TargetOption = None,
+    version: VersionOption = "",
+    method: MethodOption = "",
+    header: HeaderOption = None,
+    csv: CsvOption = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Measure a model, or any HTTP endpoint, under load.
+
+    penstock bench square --rate 50..500 --html report.html     penstock bench http://host:80/predict --body @cat.jpg --closed 8
+
+    Leaves with 1 when the load generator was the limit, for then the result says nothing of the server.
+    """
+    asked = Asked(
+        subject=model,
+        target=target,
+        url=url,
+        version=version,
+        client=client,
+        method=method,
+        headers=tuple(header or ()),
+        api_key=api_key,
+        body=body,
+        rate=rate,
+        closed=closed,
+        arrivals=arrivals,
+        duration_s=duration_s,
+        warm_up_s=warm_up_s,
+        deadline_s=deadline_s,
+        processes=processes,
+        connections=connections,
+        seed=seed,
+    )
+    need_writable(csv)
+    need_writable(html)
+    result = measured(asked)
+    _report(result, csv=csv, html=html, as_json=as_json)
+    raise typer.Exit(exits.FAILED if result.generator_limited or not result.outcome.answered else exits.OK)
+
+
+def measured(asked: Asked) -> Result:
+    """The result; raises `typer.Exit` when Ctrl-C was pressed twice."""
+    # Left to itself it would log to stdout, which is the report's alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    with connected(asked.url, asked.api_key) if asked.kind is Kind.PENSTOCK else nullcontext() as gateway:
+        made = _bench(asked, gateway)
+        with shown_progress(made.shape.whole_s) as told:
+            try:
+                return asyncio.run(run_bench(made, told))
+            except asyncio.CancelledError:
+                raise typer.Exit(exits.INTERRUPTED) from None
+
+
+def _bench(asked: Asked, gateway: Client | None) -> Bench:
+    shape = shape_of(asked)
+    found = standing(gateway, asked.subject, asked.version) if gateway else Standing()
+    base = base_of(asked, gateway.base_url if gateway else None)
+    bodies = bodies_for(asked, base, found)
+    door = door_of(asked, base, has_body=bool(bodies))
+    return Bench(
+        door=door,
+        shape=shape,
+        bodies=bodies,
+        told=as_told(asked, shape),
+        standing=found,
+        client=gateway,
+        processes=asked.processes,
+        roots=_stack_at(base),
+    )
+
+
+def _stack_at(base: str) -> tuple[int, ...]:
+    """The process of this folder's `penstock up`, when that is what is measured."""
+    stack = running_stack(Path.cwd() / ".penstock")
+    return (stack.pid,) if stack and stack.url == base else ()
+
+
+def _report(result: Result, *, csv: Path | None, html: Path | None, as_json: bool) -> None:
+    if html:
+        html.write_text(render(result), encoding="utf-8")
+        print_faint(f"written: {html}")
+    if csv:
+        append_row(result, csv)
+        print_faint(f"one line more: {csv}")
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+    else:
+        # Not a terminal's: a file gets what a wide one would.
+        print_result(result, Console(width=None if sys.stdout.isatty() else 140))

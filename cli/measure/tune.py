@@ -1,0 +1,189 @@
+"""`penstock tune`: find a model's settings for the most throughput within a latency goal, or how many workers a rate needs."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from rich.console import Console
+
+from penstock.cli import exits
+from penstock.cli.connect import JsonOption
+from penstock.cli.display import print_faint
+from penstock.cli.measure.tune_progress import shown_steps
+from penstock.cli.options import ConfigOption
+from penstock.cli.serve.plan import planned
+from penstock.cli.serve.sources import CONFIG_NAME, model_name
+from penstock.loadtest.asking import need_writable
+from penstock.loadtest.bodies import read_bodies
+from penstock.settings.tables import Settings
+from penstock.tune.asking import default_of, goal_of, named_dimensions, seconds_of, subject_of
+from penstock.tune.confirm import settings_of
+from penstock.tune.report.table import print_result
+from penstock.tune.result import Configuration, TuneResult, to_json
+from penstock.tune.search import Question, search
+from penstock.tune.toml_edit import with_settings
+from penstock.workers.devices.machine import discover
+
+app = typer.Typer(add_completion=False)
+
+_GOAL, _SPACE, _OUT = "Goal", "Search", "Output"
+_DEFAULT_SLO = "p99=100ms"
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model of penstock.toml, or a model's file.")]
+SloOption = Annotated[str, typer.Option("--slo", help="The latency to keep: p99=100ms, p95=0.5s.", rich_help_panel=_GOAL)]
+MinRateOption = Annotated[
+    float | None,
+    typer.Option("--min-rate", min=0.01, help="So many requests per second are enough: the cheapest.", rich_help_panel=_GOAL),
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--rate", min=0.01, help="How many workers do so many requests per second need?", rich_help_panel=_GOAL),
+]
+ToleranceOption = Annotated[
+    float,
+    typer.Option(min=0.0, help="How far answers may drift, as a share of their largest value.", rich_help_panel=_GOAL),
+]
+PriceOption = Annotated[
+    float | None, typer.Option("--price-per-hour", min=0.0, help="Of this machine, for the cost.", rich_help_panel=_GOAL)
+]
+SpaceOption = Annotated[
+    list[str] | None,
+    typer.Option("--space", help="A dimension and its values: batch_size=1,2,4. Repeatable.", rich_help_panel=_SPACE),
+]
+SweepOption = Annotated[
+    Path | None, typer.Option("--sweep", help="A YAML or TOML file of dimensions and values.", rich_help_panel=_SPACE)
+]
+BudgetOption = Annotated[str, typer.Option("--budget", help="How long it may take: 90s, 10m, 1h.", rich_help_panel=_SPACE)]
+InputOption = Annotated[
+    str | None,
+    typer.Option("--input", help="What to send: JSON, @FILE, a folder, FILE.jsonl.", rich_help_panel=_SPACE),
+]
+ResumeOption = Annotated[
+    Path | None,
+    typer.Option("--resume", help="Keep measurements in this file, and use those it holds.", rich_help_panel=_SPACE),
+]
+TaskOption = Annotated[str | None, typer.Option("--task", help="The built-in task of a model file.", rich_help_panel=_SPACE)]
+WriteOption = Annotated[
+    Path | None, typer.Option("--write", help="Write the winner into this penstock.toml.", rich_help_panel=_OUT)
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="With --write: show the change and write nothing.", rich_help_panel=_OUT)
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", help="Write a page with plots (.html), or all figures (.json).", rich_help_panel=_OUT)
+]
+
+
+@app.command()
+def tune(
+    model: ModelArgument,
+    slo: SloOption = _DEFAULT_SLO,
+    min_rate: MinRateOption = None,
+    rate: RateOption = None,
+    space: SpaceOption = None,
+    sweep: SweepOption = None,
+    budget: BudgetOption = "10m",
+    price_per_hour: PriceOption = None,
+    tolerance: ToleranceOption = 0.01,
+    inputs: InputOption = None,
+    resume: ResumeOption = None,
+    task: TaskOption = None,
+    config: ConfigOption = None,
+    write: WriteOption = None,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the settings that serve a model best on this machine.
+
+    penstock tune digits --slo p99=50ms --write penstock.toml     penstock tune detector.py --rate 500 --input photos/
+
+    Leaves with 1 when no configuration kept the goal under real load.
+    """
+    goal = goal_of(slo, min_rate=min_rate, rate=rate, tolerance=tolerance, price_per_hour=price_per_hour)
+    for path in (write, report, resume):
+        need_writable(path)
+    settings, name = _declared(model, config, task)
+    subject = subject_of(settings, name)
+    question = Question(
+        spec=subject.spec,
+        table=subject.table,
+        goal=goal,
+        machine=discover(),
+        named=named_dimensions(space or [], sweep),
+        inputs=tuple(read_bodies(inputs)) if inputs else (),
+        budget_s=seconds_of(budget),
+        resume=resume,
+    )
+    result = found(question)
+    _tell(result, report=report, as_json=as_json)
+    if write and result.winner:
+        _write(write, result.model, subject.table, result.winner, dry_run=dry_run)
+    raise typer.Exit(exits.OK if result.winner else exits.FAILED)
+
+
+def found(question: Question) -> TuneResult:
+    # Left to itself it would log to stdout, which is the report's alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    with shown_steps(question.budget_s) as told:
+        return search(question, told)
+
+
+def _declared(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
+    """The settings that declare the model, and its name: of penstock.toml first, else a file on the command line."""
+    file = config or Path.cwd() / CONFIG_NAME
+    if file.is_file():
+        settings = planned([], config=file, flags={}).settings
+        if model in settings.models:
+            return settings, model
+    settings = planned([model], config=config, flags={}, task=task, need_files=True).settings
+    source = model.partition("=")[2] or model
+    name = model.partition("=")[0] if "=" in model else model_name(source)
+    return settings, name
+
+
+def _tell(result: TuneResult, *, report: Path | None, as_json: bool) -> None:
+    if report:
+        _write_report(result, report)
+        print_faint(f"written: {report}")
+    if as_json:
+        sys.stdout.write(to_json(result).decode() + "\n")
+    else:
+        # Not a terminal's: a file gets what a wide one would.
+        print_result(result, Console(width=None if sys.stdout.isatty() else 140))
+
+
+def _write_report(result: TuneResult, path: Path) -> None:
+    if path.suffix == ".json":
+        path.write_bytes(to_json(result) + b"\n")
+        return
+    from penstock.tune.report.page import write_report
+
+    write_report(result, path)
+
+
+def _write(path: Path, model: str, table: Mapping[str, Any], winner: Configuration, *, dry_run: bool) -> None:
+    """The winner's settings into the file, which may be new; the change is shown."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    said = tomllib.loads(before).get("models", {}).get(model, {})
+    chosen = settings_of(winner.choice, table)
+    values = {key: value for key, value in chosen.items() if key in said or value != default_of(key)}
+    if not said:
+        values = {"source": table["source"], **values}
+    after = with_settings(before, "models", values, name=model)
+    if winner.choice.engine.pinning != "cores":
+        after = with_settings(after, "worker", {"pinning": winner.choice.engine.pinning})
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), lineterm="", n=1)
+    for line in lines:
+        print_faint(line)
+    if dry_run:
+        return print_faint(f"not written, as asked: {path}")
+    path.write_text(after, encoding="utf-8")
+    return print_faint(f"written: {path}")

@@ -1,0 +1,94 @@
+"""`penstock devices`: what this machine has for models, and which slot would get what."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.connect import JsonOption
+from penstock.cli.display import print_faint, print_json, print_table
+from penstock.cli.options import ConfigOption, WorkersOption
+from penstock.cli.serve import plan
+from penstock.workers.devices.machine import Machine, discover
+from penstock.workers.devices.plan import COLUMNS, Plan, table
+from penstock.workers.devices.plan import plan as pinned
+from penstock.workers.devices.topology import Topology, ranges
+
+app = typer.Typer(add_completion=False)
+_GIB = 1 << 30
+
+
+@app.command()
+def devices(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="model.py, module:Name, model.onnx, name=SOURCE, or a penstock.toml.")
+    ] = None,
+    config: ConfigOption = None,
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cores and GPUs of this machine, and the pinning plan of a worker started here. Starts nothing."""
+    chosen = plan.planned(models or [], config=config, flags={}, workers=workers)
+    machine = discover()
+    if as_json:
+        print_json({"machine": _machine_view(machine), **_plan_view(pinned(chosen.settings.specs(), machine))})
+        return
+    for line in lines_of(machine):
+        typer.echo(line)
+    _print_plan(pinned(chosen.settings.specs(), machine))
+
+
+def lines_of(machine: Machine) -> list[str]:
+    """The machine in a few lines: cores first, then a line per GPU and slice, or why there is none."""
+    lines = [f"cores  {cores_line(machine.topology)}"]
+    for gpu in machine.gpus.found:
+        for unit in (gpu.whole, *gpu.slices):
+            kind = "slice" if unit.slice else "gpu  "
+            free, total = (size / _GIB for size in (unit.free_bytes, unit.memory_bytes))
+            node = "" if unit.node is None else f", node {unit.node}"
+            mig = ", MIG on: only its slices can be used" if gpu.mig and not unit.slice else ""
+            lines.append(f"{kind}  {unit.name}, {unit.uuid}, {free:.1f} of {total:.1f} GiB free{node}{mig}")
+    if machine.gpus.absent:
+        lines.append(f"gpu    none: {machine.gpus.absent}")
+    if machine.mps:
+        lines.append("mps    its daemon runs: slots of one GPU run at the same time")
+    return lines
+
+
+def cores_line(topology: Topology) -> str:
+    nodes = ", ".join(f"node {node}: {ranges(cores)}" for node, cores in topology.nodes.items())
+    quota = "" if topology.quota is None else f"; quota {topology.quota:g}: {topology.budget} used"
+    limit = topology.memory_limit_bytes
+    memory = "" if limit is None else f"; {limit / _GIB:.1f} GiB of memory"
+    return f"{len(topology.cores)} physical ({nodes}){quota}{memory}"
+
+
+def _print_plan(found: Plan) -> None:
+    if not found.specs:
+        print_faint("no model is declared here; name some to see their places: penstock devices model.py")
+        return
+    typer.echo("")
+    print_table(COLUMNS, table(found))
+    for sentence in found.advice:
+        print_faint(sentence)
+
+
+def _machine_view(machine: Machine) -> dict[str, Any]:
+    topology = machine.topology
+    return {
+        "nodes": {str(node): list(cores) for node, cores in topology.nodes.items()},
+        "quota": topology.quota,
+        "budget": topology.budget,
+        "memory_limit_bytes": topology.memory_limit_bytes,
+        "gpus": [asdict(gpu) for gpu in machine.gpus.found],
+        "driver": machine.gpus.driver,
+        "no_gpu": machine.gpus.absent,
+        "mps": machine.mps,
+    }
+
+
+def _plan_view(found: Plan) -> dict[str, Any]:
+    slots = [{"model": spec.name, "version": spec.version, **asdict(pin)} for spec, pin in found.places()]
+    return {"slots": slots, "advice": list(found.advice)}

@@ -1,0 +1,1 @@
+"""Commands for whoever operates penstock: `doctor`, `config`, `keys`, `secrets`, `store`, `probe`, `flower`."""

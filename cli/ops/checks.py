@@ -1,0 +1,187 @@
+"""What `penstock doctor` looks at. Each check returns one finding; none raises for what it finds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from penstock.cli.exits import StartError
+from penstock.cli.models.devices import cores_line
+from penstock.cli.readiness import readiness
+from penstock.cli.serve import plan
+from penstock.cli.serve.model_files import model_file_faults
+from penstock.cli.state import running_stack
+from penstock.errors import ConfigError
+from penstock.handlers.runtimes.extras import missing_extras
+from penstock.settings.sources import source_file
+from penstock.settings.tables import Settings
+from penstock.workers.devices.assign import on_cpu, there_is
+from penstock.workers.devices.machine import Machine, discover
+from penstock.workers.devices.plan import plan as pinned
+from penstock.workers.devices.topology import read_topology
+
+LOW_DISK_BYTES = 1024**3
+OLDEST_REDIS = (7, 0)
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`next` is the command or setting that helps; empty when all is well."""
+
+    name: str
+    level: Level
+    text: str
+    next: str = ""
+
+
+def findings(settings: Settings) -> list[Finding]:
+    machine = discover()
+    checks: list[Callable[[], Finding]] = [
+        python,
+        cores,
+        lambda: gpus(settings, machine),
+        lambda: pinning(settings, machine),
+        lambda: store(settings),
+        lambda: onnxruntime(_version),
+        torch,
+        lambda: disk(settings.store.state_dir),
+        lambda: port(settings),
+        lambda: models(settings),
+        lambda: runtimes(settings, _version),
+    ]
+    return [check() for check in checks]
+
+
+def python() -> Finding:
+    # A Python too old for us does not come this far.
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("python", Level.OK, found)
+
+
+def cores() -> Finding:
+    """Physical cores that this process may use, and the container's quota, which they do not show."""
+    topology = read_topology()
+    if topology.quota and topology.quota < 1:
+        return Finding("cores", Level.WARN, cores_line(topology), "give the container at least one whole core (cpus: 1)")
+    return Finding("cores", Level.OK, cores_line(topology))
+
+
+def gpus(settings: Settings, machine: Machine) -> Finding:
+    """Their absence is a fault only where a model asks for one."""
+    found = machine.gpus
+    if found.units:
+        return Finding("gpus", Level.OK, f"driver {found.driver}. {there_is(found)}" + (" MPS runs." if machine.mps else ""))
+    wanted = [spec.name for spec in settings.specs() if not on_cpu(spec)]
+    return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and nothing is cut'}")
+
+
+def pinning(settings: Settings, machine: Machine) -> Finding:
+    try:
+        found = pinned(settings.specs(), machine)
+    except ConfigError as error:
+        return Finding("pinning", Level.FAIL, error.message, "penstock devices")
+    slots = len(found.places())
+    pinned_slots = sum(bool(pin.cores) for _, pin in found.places())
+    text = f"{pinned_slots} of {slots} slots are pinned" if slots else "no model, no slots"
+    return Finding("pinning", Level.OK, "; ".join([text, *found.advice]))
+
+
+def store(settings: Settings) -> Finding:
+    from penstock.cli.ops.store_check import embedded, reachable
+
+    stack = running_stack(settings.store.state_dir)
+    url = settings.store.url or (stack.redis_url if stack else None)
+    return reachable(url) if url else embedded()
+
+
+def onnxruntime(installed: Callable[[str], str | None]) -> Finding:
+    plain, gpu = installed("onnxruntime"), installed("onnxruntime-gpu")
+    if plain and gpu:
+        return Finding(
+            "onnxruntime",
+            Level.FAIL,
+            f"onnxruntime {plain} and onnxruntime-gpu {gpu} are both installed and overwrite each other",
+            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'penstock[onnx-gpu]'",
+        )
+    if plain or gpu:
+        return Finding("onnxruntime", Level.OK, f"onnxruntime{'-gpu' if gpu else ''} {plain or gpu}")
+    return Finding("onnxruntime", Level.OK, "not installed; needed for *.onnx models only: pip install 'penstock[onnx]'")
+
+
+def torch() -> Finding:
+    found = _version("torch")
+    return Finding("torch", Level.OK, f"torch {found}" if found else "not installed; needed for torch models only")
+
+
+def disk(state_dir: Path) -> Finding:
+    folder = next(parent for parent in (state_dir, *state_dir.parents) if parent.exists())
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1024**3:.1f} GiB free at {state_dir}"
+    if not os.access(folder, os.W_OK):
+        return Finding("disk", Level.FAIL, f"{folder} cannot be written to", "choose another folder with --state-dir")
+    if free < LOW_DISK_BYTES:
+        return Finding("disk", Level.WARN, text, "free some space, or choose another folder with --state-dir")
+    return Finding("disk", Level.OK, text)
+
+
+def port(settings: Settings) -> Finding:
+    host, number = settings.gateway.host, settings.gateway.port
+    url = plan.local_url(host, number)
+    try:
+        plan.free_port(host, number)
+    except StartError as taken:
+        # Ours, or another program's? Only the former answers as a gateway does.
+        seen = readiness(url)
+        if seen.ready:
+            return Finding("port", Level.OK, f"a gateway is ready at {url}")
+        return Finding("port", Level.WARN, f"{taken.message} ({seen.why or 'not a ready gateway'})", taken.hint or "")
+    return Finding("port", Level.OK, f"{host}:{number} is free")
+
+
+def models(settings: Settings) -> Finding:
+    if not settings.models:
+        return Finding("models", Level.OK, "none declared here; name some to `penstock up`")
+    files = [source_file(spec.source) for spec in settings.specs()]
+    missing = [str(file) for file in files if file is not None and not file.is_file()]
+    if missing:
+        return Finding("models", Level.FAIL, f"no such file: {', '.join(missing)}", "correct `source` in penstock.toml")
+    faults = model_file_faults(settings)
+    if faults:
+        return Finding("models", Level.FAIL, "; ".join(faults), "correct these in penstock.toml")
+    return Finding("models", Level.OK, ", ".join(settings.models))
+
+
+def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Finding:
+    """Whether what the declared model files run on is installed here."""
+    lacking = {
+        f"{spec.name} {spec.version}": missing_extras(spec.source, spec.device, spec.runtime, installed, task=spec.task)
+        for spec in settings.specs()
+    }
+    missing = sorted({extra for extras in lacking.values() for extra in extras})
+    if missing:
+        text = "; ".join(f"{model} needs {', '.join(extras)}" for model, extras in lacking.items() if extras)
+        return Finding("runtimes", Level.FAIL, text, f"pip install 'penstock[{','.join(missing)}]'")
+    return Finding("runtimes", Level.OK, "the declared model files have what they run on")
+
+
+def broken_settings(error: ConfigError) -> Finding:
+    return Finding("settings", Level.FAIL, error.message, "correct these, then `penstock config check`")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

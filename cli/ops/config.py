@@ -1,0 +1,78 @@
+"""`penstock config show|check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from penstock.cli.connect import JsonOption
+from penstock.cli.display import print_json, print_table
+from penstock.cli.options import ConfigOption
+from penstock.cli.serve import plan
+from penstock.settings.tables import Settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the settings in force, or check them.")
+
+FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings file. Default: ./penstock.toml.")]
+
+
+@app.command()
+def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Every setting with its value and where it came from: a flag, the environment, the file, or the default."""
+    rows = list(rows_of(_settings(file or config)))
+    if as_json:
+        for name, value, origin in rows:
+            print_json({"setting": name, "value": value, "origin": origin})
+    else:
+        print_table(("SETTING", "VALUE", "FROM"), [(name, _word(value), origin) for name, value, origin in rows])
+
+
+@app.command()
+def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Check the settings and that the model files are there; tell every fault at once."""
+    settings = _settings(file or config, need_files=True)
+    names = list(settings.models)
+    if as_json:
+        return print_json({"ok": True, "models": names})
+    return typer.echo(f"ok: {len(names)} model{'s' if len(names) != 1 else ''}" + (f" ({', '.join(names)})" if names else ""))
+
+
+def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
+    """Name, value and origin of every setting; passwords are masked."""
+    for name, value in _leaves(settings.model_dump(mode="json")):
+        yield name, _shown(name, value), settings.origin(name)
+
+
+def _settings(config: Path | None, *, need_files: bool = False) -> Settings:
+    return plan.planned([], config=config, flags={}, need_files=need_files).settings
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, name)
+        elif value not in ({}, ""):
+            yield name, value
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Without secrets; of keys only their ids."""
+    if name == "keys":
+        return [key["id"] for key in value]
+    return _masked(value) if name == "store.url" else value
+
+
+def _masked(url: str | None) -> str | None:
+    password = urlsplit(url).password if url else None
+    return url.replace(f":{password}@", ":***@") if url and password else url
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)

@@ -1,0 +1,86 @@
+"""`penstock secrets`: the files with secrets that a deployment in containers mounts; made once, kept ever after."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.access import digest_of, new_secret
+from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, acl_lines, passwords_in
+from penstock.cli.connect import JsonOption
+from penstock.cli.display import print_json
+from penstock.cli.ops.keys import toml_of
+from penstock.errors import ConfigError
+from penstock.settings.keys import declared
+
+app = typer.Typer(add_completion=False)
+
+KEY_ID = "local"
+_PASSWORD_BYTES = 24
+# Whoever mounts a file in a container reads it under another user id; what keeps others out on the host is the folder.
+_FOLDER_MODE, _FILE_MODE = 0o700, 0o644
+
+
+@app.command(name="secrets")
+def make(
+    folder: Annotated[Path, typer.Argument(help="Where the files go. Exists already, and is yours.")],
+    store: Annotated[str, typer.Option("--store", metavar="HOST:PORT", help="The store, as the containers reach it.")] = (
+        "valkey:6379"
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Write the secrets of a deployment: store users, an API key, passwords of Flower and Grafana.
+
+    Running it again keeps every password and key, and writes what follows from them anew: the store's users have the rights
+    that this version of penstock needs. To replace a secret, remove its file first.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
+    try:
+        folder.chmod(_FOLDER_MODE)
+        made = [*_store_files(folder, store), *_key_files(folder), *_password_files(folder)]
+    except PermissionError as fault:
+        raise ConfigError(f"{fault.filename or folder}: {fault.strerror}", hint="run this as the folder's owner") from fault
+    if as_json:
+        return print_json({"folder": str(folder), "files": made})
+    return typer.echo(f"{folder}: {', '.join(made)}\nthe API key for callers (PENSTOCK_API_KEY) is in api_key")
+
+
+def _store_files(folder: Path, address: str) -> list[str]:
+    passwords = passwords_in(folder / "passwords.json")
+    urls = {f"{name}_url": f"redis://{user}:{passwords.of(user)}@{address}/0" for name, user in _USERS.items()}
+    files = {"users.acl": acl_lines(passwords), "gateway_password": passwords.gateway, **urls}
+    for name, text in files.items():
+        _write(folder / name, text)
+    return list(files)
+
+
+_USERS = {"admin": ADMIN, "gateway": GATEWAY, "worker": WORKER, "flower": FLOWER}
+
+
+def _key_files(folder: Path) -> list[str]:
+    """Further keys may stand in keys.toml by now, which nobody could make again; without it there is none, so both are new."""
+    if not (folder / "keys.toml").exists():
+        secret = new_secret()
+        table = {"id": KEY_ID, "sha256": digest_of(secret.encode("ascii")), "roles": ["submit", "read", "manage"]}
+        _write(folder / "api_key", f"{KEY_ID}.{secret}")
+        _write(folder / "keys.toml", toml_of(declared(table)))
+    return ["api_key", "keys.toml"]
+
+
+def _password_files(folder: Path) -> list[str]:
+    for name, text in (("flower_auth", "penstock:{}"), ("grafana_password", "{}")):
+        if not (folder / name).exists():
+            _write(folder / name, text.format(secrets.token_urlsafe(_PASSWORD_BYTES)))
+    return ["flower_auth", "grafana_password"]
+
+
+def _write(path: Path, text: str) -> None:
+    """In place: what is mounted as a single file follows the file, not its name."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        file.write(text)
+        os.fchmod(file.fileno(), _FILE_MODE)

@@ -1,0 +1,80 @@
+"""`penstock store users|load`: what the administrator of a Redis of one's own has to do once."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+import typer
+from redis.exceptions import RedisError
+
+from penstock.broker.server.users import FLOWER, GATEWAY, WORKER, setuser_lines
+from penstock.broker.store.connection import connect
+from penstock.broker.store.sync import RedisStore
+from penstock.cli.connect import JsonOption
+from penstock.cli.display import print_json
+from penstock.cli.serve import plan
+from penstock.errors import ConfigError, StoreUnavailable
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare a Redis of your own.")
+
+AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        help="As a user who may load functions. Default: PENSTOCK_REDIS_URL or the file PENSTOCK_REDIS_URL_FILE.",
+    ),
+]
+
+
+@app.command()
+def users(as_json: JsonOption = False) -> None:
+    """Print the commands that make a user for gateways, one for workers and one for Flower, with fresh passwords."""
+    passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER)}
+    for line in setuser_lines(passwords):
+        if as_json:
+            print_json(line)
+        else:
+            typer.echo(line)
+
+
+@app.command()
+def load(
+    redis_url: AdminOption = None,
+    reload_users: Annotated[
+        bool, typer.Option("--reload-users", help="Also have the server read its file of users again, after a change of it.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Load this version's functions, which those users may call and not load. Repeat it after every upgrade of penstock."""
+    url = plan.planned([], config=None, flags={"store.url": redis_url}).settings.store.url
+    if not url:
+        raise ConfigError(
+            "no Redis is named", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"
+        )
+    if reload_users:
+        _reload_users(url)
+    _load_functions(url)
+    if as_json:
+        return print_json({"ok": True})
+    return typer.echo("ok: the functions of this version are loaded")
+
+
+def _load_functions(url: str) -> None:
+    store = RedisStore(url, name="penstock-load")
+    try:
+        store.load_functions()
+    finally:
+        store.close()
+
+
+def _reload_users(url: str) -> None:
+    client = connect(url, name="penstock-load")
+    try:
+        client.acl_load()
+    except RedisError as fault:
+        raise StoreUnavailable(
+            f"the server did not read its users again: {fault}", hint="does it have an aclfile, and may this user reload it?"
+        ) from fault
+    finally:
+        client.close()

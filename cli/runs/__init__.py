@@ -1,0 +1,1 @@
+"""Commands about runs over files: `run`."""

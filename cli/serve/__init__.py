@@ -1,0 +1,1 @@
+"""Commands that start processes: `up`, `gateway`, `worker`, `runner`."""

@@ -1,0 +1,38 @@
+"""The declared model files, looked at before anything is started. Reads the files; imports no library that runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.handlers.contract import Context
+from penstock.handlers.model_file import file_faults
+from penstock.handlers.runtimes.contract import is_model_file
+from penstock.handlers.tasks.catalogue import task_class
+from penstock.model_spec import ModelSpec
+from penstock.settings.tables import Settings
+from penstock.workers.devices.assign import on_cpu
+
+
+def model_file_faults(settings: Settings) -> list[str]:
+    """`models.faces (version 2): ...`, one per fault. Files that are not there are told elsewhere."""
+    specs = [spec for spec in settings.specs() if is_model_file(spec.source) and Path(spec.source).is_file()]
+    return [
+        f"models.{spec.name} (version {spec.version}): {fault}"
+        for spec in specs
+        for fault in file_faults(Path(spec.source), _context(spec, settings), task=spec.task)
+    ]
+
+
+def _context(spec: ModelSpec, settings: Settings) -> Context:
+    """As a worker's child would be told; the device by its kind, for which of them is not known yet."""
+    own = task_class(spec.task).max_batch_size if spec.task else None
+    unset = "max_batch_size" in settings.policy_left_open(spec)
+    return Context(
+        spec.name,
+        spec.version,
+        device="cpu" if on_cpu(spec) else "cuda:0",
+        options=spec.options,
+        folder=Path(spec.source).resolve().parent,
+        runtime=spec.runtime,
+        max_batch_size=own if unset and own else spec.policy.max_batch_size,
+    )

@@ -1,0 +1,137 @@
+"""What `penstock up`, `gateway` and `worker` are about to run: the settings in force, and the environment that carries them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.exits import StartError
+from penstock.cli.serve.sources import CONFIG_NAME, Declared, declared
+from penstock.errors import ConfigError
+from penstock.settings.tables import Settings
+
+MODELS_VARIABLE = "PENSTOCK_MODELS"
+URL_VARIABLE = "PENSTOCK_REDIS_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`env` is what a gateway or worker process starts with; it lacks the store's address when the store is to be embedded."""
+
+    settings: Settings
+    env: dict[str, str]
+
+
+def planned(
+    arguments: Sequence[str],
+    *,
+    config: Path | None,
+    flags: Mapping[str, Any],
+    task: str | None = None,
+    workers: int | None = None,
+    need_files: bool = False,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Plan:
+    """The plan for a command line. Raises `ConfigError` with every fault of the settings.
+
+    `need_files`: also what is missing among the models' files, or keeps one of them from loading.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    folder = folder or Path.cwd()
+    inherited = environ.get("PENSTOCK_CONFIG")
+    named = declared(arguments, config=config or (Path(inherited) if inherited and not arguments else None), folder=folder)
+    if task and not named.models:
+        raise ConfigError("--task goes with a model file on the command line; in a settings file write task = ... itself")
+    env = _environment(environ, named, flags, task=task or "")
+    settings = Settings.load(named.config, env, need_files=need_files)
+    if workers is not None:
+        env[MODELS_VARIABLE] = json.dumps(_with_workers(env, settings, workers))
+        settings = Settings.load(named.config, env)
+    if need_files:
+        _check_model_files(settings, named.config)
+    return Plan(settings, env)
+
+
+def _check_model_files(settings: Settings, config: Path | None) -> None:
+    from penstock.cli.serve.model_files import model_file_faults
+
+    faults = model_file_faults(settings)
+    if faults:
+        raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
+
+
+def need_models(settings: Settings) -> None:
+    if settings.models:
+        return
+    raise ConfigError(
+        f"no model to serve: none is named, and there is no {CONFIG_NAME} here",
+        hint="name one (penstock up model.py), or write a starter folder with `penstock new NAME`",
+    )
+
+
+def need_store(settings: Settings) -> None:
+    if settings.store.url:
+        return
+    raise ConfigError(
+        "no Redis is named, and this command starts none",
+        hint=f"set {URL_VARIABLE}, or start everything together with `penstock up`",
+    )
+
+
+def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:
+    """`env` with the store's address, by the one variable that wins over the others."""
+    others = {name: value for name, value in env.items() if name not in (f"{URL_VARIABLE}_FILE", "PENSTOCK_STORE__URL")}
+    return {**others, URL_VARIABLE: url}
+
+
+def free_port(host: str, port: int) -> int:
+    """`port` if it can be bound, any free one for 0. Raises `StartError` when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            free: int = probe.getsockname()[1]
+            return free
+    except OSError as fault:
+        raise _no_port(host, port, fault) from fault
+
+
+def local_url(host: str, port: int) -> str:
+    """Where this machine reaches a gateway that listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{reachable}:{port}"
+
+
+def _environment(environ: Mapping[str, str], named: Declared, flags: Mapping[str, Any], *, task: str) -> dict[str, str]:
+    env = dict(environ)
+    env.pop("PENSTOCK_CONFIG", None)
+    if named.config is not None:
+        env["PENSTOCK_CONFIG"] = str(named.config)
+    if named.models:
+        extra = {"task": task} if task else {}
+        env[MODELS_VARIABLE] = json.dumps({name: {"source": source, **extra} for name, source in named.models.items()})
+    for path, value in flags.items():
+        if value is not None:
+            env["PENSTOCK_" + path.replace(".", "__").upper()] = str(value)
+    return env
+
+
+def _with_workers(env: Mapping[str, str], settings: Settings, workers: int) -> dict[str, Any]:
+    given = json.loads(env.get(MODELS_VARIABLE) or "{}")
+    return {**given, **{name: {**given.get(name, {}), "workers": workers} for name in settings.models}}
+
+
+def _no_port(host: str, port: int, fault: OSError) -> StartError:
+    if fault.errno == errno.EADDRINUSE:
+        return StartError(f"port {port} of {host} is taken by another program", hint="stop it, or choose another with --port")
+    if fault.errno == errno.EACCES:
+        return StartError(f"port {port} needs root", hint="choose one above 1023 with --port")
+    return StartError(f"cannot listen on {host}:{port}: {fault.strerror}", hint="choose another address with --host and --port")

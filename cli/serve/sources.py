@@ -1,0 +1,96 @@
+"""What `penstock up` is given on the command line, as models: files, modules, `name=source`, or a penstock.toml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import ConfigError
+from penstock.job_id import MODEL_NAME
+from penstock.settings.sources import why_absent
+
+CONFIG_NAME = "penstock.toml"
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(.+)")
+_OBJECT = re.compile(r"(.+):([A-Za-z_]\w*)")
+_NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """`models` maps names to sources (absolute where they are files); `config` is the settings file to read, if any."""
+
+    config: Path | None = None
+    models: dict[str, str] = field(default_factory=dict)
+
+
+def declared(arguments: Sequence[str], *, config: Path | None, folder: Path) -> Declared:
+    """What the arguments name; the penstock.toml of `folder` when they name nothing. Raises `ConfigError` with every fault."""
+    files = [name for name in arguments if _is_config(name, folder)]
+    chosen = _config_file(files, config, folder, alone=not arguments)
+    models: dict[str, str] = {}
+    faults = ["more than one settings file: " + ", ".join(files)] if len(files) + bool(config) > 1 else []
+    for argument in arguments:
+        if argument not in files:
+            faults += _add(models, argument, folder)
+    if chosen is not None and not chosen.is_file():
+        faults.append(f"{chosen}: no such file")
+    if faults:
+        raise ConfigError("cannot start what the command line names:", faults=faults)
+    return Declared(chosen, models)
+
+
+def model_name(source: str) -> str:
+    """The name a model gets when none is given: of `Name` in `file.py:Name` or `module:Name`, else of the file."""
+    named = _OBJECT.fullmatch(source)
+    if named:
+        return _NEW_WORD.sub("-", named[2]).lower().strip("_")
+    return _NOT_IN_A_NAME.sub("-", Path(source).stem).strip("-_.")
+
+
+def _config_file(files: Sequence[str], config: Path | None, folder: Path, *, alone: bool) -> Path | None:
+    given = config or (Path(files[0]) if files else None)
+    if given is not None:
+        path = folder / given
+        return path / CONFIG_NAME if path.is_dir() else path
+    default = folder / CONFIG_NAME
+    return default if alone and default.is_file() else None
+
+
+def _is_config(argument: str, folder: Path) -> bool:
+    return argument.endswith(".toml") or (folder / argument / CONFIG_NAME).is_file()
+
+
+def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
+    """Adds one model, or returns what is wrong with it."""
+    named = _NAMED.fullmatch(argument)
+    source = named[2] if named else argument
+    name = named[1] if named else model_name(source)
+    if not MODEL_NAME.fullmatch(name):
+        return [f"{argument}: {name!r} cannot be a model's name; give one: my-model={source}"]
+    if name in models:
+        return [f"{argument}: the name {name!r} is taken by {models[name]}; give another: {name}-2={source}"]
+    located, fault = _located(source, folder)
+    models[name] = located
+    return [fault] if fault else []
+
+
+def _located(source: str, folder: Path) -> tuple[str, str]:
+    """The source with its file made absolute, and the fault found with it ("" for none)."""
+    named = _OBJECT.fullmatch(source)
+    location, suffix = (named[1], f":{named[2]}") if named else (source, "")
+    if "/" not in location and not Path(location).suffix:
+        # A module: only the worker's child may import it, so whether it exists is found out there.
+        return source, "" if named else f"{source}: no such file; a module is written as module:Name"
+    if named and "/" not in location and not (folder / location).exists() and Path(location).suffix != ".py":
+        return source, ""
+    path = folder / Path(location).expanduser()
+    return f"{path}{suffix}", "" if path.is_file() else f"{source}: {_missing(path)}"
+
+
+def _missing(path: Path) -> str:
+    if path.is_dir():
+        return f"is a folder without a {CONFIG_NAME}; name a file in it"
+    return why_absent(path)

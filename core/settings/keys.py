@@ -1,0 +1,118 @@
+"""The API keys among the settings, and the rule they enforce: beyond loopback nobody is served without one."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from penstock.access import KEY_ID, OWNER, Key, Role, is_weak
+from penstock.errors import ConfigError
+from penstock.settings.faults import explain
+
+
+class Table(BaseModel):
+    """Frozen; a key that is not listed is a fault, because a misspelt limit that is ignored is found in the next incident."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+def _id(text: str) -> str:
+    if not KEY_ID.fullmatch(text):
+        raise ValueError("ids are 1 to 32 lower-case letters, digits, '_' or '-', and start with a letter or digit")
+    return text
+
+
+def _owner(text: str) -> str:
+    if text and not OWNER.fullmatch(text):
+        raise ValueError("owners are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit")
+    return text
+
+
+def _hash(text: str) -> str:
+    # None of these repeats what was given: it may be the secret itself, put into the wrong place.
+    if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
+        raise ValueError("must be the SHA-256 of the secret, 64 hexadecimal digits; `penstock keys new` prints it")
+    if is_weak(text):
+        raise ValueError("is the hash of an example or of a common word; make a key with `penstock keys new`")
+    return text.lower()
+
+
+def _some(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    if not roles:
+        raise ValueError(f"name at least one of {', '.join(Role)}")
+    return roles
+
+
+class KeySettings(Table):
+    """One `[[keys]]` table; `penstock keys new` writes it. Without `owner` the jobs belong to the key's own id."""
+
+    id: Annotated[str, AfterValidator(_id)]
+    sha256: Annotated[str, AfterValidator(_hash)] = Field(repr=False)
+    roles: Annotated[tuple[Role, ...], AfterValidator(_some)]
+    owner: Annotated[str, AfterValidator(_owner)] = ""
+    rate_per_s: float = Field(default=100.0, gt=0)
+    burst: int = Field(default=200, ge=1)
+    max_open_jobs: int | None = Field(default=None, ge=1)
+    expires_at: AwareDatetime | None = None
+
+    def key(self) -> Key:
+        return Key(
+            id=self.id,
+            sha256=self.sha256,
+            roles=frozenset(self.roles),
+            owner=self.owner or self.id,
+            rate_per_s=self.rate_per_s,
+            burst=self.burst,
+            max_open_jobs=self.max_open_jobs,
+            expires_at=self.expires_at.timestamp() if self.expires_at else None,
+        )
+
+
+def _all_different(keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
+    twice = [name for name, count in Counter(key.id for key in keys).items() if count > 1]
+    if twice:
+        raise ValueError(f"two keys have the id {twice[0]!r}; every key needs its own")
+    return keys
+
+
+Keys = Annotated[tuple[KeySettings, ...], AfterValidator(_all_different)]
+
+
+def declared(table: Mapping[str, Any]) -> KeySettings:
+    """One key from its table alone; raises `ConfigError` with every fault."""
+    try:
+        return KeySettings.model_validate(table)
+    except ValidationError as invalid:
+        raise ConfigError("this key cannot be used:", faults=explain(invalid, KeySettings, {})) from None
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def access_rule(host: str, keys: Sequence[KeySettings], *, now: datetime | None = None) -> str:
+    """Who will be served, in words for the start-up line; raises `ConfigError` where that would be everybody on the network."""
+    if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):
+        raise ConfigError("every API key has expired", hint="Make one with `penstock keys new` and put it into [[keys]].")
+    if keys:
+        owners = {key.owner or key.id for key in keys}
+        return f"API keys required ({_counted(len(keys), 'key')}, {_counted(len(owners), 'owner')})"
+    if is_loopback(host):
+        return "open to every program on this machine, loopback only"
+    raise ConfigError(
+        f"gateway.host is {host!r} and there are no API keys: everybody on the network could submit and read jobs",
+        hint="Run `penstock keys new NAME --role submit,read` and put what it prints into [[keys]] of penstock.toml "
+        "(or a file named by PENSTOCK_KEYS_FILE), or set gateway.host to 127.0.0.1.",
+    )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,231 @@
+"""The gateway's entry point, `python -m penstock.gateway`: settings from the environment, processes side by side."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from penstock.broker.blobs.places import open_blobs
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import ConfigError
+from penstock.gateway.app import Gateway
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.server import GatewayServer, Port, bind, bind_aside
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.telemetry.metrics_port import MetricsPort
+from penstock.gateway.telemetry.tracing import tracing
+from penstock.process_lifetime import TOLD, die_with_parent
+from penstock.settings.keys import is_loopback
+from penstock.settings.tables import Settings
+
+log = structlog.get_logger(__name__)
+
+RESTART_S = 1.0
+POLL_S = 0.2
+SHARED = "--shared-port"
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. Raises `ConfigError` when it cannot start as told."""
+    settings.access_rule()
+    if settings.gateway.processes > 1:
+        return SideBySide(settings).run()
+    return serve_one(settings, shared=False)
+
+
+def serve_one(settings: Settings, *, shared: bool) -> int:
+    """One process. `shared`: its port may be bound by siblings too, and the kernel spreads connections over them."""
+    lifetime = Lifetime()
+    store, blobs = AsyncStore(store_url(settings)), open_blobs(settings.blob_place)
+    options = gateway_options(settings, shared=shared)
+    gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
+    table = settings.gateway
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
+        private = bind_aside(table)
+        metrics = MetricsPort(gateway.scrape_privately, hosts=loopback_names(table.metrics_host))
+        aside = Port(sockets.enter_context(private), metrics) if private else None
+        server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
+        # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One
+        # that comes before it does so must not be lost: it then ends right after its start.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        _settle_memory()
+        server.run(sockets=[listener])
+    return 0
+
+
+def _settle_memory() -> None:
+    """What is loaded stays until the end: no collection need look at it. Requests leave few cycles, so look for them seldom;
+    Python's default is every 700 objects, several times per batch of answers.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptions:
+    """Raises `ConfigError` when this gateway would serve the network without keys. `shared`: siblings answer on its port."""
+    table = settings.gateway
+    settings.access_rule()
+    return GatewayOptions(
+        models=tuple(settings.model_infos()),
+        # On loopback only: its other names are known to those who set them up, and a page that rebinds has no key.
+        hosts=loopback_names(table.host),
+        keys=tuple(settings.access_keys()),
+        rate_per_s=table.rate_per_s,
+        burst=table.burst,
+        # Never on a port that siblings share: each scrape would meet another process, and every counter would jump.
+        metrics=is_loopback(table.host) and not table.metrics_port and not shared,
+        torchserve_metrics=table.torchserve_metrics,
+        blob_dir=None if settings.store.blob_url else settings.blob_dir,
+        max_json_bytes=table.max_json_bytes,
+        max_raw_bytes=table.max_raw_bytes,
+        max_json_depth=table.max_json_depth,
+        inline_input_bytes=settings.store.inline_input_bytes,
+        sync_timeout_s=table.sync_timeout_s,
+        heartbeat_s=table.heartbeat_s,
+        log_jobs=settings.log.jobs,
+        dashboard=is_loopback(table.host) if table.dashboard is None else table.dashboard,
+        root_path=table.root_path,
+        files_dir=settings.files_dir,
+        max_file_bytes=settings.runs.max_file_bytes,
+        max_batch_lines=settings.runs.max_batch_lines,
+        file_ttl_s=settings.runs.file_ttl_s,
+        run_roots=settings.runs.roots,
+    )
+
+
+def loopback_names(host: str) -> frozenset[str]:
+    """The Host names answered by a gateway bound to `host`; none listed means any."""
+    return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
+
+
+def store_url(settings: Settings) -> str:
+    if settings.store.url is None:
+        raise ConfigError(
+            "no job store is named", hint="Set PENSTOCK_REDIS_URL (or store.url), or run `penstock up`, which starts one."
+        )
+    return settings.store.url
+
+
+class SideBySide:
+    """The parent of several gateway processes on one port: starts them, replaces one that dies, passes a stop signal on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._stopping = False
+        self._told: set[int] = set()
+
+    def run(self) -> int:
+        table = self._settings.gateway
+        # Bound but not listening: it settles port 0 and takes no connection.
+        with bind(table.host, table.port, shared=True) as reserved:
+            port = reserved.getsockname()[1]
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._stop)
+            environments = [child_environment(self._settings, port=port, number=number) for number in range(table.processes)]
+            self._children = [_spawn(environment) for environment in environments]
+            while any(self._wanted(child) for child in self._children):
+                time.sleep(POLL_S)
+                self._children = [self._alive(*pair) for pair in zip(self._children, environments, strict=True)]
+                if self._stopping:
+                    self._pass_on()  # to those that were being started as the signal came
+        return 0
+
+    def _wanted(self, child: subprocess.Popen[bytes]) -> bool:
+        return child.poll() is None or not self._stopping
+
+    def _alive(self, child: subprocess.Popen[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        if child.poll() is None or self._stopping:
+            return child
+        log.error("gateway_process_died", pid=child.pid, code=child.returncode, restart_in_s=RESTART_S)
+        time.sleep(RESTART_S)
+        return _spawn(environment)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        for child in self._children:
+            if child.poll() is None and child.pid not in self._told:
+                self._told.add(child.pid)
+                child.send_signal(signal.SIGTERM)
+
+
+def _spawn(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "penstock.gateway", SHARED], env=environment)
+
+
+def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict[str, str]:
+    """This process's environment with the settings in force written out, so that flags reach the children too.
+
+    The API is one port for all; each one's own figures are on a port of its own, counted up from `metrics_port`.
+    """
+    metrics_port = settings.gateway.metrics_port
+    told: dict[str, Any] = {
+        **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
+        **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
+        "PENSTOCK_GATEWAY__PROCESSES": 1,
+        "PENSTOCK_GATEWAY__PORT": port,
+        "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
+        TOLD: 1,
+    }
+    return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
+
+
+def configure_logs() -> None:
+    """One JSON object per line on stdout, pretty on a terminal; no payloads, no local variables."""
+    renderer = log_renderer(terminal=sys.stdout.isatty())
+    before: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*before, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=before, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+        )
+    )
+    # A line per malformed request would let anybody fill the disk.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+def log_renderer(*, terminal: bool) -> Any:
+    if terminal:
+        return structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+    return structlog.processors.JSONRenderer()
+
+
+def main(arguments: list[str]) -> int:
+    configure_logs()
+    die_with_parent()
+    try:
+        settings = Settings.load()
+        return serve_one(settings, shared=True) if SHARED in arguments else serve(settings)
+    except ConfigError as error:
+        log.error("gateway_cannot_start", reason=error.message, hint=error.hint)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""HTTP itself: connections, bodies, headers, problems. Knows nothing of models and jobs."""

@@ -1,0 +1,205 @@
+"""What a request asks for besides its body: headers, media types, Prefer, query options. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from penstock.errors import BadRequest, UnsupportedMedia
+from penstock.gateway.asgi.problems import HeadersTooLarge
+from penstock.job import Priority
+
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 16 * 1024
+MAX_TARGET_BYTES = 8 * 1024
+MAX_WAIT_S = 30.0
+JSON = "application/json"
+MULTIPART = "multipart/form-data"
+OCTETS = "application/octet-stream"
+_FORM = "application/x-www-form-urlencoded"
+_KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
+_WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
+_SUBMIT_NAMES = ("priority", "deadline_s")
+
+Head = dict[bytes, bytes]
+_WANTED = frozenset(
+    {
+        b"host",
+        b"authorization",
+        b"content-type",
+        b"content-length",
+        b"transfer-encoding",
+        b"content-encoding",
+        b"idempotency-key",
+        b"prefer",
+        b"x-request-id",
+        b"traceparent",
+        b"tracestate",
+    }
+)
+
+
+def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
+    """The headers that matter here, lower case; raises `HeadersTooLarge` over 100 headers or 16 KiB."""
+    head: Head = {}
+    count = size = 0
+    for name, value in headers:
+        count += 1
+        size += len(name) + len(value)
+        if name in _WANTED:
+            head[name] = value if name not in head else head[name] + b", " + value
+    if count > MAX_HEADERS or size > MAX_HEADER_BYTES:
+        raise HeadersTooLarge(
+            f"{count} headers of {size} bytes in all; the limits are {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes",
+            hint="Send fewer or shorter headers; options of a job are query parameters.",
+        )
+    return head
+
+
+def host_name(host: bytes) -> str:
+    """The name of a Host header without its port; with anything else behind it, no name at all."""
+    found = _HOST.fullmatch(host)
+    return found[1].decode("latin-1").lower() if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """Query parameters of a submit. `deadline_s` is None when the model's own limit applies."""
+
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float | None = None
+
+
+_DEFAULT_OPTIONS = SubmitOptions()
+
+
+def submit_options(query: bytes) -> SubmitOptions:
+    """Raises `BadRequest` for an unknown name too: a misspelt deadline must not pass for none."""
+    if not query:
+        return _DEFAULT_OPTIONS
+    given = parse_query(query)
+    refuse_unknown(given, _SUBMIT_NAMES)
+    deadline = given.get("deadline_s")
+    return SubmitOptions(
+        priority=_priority(given.get("priority", Priority.INTERACTIVE.value)),
+        deadline_s=None if deadline is None else seconds(deadline, name="deadline_s"),
+    )
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise BadRequest(f"unknown query parameter {unknown[:80]!r}; this path takes {', '.join(known) or 'none'}")
+
+
+def parse_query(query: bytes) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32))
+    except ValueError as error:
+        raise BadRequest("the query string cannot be read; write name=value pairs joined by &") from error
+
+
+def seconds(text: str, *, name: str) -> float:
+    """A positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0.0:
+        raise BadRequest(f"{name} must be a positive number of seconds, not {text[:80]!r}")
+    return value
+
+
+def wait_seconds(text: str | None) -> float:
+    """How long a long-poll may hold: 0 when not asked for, at most 30."""
+    if text is None or text == "0":
+        return 0.0
+    return min(seconds(text, name="wait"), MAX_WAIT_S)
+
+
+def _priority(text: str) -> Priority:
+    try:
+        return Priority(text)
+    except ValueError:
+        raise BadRequest(f"priority must be {' or '.join(Priority)}, not {text[:80]!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """RFC 7240. `wait_s` 0: answer at once; `applied` is what Preference-Applied repeats, empty when nothing was asked."""
+
+    wait_s: float = 0.0
+    applied: bytes = b""
+
+
+_NO_PREFERENCE = Preference()
+
+
+def preference(value: bytes | None) -> Preference:
+    """What can be honoured of a Prefer header; the rest is ignored, as the standard asks."""
+    if not value:
+        return _NO_PREFERENCE
+    items = [item.strip().lower() for item in value.decode("latin-1").split(",")]
+    waits = [int(found[1]) for item in items if (found := _WAIT.match(item))]
+    wait_s = min(waits[0], int(MAX_WAIT_S)) if waits else 0
+    applied = ["respond-async"] if "respond-async" in items else []
+    applied += [f"wait={wait_s}"] if waits else []
+    return Preference(float(wait_s), ", ".join(applied).encode("ascii"))
+
+
+def idempotency_key(head: Head) -> str:
+    """The key, empty when none is given; raises `BadRequest` unless it is 1-255 printable ASCII characters."""
+    given = head.get(b"idempotency-key")
+    if given is None:
+        return ""
+    key = given.decode("latin-1")
+    if not _KEY.fullmatch(key):
+        raise BadRequest("Idempotency-Key must be 1 to 255 printable ASCII characters")
+    return key
+
+
+def refuse_encoded(head: Head) -> None:
+    encoding = head.get(b"content-encoding", b"identity").strip().lower()
+    if encoding != b"identity":
+        raise UnsupportedMedia(
+            f"Content-Encoding {encoding[:40].decode('latin-1')!r} is not taken here", hint="Send the body uncompressed."
+        )
+
+
+def media_type(given: bytes | None, *, accepts: tuple[str, ...]) -> str:
+    """The full media type of a request's body; without a Content-Type, JSON unless the model names raw bytes before it.
+
+    Raises `UnsupportedMedia` for what the model does not take; multipart always passes, its part is checked later.
+    """
+    if given is None:
+        return JSON if not accepts or JSON in accepts[: _place(OCTETS, accepts)] else OCTETS
+    if given == b"application/json" and (not accepts or JSON in accepts):
+        return JSON
+    full = given.decode("latin-1").strip()
+    base = base_type(full)
+    if base == MULTIPART or takes(base, accepts):
+        return full if base != JSON else JSON
+    raise UnsupportedMedia(
+        f"Content-Type {base[:80]!r} is not taken by this model; it takes {', '.join(accepts) or 'any but forms'}",
+        hint="curl -d sends a form by default: add -H 'content-type: application/json'." if base == _FORM else None,
+    )
+
+
+def _place(media: str, accepts: tuple[str, ...]) -> int:
+    return accepts.index(media) if media in accepts else len(accepts)
+
+
+def base_type(media: str) -> str:
+    return media.partition(";")[0].strip().lower()
+
+
+def takes(base: str, accepts: tuple[str, ...]) -> bool:
+    """Whether a model that declares `accepts` (none: all but forms) takes this type; `image/*` and `*/*` are understood."""
+    if not accepts:
+        return base != _FORM
+    family = base.partition("/")[0]
+    return any(kind in (base, "*/*", f"{family}/*") for kind in accepts)

@@ -1,0 +1,275 @@
+"""Every answer that is not a success: one table from error class to status, and its problem+json body (RFC 9457)."""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from penstock.errors import (
+    BadRequest,
+    CallerError,
+    CapacityError,
+    Conflict,
+    Gone,
+    HandlerTimeout,
+    InternalError,
+    InvalidInput,
+    KeyReused,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    StoreUnavailable,
+    TooLarge,
+    Unauthorized,
+    UnsupportedMedia,
+    WrongRole,
+)
+from penstock.gateway.models.admission import retry_after
+from penstock.gateway.telemetry.tracing import answered
+from penstock.job import JobState
+from penstock.job_id import JobId
+from penstock.trace_context import TraceContext
+
+Headers = list[tuple[bytes, bytes]]
+
+STORE_AWAY = "The job store cannot be reached or does not take writes."
+PROBLEM_JSON = b"application/problem+json"
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class HeadersTooLarge(CallerError):
+    kind = "headers_too_large"
+
+
+class MethodNotAllowed(CallerError):
+    """`allow` lists the methods that the path takes."""
+
+    kind = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class WrongHost(CallerError):
+    kind = "wrong_host"
+
+
+class Busy(CapacityError):
+    kind = "gateway_busy"
+
+
+class CrossSite(CallerError):
+    """A form that another site may have sent in its visitor's name."""
+
+    kind = "cross_site"
+
+
+class NotReady(CapacityError):
+    """A probe's no; `missing` says per model or part what is lacking."""
+
+    kind = "not_ready"
+
+    def __init__(self, message: str, *, missing: list[dict[str, str]]) -> None:
+        super().__init__(message)
+        self.errors = missing
+
+
+class AnswerTimeout(PenstockError):
+    """The answer-now limit passed; the job named lives on until its deadline."""
+
+    kind = "sync_timeout"
+
+    def __init__(self, message: str, *, job: JobId) -> None:
+        super().__init__(message, hint=f"The job may still end: GET /v1/jobs/{job}")
+        self.job = job
+
+
+class JobEnded(PenstockError):
+    """The end of a job that brought no output, as its reader is told."""
+
+    kind = "failed"
+
+    def __init__(self, message: str, *, job: JobId, state: JobState, code: str = "", retryable: bool = False) -> None:
+        super().__init__(message)
+        self.job = job
+        self.state = state
+        self.code = code or "failed"
+        self.again = retryable
+
+
+STATUS: dict[type[PenstockError], int] = {
+    BadRequest: 400,
+    Unauthorized: 401,
+    WrongRole: 403,
+    NotFound: 404,
+    MethodNotAllowed: 405,
+    Conflict: 409,
+    Gone: 410,
+    TooLarge: 413,
+    UnsupportedMedia: 415,
+    CrossSite: 403,
+    WrongHost: 421,
+    InvalidInput: 422,
+    KeyReused: 422,
+    Overloaded: 429,
+    HeadersTooLarge: 431,
+    CallerError: 400,
+    CapacityError: 503,
+    HandlerTimeout: 504,
+    AnswerTimeout: 504,
+    PenstockError: 500,
+}
+
+# A failed job's code decides; what is not named here is the model's failure, 500.
+FAILURE_STATUS = {
+    "bad_request": 400,
+    "invalid_input": 422,
+    "unsupported_media_type": 415,
+    "too_large": 413,
+    "oom": 507,
+    "timeout": 504,
+    "not_explainable": 501,
+    "load_failed": 503,
+    "model_gone": 404,
+}
+
+TITLES = {
+    "bad_request": "The request cannot be read",
+    "malformed_id": "Not a job id",
+    "unauthorized": "An API key is needed",
+    "wrong_role": "The API key is not for this",
+    "not_found": "No such thing",
+    "gone": "Its retention is over",
+    "method_not_allowed": "The path does not take this method",
+    "conflict": "The job's state forbids it",
+    "cancelled": "The job was cancelled",
+    "expired": "The job's deadline passed before it finished",
+    "too_large": "The body is too large",
+    "unsupported_media_type": "The media type is not accepted",
+    "cross_site": "The form did not come from our own page",
+    "wrong_host": "This gateway does not answer to that host name",
+    "invalid_input": "The input does not fit the model's schema",
+    "idempotency_key_reused": "The idempotency key belongs to another request",
+    "overloaded": "The model cannot take more work now",
+    "rate_limited": "Too many requests",
+    "quota_spent": "Too many jobs under way",
+    "headers_too_large": "The headers are too large or too many",
+    "gateway_busy": "The gateway serves too many requests at once",
+    "store_unavailable": "The job store cannot be reached",
+    "no_worker": "No worker is ready to serve the model",
+    "not_ready": "Not ready",
+    "sync_timeout": "No answer within the time limit",
+    "timeout": "The model ran past its time limit",
+    "oom": "The item does not fit the device's memory",
+    "poison": "The job was given up because it crashed its workers",
+    "worker_lost": "The job was given up because its workers were lost",
+    "handler_error": "The model failed on this input",
+    "not_explainable": "The model gives no explanations",
+    "not_an_embedding": "The model gave no vector",
+    "handler_contract": "The model answered in a way it must not",
+    "load_failed": "The model could not be loaded",
+    "failed": "The job failed",
+    "internal": "A fault of ours",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A refusal ready to be sent."""
+
+    status: int
+    body: bytes
+    headers: Headers = field(default_factory=list)
+
+
+def status_of(error: PenstockError) -> int:
+    if isinstance(error, JobEnded):
+        return _ended_status(error)
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def request_id_of(given: bytes | None) -> str:
+    """The caller's own id when it is harmless to print, else a fresh one."""
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return uuid.uuid4().hex
+
+
+def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> Problem:
+    status = status_of(error)
+    told = _told(error)
+    code = told.pop("code")
+    # A model may fail items with codes of its own: their page and title are those of every failure of a model.
+    page = "handler_error" if isinstance(error, JobEnded) and code not in TITLES else code
+    content: dict[str, Any] = {
+        "type": f"/problems/{page}",
+        "title": TITLES.get(page, HTTPStatus(status).phrase),
+        "status": status,
+        "code": code,
+        **told,
+        "instance": instance,
+        "request_id": request_id,
+        "trace_id": trace.trace_id if trace else None,
+    }
+    body = orjson.dumps({key: value for key, value in content.items() if value is not None})
+    return Problem(status, body, _headers(error, body, request_id) + answered(trace))
+
+
+def bug() -> InternalError:
+    """What is told of a bug: it names the request, never the fault."""
+    return InternalError("unexpected")
+
+
+def _told(error: PenstockError) -> dict[str, Any]:
+    job = getattr(error, "job", None)
+    told: dict[str, Any] = {
+        "code": error.code if isinstance(error, JobEnded) else error.kind,
+        "detail": error.message,
+        "hint": error.hint,
+        "job": str(job) if job else None,
+        "retryable": error.again if isinstance(error, JobEnded) else error.retryable,
+        "errors": getattr(error, "errors", None) or None,
+    }
+    return told | _kept_back(error)
+
+
+def _kept_back(error: PenstockError) -> dict[str, Any]:
+    """What replaces our own words where they may carry internal names; the log has them under the request id."""
+    if isinstance(error, InternalError):
+        return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
+    if isinstance(error, StoreUnavailable):
+        return {"detail": STORE_AWAY, "hint": "Try again after Retry-After; `penstock doctor` says what is wrong."}
+    return {}
+
+
+def _ended_status(error: JobEnded) -> int:
+    if error.state is JobState.CANCELLED:
+        return 409
+    if error.state is JobState.EXPIRED:
+        return 504
+    return FAILURE_STATUS.get(error.code, 500)
+
+
+def _headers(error: PenstockError, body: bytes, request_id: str) -> Headers:
+    headers = [
+        (b"content-type", PROBLEM_JSON),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode("ascii")),
+    ]
+    if isinstance(error, CapacityError):
+        headers.append((b"retry-after", b"%d" % retry_after(error.retry_after_s, draw=random.random())))
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode("ascii")))
+    if isinstance(error, (JobEnded, AnswerTimeout)):
+        headers.append((b"x-penstock-job", str(error.job).encode("ascii")))
+        headers.append((b"x-should-retry", b"false"))
+    return headers

@@ -1,0 +1,137 @@
+"""The HTTP server of one gateway process: its sockets, what it hangs up on, and the private port beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+
+from penstock.errors import ConfigError
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.slow_clients import GuardedProtocol, guarded
+from penstock.settings.tables import GatewaySettings, Settings
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A bound socket and the ASGI application behind it."""
+
+    socket: socket.socket
+    app: Any
+
+
+class GatewayServer(uvicorn.Server):
+    """Turns readiness off first on a stop signal and hangs up on slow clients once a second.
+
+    `aside` is served too, by the same loop; `access` says in the start-up line who is let in. `wake` has those who keep
+    a client waiting look again at whether they may.
+    """
+
+    def __init__(
+        self, app: Any, settings: Settings, lifetime: Lifetime, *, access: str, aside: Port | None, wake: Callable[[], None]
+    ) -> None:
+        super().__init__(_config(app, settings))
+        self._wake = wake
+        self._settings = settings
+        self._lifetime = lifetime
+        self._access = access
+        self._aside = aside
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        for listener in sockets or ():
+            log.info("gateway_listening", url=_url(listener), access=self._access, pid=os.getpid())
+        if self._aside is not None:
+            await self._open_aside(self._aside)
+            log.info("metrics_listening", url=f"{_url(self._aside.socket)}/metrics", pid=os.getpid())
+
+    async def _open_aside(self, port: Port) -> None:
+        config = _config(port.app, self._settings, lifespan="off")
+        config.load()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(config, self.server_state, {}),  # type: ignore[call-arg]
+            sock=port.socket,
+            backlog=BACKLOG,
+        )
+        # With the others: it ends with them.
+        self.servers.append(server)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._lifetime.drain(self._settings.worker.grace_s)
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._wake()
+        left_s = self._lifetime.cut_at - time.monotonic()
+        last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
+        await super().shutdown(sockets)
+        if last_call is not None:
+            last_call.cancel()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, GuardedProtocol):
+                    connection.enforce(now)
+        return await super().on_tick(counter)
+
+
+def bind(host: str, port: int, *, shared: bool, setting: str = "port") -> socket.socket:
+    """Raises `ConfigError` naming the setting when the address cannot be had. `shared`: siblings may bind it too."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint=f"Choose another with gateway.{setting} (PENSTOCK_GATEWAY__{setting.upper()}).",
+        ) from error
+    return listener
+
+
+def bind_aside(table: GatewaySettings) -> socket.socket | None:
+    """The private port, when one is asked for."""
+    return bind(table.metrics_host, table.metrics_port, shared=False, setting="metrics_port") if table.metrics_port else None
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _config(app: Any, settings: Settings, *, lifespan: str = "on") -> uvicorn.Config:
+    table = settings.gateway
+    return uvicorn.Config(
+        app,
+        # By name and class: without the wheels this must fail, not fall back to a parser that allows smuggling.
+        http=guarded(head_s=table.head_timeout_s, body_s=table.body_timeout_s),
+        loop="uvloop",
+        ws="none",
+        interface="asgi3",
+        lifespan=lifespan,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=table.idle_timeout_s,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=max(1, int(settings.worker.grace_s)),
+    )

@@ -1,0 +1,1 @@
+"""Who may call what: roles, keys, rates."""

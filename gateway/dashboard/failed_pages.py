@@ -1,0 +1,156 @@
+"""The failed inbox: read, put into groups, and replayed a hundred jobs at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.access import Role
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import BadRequest, CallerError, CapacityError, PenstockError
+from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.dashboard.inbox import group_id, grouped, kind_of
+from penstock.gateway.dashboard.render import Renderer
+from penstock.gateway.dashboard.sessions import form
+from penstock.gateway.jobs.replay import Replays
+from penstock.gateway.models.registry import Registry
+from penstock.job import Job
+from penstock.job_id import JobId
+
+# Of all models together: more than anybody reads, few enough for one look.
+SHOWN_JOBS = 2_000
+# One press of the button is many requests of so many jobs each, so that none of them takes long or is lost whole.
+BATCH_JOBS = 100
+_READ_JOBS = 500
+_AT_ONCE = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a replay of a group stands. `before` is the serial to go on from; `stopped` is why it cannot go on now."""
+
+    model: str
+    group: str
+    version: str
+    total: int
+    done: int = 0
+    left_out: int = 0
+    before: str = ""
+    ended: bool = False
+    stopped: str = ""
+    why_left_out: str = ""
+
+
+class FailedPages:
+    def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: Registry, replays: Replays) -> None:
+        self._renderer = renderer
+        self._store = store
+        self._registry = registry
+        self._replays = replays
+
+    def routes(self, router: APIRouter) -> None:
+        router.add_api_route("/ui/failed", self.failed, methods=["GET"])
+        router.add_api_route("/ui/failed/replay", self.replay, methods=["POST"])
+
+    async def failed(self, caller: CallerParam, model: str = "") -> Response:
+        names = [model] if model in self._registry.models else sorted(self._registry.models)
+        jobs, more = await self._newest(names, caller)
+        return await self._renderer.page(
+            "failed.html",
+            caller,
+            {
+                "here": "failed",
+                "groups": grouped(jobs),
+                "shown": len(jobs),
+                "more": more,
+                "now": time.time(),
+                "model": model,
+                "models": sorted(self._registry.models),
+                "versions": {name: sorted(entry.versions) for name, entry in self._registry.models.items()},
+                "replays": not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE}),
+            },
+        )
+
+    async def replay(self, request: Request, caller: CallerParam) -> Response:
+        """The next hundred of a group. The answer asks for those after them by itself, until none are left."""
+        progress = _progress(await form(request))
+        await self._registry.find(progress.model)
+        told = await self._replay_some(progress, caller)
+        return await self._renderer.page("_progress.html", caller, {"progress": told})
+
+    async def _newest(self, names: Sequence[str], caller: Caller) -> tuple[list[Job], bool]:
+        """Those of all models, newest first, and whether there are more than are shown."""
+        found: list[Job] = []
+        for name in names:
+            before = ""
+            while len(page := await self._store.inbox(name, before=before, limit=_READ_JOBS)) and len(found) < 2 * SHOWN_JOBS:
+                found += [job for job in page if caller.sees(job.owner)]
+                before = page[-1].id.serial
+                if len(page) < _READ_JOBS:
+                    break
+        found.sort(key=lambda job: job.id.serial, reverse=True)
+        return found[:SHOWN_JOBS], len(found) > SHOWN_JOBS
+
+    async def _replay_some(self, progress: Progress, caller: Caller) -> Progress:
+        page = await self._store.inbox(progress.model, before=progress.before, limit=_READ_JOBS)
+        meant = [job for job in page if caller.sees(job.owner) and group_id(kind_of(job)) == progress.group][:BATCH_JOBS]
+        cut = len(meant) == BATCH_JOBS
+        ended = not cut and len(page) < _READ_JOBS
+        before = (meant if cut else page)[-1].id.serial if page else progress.before
+        outcomes: list[JobId | PenstockError] = []
+        for at in range(0, len(meant), _AT_ONCE):
+            part = meant[at : at + _AT_ONCE]
+            outcomes += await asyncio.gather(*(self._one(job, caller, progress.version) for job in part))
+            if any(isinstance(outcome, CapacityError) for outcome in outcomes):
+                break
+        return _after(progress, outcomes, before=before, ended=ended)
+
+    async def _one(self, job: Job, caller: Caller, version: str) -> JobId | PenstockError:
+        try:
+            # By its id: two people who press the button at once make one new job each.
+            submitted, _, _ = await self._replays.replay(job.id, caller, version=version, key=f"replay {job.id}")
+        except (CallerError, CapacityError) as refusal:
+            return refusal
+        return submitted.id
+
+
+def _after(progress: Progress, outcomes: Sequence[JobId | PenstockError], *, before: str, ended: bool) -> Progress:
+    """A full queue stops the work where it stands: nothing is lost, what is left stays in the inbox."""
+    full = [outcome for outcome in outcomes if isinstance(outcome, CapacityError)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, CallerError)]
+    return Progress(
+        model=progress.model,
+        group=progress.group,
+        version=progress.version,
+        total=progress.total,
+        done=progress.done + sum(isinstance(outcome, JobId) for outcome in outcomes),
+        left_out=progress.left_out + len(refused),
+        before=progress.before if full else before,
+        ended=ended and not full,
+        stopped=full[0].message if full else "",
+        why_left_out=refused[0].message if refused else progress.why_left_out,
+    )
+
+
+def _progress(fields: dict[str, str]) -> Progress:
+    try:
+        return Progress(
+            model=fields["model"],
+            group=fields["group"],
+            version=fields.get("version", ""),
+            total=_number(fields.get("total", "0")),
+            done=_number(fields.get("done", "0")),
+            left_out=_number(fields.get("left_out", "0")),
+            before=fields.get("before", ""),
+        )
+    except (KeyError, ValueError):
+        raise BadRequest("the form lacks the group to be replayed", hint="Open the failed inbox again.") from None
+
+
+def _number(text: str) -> int:
+    return min(10**9, max(0, int(text[:9])))

@@ -1,0 +1,171 @@
+"""The pages of jobs: the list, one job with its timeline and payloads, and what may be done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.contract import CancelStatus
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import BadRequest, Conflict, Gone
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.job_rows import TONES, actions, attempt_bars, job_row, stage_bars
+from penstock.gateway.dashboard.preview import LOOK_BYTES, Preview, preview
+from penstock.gateway.dashboard.render import HEADERS, Renderer
+from penstock.gateway.dashboard.sessions import form
+from penstock.gateway.jobs.job_list import JobList
+from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.replay import Replays
+from penstock.gateway.jobs.results import end_of, visible
+from penstock.gateway.jobs.timeline import timeline
+from penstock.gateway.models.registry import Registry
+from penstock.job import PUBLIC_STATES, Job, Payload
+from penstock.job_id import parse_job_id
+
+PAGE_JOBS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One side of a job: what it is, how large, and a look at it."""
+
+    content_type: str
+    size: int
+    preview: Preview
+
+
+class JobPages:
+    def __init__(
+        self,
+        renderer: Renderer,
+        *,
+        store: AsyncStore,
+        blobs: BlobStore,
+        registry: Registry,
+        replays: Replays,
+        job_log: JobLog,
+    ) -> None:
+        self._renderer = renderer
+        self._store = store
+        self._blobs = blobs
+        self._registry = registry
+        self._replays = replays
+        self._job_log = job_log
+        self._list = JobList(store, registry)
+
+    def routes(self, router: APIRouter) -> None:
+        router.add_api_route("/ui/jobs", self.jobs, methods=["GET"])
+        router.add_api_route("/ui/jobs/{job_id}", self.job, methods=["GET"])
+        router.add_api_route("/ui/jobs/{job_id}/input", self.input, methods=["GET"])
+        router.add_api_route("/ui/jobs/{job_id}/output", self.output, methods=["GET"])
+        router.add_api_route("/ui/jobs/{job_id}/cancel", self.cancel, methods=["POST"])
+        router.add_api_route("/ui/jobs/{job_id}/replay", self.replay, methods=["POST"])
+
+    async def jobs(self, caller: CallerParam, model: str = "", status: str = "", after: str = "", id: str = "") -> Response:
+        """`id` is what somebody typed to find one job."""
+        if id:
+            return self._renderer.redirect(f"/ui/jobs/{parse_job_id(id.strip())}")
+        if status and status not in PUBLIC_STATES:
+            raise BadRequest(f"there is no status {status[:20]!r}", hint=f"It is one of {', '.join(PUBLIC_STATES)}.")
+        found = await self._list.page(caller, model=model or None, status=status or None, after=after or None, limit=PAGE_JOBS)
+        now = time.time()
+        return await self._renderer.page(
+            "jobs.html",
+            caller,
+            {
+                "here": "jobs",
+                "jobs": [job_row(job, now) for job in found.jobs],
+                "next_after": found.next_after,
+                "first": not after,
+                "model": model,
+                "status": status,
+                "models": sorted(self._registry.models),
+                "statuses": PUBLIC_STATES,
+            },
+        )
+
+    async def job(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible(self._store, parse_job_id(job_id), caller)
+        places = await self._store.places(tried.worker for tried in job.tries)
+        told = timeline(job, now=time.time(), places=places)
+        given, output = await asyncio.gather(self._input(job), self._output(job))
+        entry = self._registry.models.get(job.model)
+        return await self._renderer.page(
+            "job.html",
+            caller,
+            {
+                "here": "jobs",
+                "job": job,
+                "status": job.state.public,
+                "tone": TONES[job.state.public],
+                "told": told,
+                "bars": stage_bars(told.stages),
+                "attempts": attempt_bars(told),
+                "acts": actions(job, caller),
+                "given": given,
+                "output": output,
+                "versions": sorted(entry.versions) if entry else [],
+            },
+        )
+
+    async def input(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible(self._store, parse_job_id(job_id), caller)
+        given = await self._store.input(job.id)
+        if given is None:
+            raise Gone(f"the input of job {job.id} is no longer stored")
+        return _download(await self._whole(given.payload), f"{job.id}.input")
+
+    async def output(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible(self._store, parse_job_id(job_id), caller)
+        found = await self._store.result(job.id)
+        if found is None or found[1] is None:
+            raise Gone(f"job {job.id} has no output")
+        return _download(await self._whole(found[1]), f"{job.id}.output")
+
+    async def cancel(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible(self._store, parse_job_id(job_id), caller)
+        outcome = await self._store.cancel(job.id, owner=job.owner)
+        self._job_log.cancelled(job.id, outcome, version=job.version, trace=job.trace)
+        if outcome is CancelStatus.FINAL:
+            raise Conflict(f"job {job.id} has already ended", hint="Its page shows how.")
+        return self._renderer.redirect(f"/ui/jobs/{job.id}")
+
+    async def replay(self, job_id: str, request: Request, caller: CallerParam) -> Response:
+        """The form's `seen` is the replay that its page knew of: pressed twice, it makes one new job."""
+        job = parse_job_id(job_id)
+        fields = await form(request)
+        key = f"page {job} {fields.get('seen', '')[:100]}"
+        submitted, _, _ = await self._replays.replay(job, caller, version=fields.get("version", ""), key=key)
+        return self._renderer.redirect(f"/ui/jobs/{submitted.id}")
+
+    async def _input(self, job: Job) -> Shown | None:
+        given = await self._store.input(job.id)
+        return None if given is None else await self._look(given.payload)
+
+    async def _output(self, job: Job) -> Shown | None:
+        found = await self._store.result(job.id) if end_of(job, None) else None
+        return None if found is None or found[1] is None else await self._look(found[1])
+
+    async def _look(self, payload: Payload) -> Shown | None:
+        if not payload.blob:
+            data = payload.data
+            return Shown(payload.content_type, len(data), preview(payload.content_type, data[:LOOK_BYTES], len(data)))
+        try:
+            head, size = await asyncio.to_thread(self._blobs.peek, payload.blob, LOOK_BYTES)
+        except Gone:
+            return None
+        return Shown(payload.content_type, size, preview(payload.content_type, head, size))
+
+    async def _whole(self, payload: Payload) -> bytes:
+        return await asyncio.to_thread(self._blobs.get, payload.blob) if payload.blob else payload.data
+
+
+def _download(data: bytes, name: str) -> Response:
+    """Never under its own type: what a stranger sent is kept, not shown."""
+    headers = {**HEADERS, "content-disposition": f'attachment; filename="{name}"', "content-security-policy": "sandbox"}
+    return Response(data, media_type="application/octet-stream", headers=headers)

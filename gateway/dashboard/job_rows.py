@@ -1,0 +1,124 @@
+"""One job's page: its stages and attempts as bars, and what may be done to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.access import Role
+from penstock.gateway.auth.roles import Caller
+from penstock.gateway.dashboard import words
+from penstock.gateway.jobs.replay import REPLAYABLE
+from penstock.gateway.jobs.timeline import Stage, Timeline
+from penstock.job import Job, JobState
+
+# A stage of a thousandth of the whole is still to be seen and pointed at.
+_LEAST_PERCENT = 0.5
+TONES = {"queued": "idle", "running": "run", "succeeded": "good", "failed": "bad", "cancelled": "idle", "expired": "warn"}
+_TITLES = {
+    "queue": "waited in the queue",
+    "delay": "put aside between attempts",
+    "lost": "attempts without a result",
+    "batch_wait": "waited for its batch to begin",
+    "decode": "read the inputs",
+    "preprocess": "preprocess",
+    "device_wait": "waited for the device",
+    "inference": "inference",
+    "postprocess": "postprocess",
+    "store": "stored the result",
+    "run": "running",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stage or an attempt as a stretch of the whole, in percent."""
+
+    name: str
+    title: str
+    start: float
+    width: float
+    seconds: float
+    share: float = 0.0
+    note: str = ""
+
+
+def stage_bars(stages: Iterable[Stage]) -> list[Bar]:
+    """Side by side, those too short to be seen widened at the others' cost."""
+    told = [stage for stage in stages if stage.seconds > 0.0]
+    widths = [max(_LEAST_PERCENT, 100.0 * stage.share) for stage in told]
+    scale, at, bars = 100.0 / sum(widths) if widths else 1.0, 0.0, []
+    for stage, width in zip(told, widths, strict=True):
+        bars.append(
+            Bar(
+                stage.name,
+                _TITLES.get(stage.name, stage.name),
+                round(at, 3),
+                round(width * scale, 3),
+                stage.seconds,
+                stage.share,
+                stage.note,
+            )
+        )
+        at += width * scale
+    return bars
+
+
+def attempt_bars(told: Timeline) -> list[Bar]:
+    """Each attempt where it lay in the job's life."""
+    job, total_s = told.job, told.total_s or 1e-9
+    bars = []
+    for tried in job.tries:
+        ended_at = tried.ended_at if tried.ended_at is not None else job.created_at + told.total_s
+        start = min(100.0 - _LEAST_PERCENT, max(0.0, 100.0 * (tried.claimed_at - job.created_at) / total_s))
+        spent_s = max(0.0, ended_at - tried.claimed_at)
+        width = min(100.0 - start, max(_LEAST_PERCENT, 100.0 * spent_s / total_s))
+        end = tried.end or "running"
+        bars.append(Bar(end, f"attempt {tried.number}: {end}", round(start, 3), round(width, 3), spent_s))
+    return bars
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What this caller may do to the job as it stands."""
+
+    cancel: bool
+    replay: bool
+
+
+def actions(job: Job, caller: Caller) -> Actions:
+    acts = not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE})
+    return Actions(cancel=acts and not job.state.final and not job.cancel_requested, replay=acts and job.state in REPLAYABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One line of the list."""
+
+    id: str
+    model: str
+    version: str
+    status: str
+    tone: str
+    priority: str
+    age: str
+    took: str
+    error: str
+    replayed: bool
+
+
+def job_row(job: Job, now: float) -> JobRow:
+    status = job.state.public
+    took = None if job.finished_at is None else job.finished_at - job.created_at
+    return JobRow(
+        id=str(job.id),
+        model=job.model,
+        version=job.version,
+        status=status,
+        tone=TONES[status],
+        priority=job.priority.value,
+        age=words.ago(job.created_at, now),
+        took=words.seconds(took),
+        error=job.error.code if job.error and job.state is not JobState.CANCELLED else "",
+        replayed=job.replayed_as is not None,
+    )

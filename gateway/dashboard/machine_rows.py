@@ -1,0 +1,158 @@
+"""Workers with their pinning plan, and a model's versions with what was learned of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.gateway.dashboard import words
+from penstock.gateway.models.registry import ModelEntry, why_unserved
+from penstock.model_spec import SlotInfo, WorkerInfo
+
+SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
+# A worker that beats is heard of every few seconds.
+_SILENT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """`models` are those it serves; `silent` when nothing was heard of it for a while."""
+
+    name: str
+    host: str
+    pid: int
+    up: str
+    seen: str
+    silent: bool
+    ready: int
+    slots: tuple[SlotInfo, ...]
+    devices: tuple[str, ...]
+
+
+def worker_rows(workers: Iterable[WorkerInfo], now: float) -> list[WorkerRow]:
+    return [
+        WorkerRow(
+            name=worker.name,
+            host=worker.host,
+            pid=worker.pid,
+            up=words.seconds(max(0.0, now - worker.started_at)) if worker.started_at else words.NOTHING,
+            seen=words.ago(worker.seen_at, now),
+            silent=now - worker.seen_at > _SILENT_S,
+            ready=sum(slot.state == "ready" for slot in worker.slots),
+            slots=tuple(sorted(worker.slots, key=lambda slot: (slot.model, slot.version, slot.device, slot.pid))),
+            devices=tuple(sorted({slot.device for slot in worker.slots})),
+        )
+        for worker in sorted(workers, key=lambda worker: worker.name)
+    ]
+
+
+def core_map(slots: Sequence[SlotInfo]) -> list[tuple[int, int]]:
+    """Every core that a slot is pinned to, with the number of slots that share it; a core held twice is worth a look."""
+    held: dict[int, int] = {}
+    for slot in slots:
+        for core in slot.cores:
+            held[core] = held.get(core, 0) + 1
+    return sorted(held.items())
+
+
+def place_of(slot: SlotInfo) -> str:
+    """The rest of a slot's place in the pinning plan: threads, memory node, company on its device."""
+    told = [words.plural(slot.threads, "thread")] if slot.threads else []
+    told += [f"node {slot.node}"] if slot.node is not None else []
+    told += [slot.placement] if slot.placement != "dedicated" else []
+    return ", ".join(told)
+
+
+def dearest_call(slot: SlotInfo) -> tuple[int, float]:
+    """Batch size and seconds of the first call that cost most; for a slot that has told some."""
+    return max(slot.first_call_s.items(), key=lambda call: call[1])
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """`chart` are sizes and milliseconds for a small chart, `first_call_s` what the first call of each size cost."""
+
+    name: str
+    default: bool
+    tone: str
+    state: str
+    ready_slots: int
+    description: str
+    accepts: tuple[str, ...]
+    input_schema: str
+    output_schema: str
+    latency: tuple[tuple[int, float], ...]
+    first_call: tuple[tuple[int, float], ...]
+    load_s: float | None
+    per_s: float
+
+    @property
+    def table(self) -> list[tuple[int, float]]:
+        """Few enough to be read: the powers of two, and the largest."""
+        return [pair for pair in self.latency if pair[0].bit_count() == 1 or pair is self.latency[-1]]
+
+    @property
+    def chart(self) -> str:
+        sizes = [size for size, _ in self.latency]
+        return orjson.dumps({"x": sizes, "y": [round(seconds * 1000, 3) for _, seconds in self.latency]}).decode()
+
+
+def version_rows(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> list[VersionRow]:
+    return [_version_row(entry, name, workers) for name in entry.versions]
+
+
+def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -> VersionRow:
+    version = entry.versions[name]
+    slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (entry.name, name)]
+    ready = version.capacity.ready_slots
+    state = "ready" if ready else why_unserved(workers, entry.name, name)
+    info = version.info
+    return VersionRow(
+        name=name,
+        default=version is entry.default,
+        tone="good" if ready else "bad" if state.startswith("could not") else "warn",
+        state=state,
+        ready_slots=ready,
+        description=info.description if info else "",
+        accepts=info.accepts if info else (),
+        input_schema=_pretty(info.input_schema if info else None),
+        output_schema=_pretty(info.output_schema if info else None),
+        latency=tuple(sorted(version.capacity.latency_s.items())),
+        first_call=_first_calls(slots),
+        load_s=max((slot.load_s for slot in slots if slot.state == "ready"), default=None),
+        per_s=version.capacity.per_s,
+    )
+
+
+def _first_calls(slots: Iterable[SlotInfo]) -> tuple[tuple[int, float], ...]:
+    """By batch size, the slowest slot's."""
+    found: dict[int, float] = {}
+    for slot in slots:
+        for size, seconds in slot.first_call_s.items():
+            found[size] = max(seconds, found.get(size, 0.0))
+    return tuple(sorted(found.items()))
+
+
+def _pretty(schema: dict[str, Any] | None) -> str:
+    return orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode() if schema else ""
+
+
+def sample_of(schema: dict[str, Any] | None) -> str:
+    """A small JSON value of the schema's shape, for a first command to copy."""
+    return orjson.dumps(_sample(schema or {}, 0)).decode()
+
+
+def _sample(schema: dict[str, Any], depth: int) -> Any:
+    if "example" in schema or "default" in schema:
+        return schema.get("example", schema.get("default"))
+    kind = schema.get("type")
+    if kind == "object" and depth < 3:
+        wanted = schema.get("required") or list(schema.get("properties") or {})[:3]
+        return {name: _sample((schema.get("properties") or {}).get(name) or {}, depth + 1) for name in wanted}
+    if kind == "array" and depth < 3:
+        items = schema.get("items")
+        return [_sample(items, depth + 1)] if isinstance(items, dict) else []
+    return {"integer": 4, "number": 4, "string": "text", "boolean": True}.get(kind if isinstance(kind, str) else "", 4)

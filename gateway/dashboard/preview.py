@@ -1,0 +1,103 @@
+"""What may be shown of a payload: a bounded, harmless look at bytes that a stranger chose. Pure."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass
+
+import orjson
+
+from penstock.gateway.asgi.negotiation import base_type
+
+TEXT_BYTES = 4 * 1024
+# Read for a preview: an image is shown whole or not at all, and JSON is set out only when it is whole.
+LOOK_BYTES = 96 * 1024
+_HEX_BYTES = 128
+# A few kilobytes may unpack into gigabytes of pixels, in the browser of whoever looks.
+_MAX_PIXELS = 4_000_000
+_TEXTS = ("text/", "application/xml", "application/x-ndjson", "application/javascript")
+_KEPT = {"\n", "\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`kind` is text, hex, image or none; `note` says what is not shown. `image` is a data URI."""
+
+    kind: str
+    text: str = ""
+    note: str = ""
+    image: str = ""
+
+
+def preview(content_type: str, head: bytes, size: int) -> Preview:
+    """`head` is the beginning of the payload, all of it up to `LOOK_BYTES`."""
+    base = base_type(content_type)
+    if not size:
+        return Preview("none", note="empty")
+    if base in ("image/png", "image/jpeg"):
+        return _image(base, head, size)
+    if base == "application/json" or base.endswith("+json"):
+        return _json(head, size)
+    if base.startswith(_TEXTS):
+        return _text(head, size)
+    return _hex(head, size)
+
+
+def _json(head: bytes, size: int) -> Preview:
+    if len(head) < size:
+        return _text(head, size)
+    try:
+        return _text(orjson.dumps(orjson.loads(head), option=orjson.OPT_INDENT_2), None)
+    except orjson.JSONDecodeError:
+        return _text(head, size)
+
+
+def _text(data: bytes, size: int | None) -> Preview:
+    shown = data[:TEXT_BYTES].decode("utf-8", "replace")
+    clean = "".join(char if char.isprintable() or char in _KEPT else "\ufffd" for char in shown)
+    cut = len(data) > TEXT_BYTES or (size or 0) > TEXT_BYTES
+    return Preview("text", clean, f"the first {TEXT_BYTES // 1024} KiB" if cut else "")
+
+
+def _hex(head: bytes, size: int) -> Preview:
+    rows = [head[at : at + 16] for at in range(0, min(len(head), _HEX_BYTES), 16)]
+    lines = [f"{16 * place:04x}  {row.hex(' '):<47}  {_ascii(row)}" for place, row in enumerate(rows)]
+    return Preview("hex", "\n".join(lines), f"the first {_HEX_BYTES} bytes" if size > _HEX_BYTES else "")
+
+
+def _ascii(row: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+
+
+def _image(base: str, head: bytes, size: int) -> Preview:
+    if len(head) < size:
+        return Preview("none", note="too large to be shown here")
+    shape = _png_shape(head) if base == "image/png" else _jpeg_shape(head)
+    if shape is None:
+        return Preview("none", note="its bytes are not those of the image that it says it is")
+    if shape[0] * shape[1] > _MAX_PIXELS:
+        return Preview("none", note=f"{shape[0]} x {shape[1]} pixels are too many to be shown here")
+    data = base64.b64encode(head).decode("ascii")
+    return Preview("image", image=f"data:{base};base64,{data}", note=f"{shape[0]} x {shape[1]}")
+
+
+def _png_shape(data: bytes) -> tuple[int, int] | None:
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
+        return None
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
+def _jpeg_shape(data: bytes) -> tuple[int, int] | None:
+    """From the frame's header; None for what has none."""
+    if data[:2] != b"\xff\xd8":
+        return None
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None

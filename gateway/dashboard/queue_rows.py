@@ -1,0 +1,116 @@
+"""The overview: one row per model, what it says and how urgent that is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.gateway.dashboard.series import History, Spark, spark
+from penstock.gateway.models.queues import Queue
+from penstock.gateway.models.registry import ModelEntry, why_unserved
+from penstock.model_spec import WorkerInfo
+
+# A queue whose oldest job waits longer than this is told apart, unless its jobs are bulk, which may.
+LATE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`tone` is good, warn, bad or idle."""
+
+    tone: str
+    word: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """`bands` are those that hold jobs, by priority; rates are None until two looks were taken."""
+
+    model: str
+    status: Status
+    depth: int
+    bands: tuple[tuple[str, int], ...]
+    oldest_age_s: float
+    backlog_s: float | None
+    accepted_per_s: float | None
+    ended_per_s: float | None
+    in_flight: int
+    delayed: int
+    ready_slots: int
+    slots: int
+    inbox: int
+    accepted: int
+    spark: Spark | None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    depth: int = 0
+    in_flight: int = 0
+    ended_per_s: float | None = None
+    ready_slots: int = 0
+    slots: int = 0
+    inbox: int = 0
+    accepted: int = 0
+
+
+def queue_rows(
+    queues: Iterable[Queue],
+    entries: Mapping[str, ModelEntry],
+    histories: Mapping[str, History],
+    workers: Sequence[WorkerInfo],
+) -> list[QueueRow]:
+    """Those that need somebody first, then by name."""
+    rows = [_row(queue, entries[queue.model], histories.get(queue.model, History()), workers) for queue in queues]
+    return sorted(rows, key=lambda row: (row.status.tone != "bad", row.model))
+
+
+def _row(queue: Queue, entry: ModelEntry, history: History, workers: Sequence[WorkerInfo]) -> QueueRow:
+    rates = history.rates()
+    return QueueRow(
+        model=queue.model,
+        status=status_of(queue, entry, workers),
+        depth=queue.depth,
+        bands=tuple((name, band.depth) for name, band in queue.bands.items() if band.depth),
+        oldest_age_s=queue.oldest_age_s,
+        backlog_s=queue.backlog_s,
+        accepted_per_s=rates[0] if rates else None,
+        ended_per_s=rates[1] if rates else None,
+        in_flight=queue.stats.leased,
+        delayed=queue.stats.delayed,
+        ready_slots=queue.ready_slots,
+        slots=sum(slot.model == queue.model for worker in workers for slot in worker.slots),
+        inbox=queue.stats.inbox,
+        accepted=queue.stats.accepted,
+        spark=spark(history.line()),
+    )
+
+
+def status_of(queue: Queue, entry: ModelEntry, workers: Sequence[WorkerInfo]) -> Status:
+    if not queue.ready_slots:
+        return _unserved(why_unserved(workers, entry.name, entry.default.name), waiting=bool(queue.depth))
+    urgent_s = max((band.oldest_age_s for name, band in queue.bands.items() if name != "bulk"), default=0.0)
+    if urgent_s > LATE_S:
+        return Status("warn", "behind", "the oldest interactive job has waited longer than half a minute")
+    return Status("good", "running") if queue.stats.leased or queue.depth else Status("idle", "idle")
+
+
+def _unserved(why: str, *, waiting: bool) -> Status:
+    if why == "still loading":
+        return Status("warn", "loading", why)
+    word = "cannot load" if why.startswith("could not") else "no worker"
+    return Status("bad" if waiting or word == "cannot load" else "warn", word, why)
+
+
+def totals(rows: Sequence[QueueRow]) -> Totals:
+    rates = [row.ended_per_s for row in rows if row.ended_per_s is not None]
+    return Totals(
+        depth=sum(row.depth for row in rows),
+        in_flight=sum(row.in_flight for row in rows),
+        ended_per_s=sum(rates) if rates else None,
+        ready_slots=sum(row.ready_slots for row in rows),
+        slots=sum(row.slots for row in rows),
+        inbox=sum(row.inbox for row in rows),
+        accepted=sum(row.accepted for row in rows),
+    )

@@ -1,0 +1,85 @@
+"""The list of runs, and one run: what was asked, how far it is, its files, and the way to end it."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from penstock.broker.blobs.uploads import FileRecord
+from penstock.errors import Gone
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.render import HEADERS, Renderer
+from penstock.gateway.dashboard.run_rows import may_cancel, run_row
+from penstock.gateway.files import WholeFile
+from penstock.gateway.runs.service import RunDesk
+from penstock.gateway.runs.views import metadata_of
+from penstock.run import Run
+
+PAGE_RUNS = 50
+_SHOWN_FAULTS = 20
+
+
+class RunPages:
+    def __init__(self, renderer: Renderer, desk: RunDesk) -> None:
+        self._renderer = renderer
+        self._desk = desk
+
+    def routes(self, router: APIRouter) -> None:
+        router.add_api_route("/ui/runs", self.runs, methods=["GET"])
+        router.add_api_route("/ui/runs/{run_id}", self.run, methods=["GET"])
+        router.add_api_route("/ui/runs/{run_id}/output", self.output, methods=["GET"])
+        router.add_api_route("/ui/runs/{run_id}/errors", self.errors, methods=["GET"])
+        router.add_api_route("/ui/runs/{run_id}/cancel", self.cancel, methods=["POST"])
+
+    async def runs(self, caller: CallerParam, after: str = "") -> Response:
+        if after:
+            await self._desk.visible(after, caller)
+        found, more = await self._desk.page(caller, after=after, limit=PAGE_RUNS, wanted=lambda run: True)
+        now = time.time()
+        rows = [run_row(run, now) for run in found]
+        shown = {
+            "here": "runs",
+            "runs": rows,
+            "live": any(row.live for row in rows),
+            "first": not after,
+            "after": after,
+            "next_after": found[-1].id if more and found else "",
+        }
+        return await self._renderer.page("runs.html", caller, shown)
+
+    async def run(self, run_id: str, caller: CallerParam) -> Response:
+        run = await self._desk.visible(run_id, caller)
+        outcome = await self._desk.outcome(run)
+        faults = run.details.get("errors")
+        shown = {
+            "here": "runs",
+            "run": run,
+            "row": run_row(run, time.time()),
+            "input": self._desk.files.id_of(run.spec.input) or run.spec.input,
+            "output": outcome.output,
+            "errors": outcome.errors,
+            "faults": faults[:_SHOWN_FAULTS] if isinstance(faults, list) else [],
+            "metadata": metadata_of(run),
+            "cancels": may_cancel(run, caller),
+        }
+        return await self._renderer.page("run.html", caller, shown)
+
+    async def output(self, run_id: str, caller: CallerParam) -> Response:
+        run = await self._desk.visible(run_id, caller)
+        return self._download(run, (await self._desk.outcome(run)).output)
+
+    async def errors(self, run_id: str, caller: CallerParam) -> Response:
+        run = await self._desk.visible(run_id, caller)
+        return self._download(run, (await self._desk.outcome(run)).errors)
+
+    async def cancel(self, run_id: str, caller: CallerParam) -> Response:
+        run = await self._desk.cancel(await self._desk.visible(run_id, caller))
+        return self._renderer.redirect(f"/ui/runs/{run.id}")
+
+    def _download(self, run: Run, record: FileRecord | None) -> Response:
+        if record is None:
+            raise Gone(f"run {run.id} has no such file, or not yet, or its retention is over")
+        headers = {**HEADERS, "content-security-policy": "sandbox"}
+        return WholeFile.of(self._desk.files.content(record), record.filename, headers=headers)

@@ -1,0 +1,74 @@
+"""Runs as the pages show them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.access import Role
+from penstock.gateway.auth.roles import Caller
+from penstock.gateway.dashboard import words
+from penstock.gateway.runs.views import eta_s, run_status
+from penstock.run import Run
+
+TONES = {
+    "queued": "idle",
+    "validating": "run",
+    "running": "run",
+    "publishing": "run",
+    "interrupted": "warn",
+    "completed": "good",
+    "failed": "bad",
+    "cancelled": "idle",
+    "expired": "warn",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run in words. `percent` is None while nobody knows how many rows there are."""
+
+    id: str
+    status: str
+    tone: str
+    model: str
+    kind: str
+    owner: str
+    rows: str
+    failed: int
+    percent: int | None
+    rate: str
+    eta: str
+    busy: str
+    age: str
+    took: str
+    live: bool
+    cancelling: bool
+
+
+def run_row(run: Run, now: float) -> RunRow:
+    status, counts = run_status(run, now), run.counts
+    seen = counts.done + counts.failed
+    live = not run.state.final
+    ended = run.finished_at if run.finished_at is not None else now
+    return RunRow(
+        id=run.id,
+        status=status,
+        tone=TONES[status],
+        model=run.spec.model or words.NOTHING,
+        kind="OpenAI batch" if run.spec.kind == "openai" else "files",
+        owner=run.owner,
+        rows=words.count(seen) if counts.total is None else f"{words.count(seen)} of {words.count(counts.total)}",
+        failed=counts.failed,
+        percent=None if not counts.total else min(100, 100 * seen // counts.total),
+        rate=words.rate(run.rows_per_s) if live or run.rows_per_s else words.NOTHING,
+        eta=words.seconds(eta_s(run)),
+        busy=words.NOTHING if run.busy is None else f"{100 * run.busy:.0f} %",
+        age=words.ago(run.created_at, now),
+        took=words.seconds(ended - run.started_at) if run.started_at is not None else words.NOTHING,
+        live=live,
+        cancelling=live and run.request == "cancel",
+    )
+
+
+def may_cancel(run: Run, caller: Caller) -> bool:
+    return not run.state.final and not run.request and not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE})

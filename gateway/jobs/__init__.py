@@ -1,0 +1,1 @@
+"""The jobs API: submit, predict, read, cancel, replay, explain."""

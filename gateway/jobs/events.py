@@ -1,0 +1,102 @@
+"""GET /v1/jobs/{id}/events: a job's way as server-sent events."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from starlette.responses import Response, StreamingResponse
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.pushes import Waiter
+from penstock.errors import StoreUnavailable
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.auth.roles import Caller, CallerParam, Holds
+from penstock.gateway.jobs.results import next_change, visible
+from penstock.gateway.jobs.views import change_id, job_body
+from penstock.job import Job
+from penstock.job_id import JobId, parse_job_id
+
+RETRY = b"retry: 2000\n\n"
+HEARTBEAT = b": still here\n\n"
+_CHANGE_ID = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d)c?")
+# Proxies must pass each event on as it comes.
+_HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+
+
+class JobEvents:
+    """`heartbeat_s`: how long a stream may be silent, so that no proxy takes it for dead."""
+
+    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, holds: Holds, heartbeat_s: float) -> None:
+        self._heartbeat_s = heartbeat_s
+        self._holds = holds
+        self._store = store
+        self._lifetime = lifetime
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        router.add_api_route(
+            "/v1/jobs/{job_id}/events",
+            self.events,
+            methods=["GET"],
+            tags=["jobs"],
+            summary="A job's changes (SSE)",
+            name="events",
+        )
+        return router
+
+    async def events(
+        self, job_id: str, caller: CallerParam, last_event_id: Annotated[str | None, Header()] = None
+    ) -> StreamingResponse:
+        job = parse_job_id(job_id)
+        # Asked before the stream begins: a missing job is a plain 404, not an event.
+        await visible(self._store, job, caller)
+        self._holds.check(caller)
+        return StreamingResponse(self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=_HEADERS)
+
+    async def _stream(self, job: JobId, last_seen: str | None, caller: Caller) -> AsyncIterator[bytes]:
+        yield RETRY
+        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+            try:
+                async for event in self._follow(job, waiter, last_seen):
+                    yield event
+            except StoreUnavailable:
+                # The status line is sent; closing makes the client come back with Last-Event-ID.
+                return
+
+    async def _follow(self, job: JobId, waiter: Waiter, last_seen: str | None) -> AsyncIterator[bytes]:
+        record = await self._store.watch(job, every_change=True)
+        if record is not None and lost_history(last_seen, record):
+            yield event("reset", change_id(record), b"{}")
+            last_seen = None
+        while record is not None and not self._lifetime.draining():
+            if record.state.final:
+                yield event("end", change_id(record), job_body(record))
+                return
+            if change_id(record) != last_seen:
+                last_seen = change_id(record)
+                yield event("status", last_seen, job_body(record))
+            started = time.monotonic()
+            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.draining) is None:
+                if time.monotonic() - started >= self._heartbeat_s:
+                    yield HEARTBEAT
+                continue
+            record = await self._store.read(job)
+
+
+def event(name: str, event_id: str, data: bytes) -> bytes:
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (name.encode("ascii"), event_id.encode("ascii"), data)
+
+
+def lost_history(last_seen: str | None, record: Job) -> bool:
+    """Whether the client saw something this record cannot have come from: another job's id, or a store that was rolled back."""
+    if last_seen is None or last_seen == change_id(record):
+        return False
+    seen = _CHANGE_ID.fullmatch(last_seen)
+    now = _CHANGE_ID.fullmatch(change_id(record))
+    if seen is None or now is None:
+        return True
+    return tuple(map(int, seen.groups())) > tuple(map(int, now.groups()))

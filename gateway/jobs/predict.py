@@ -1,0 +1,165 @@
+"""POST /predictions/{model}[/{version}] and /explanations/...: submit, wait for the push, answer with the output."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from penstock.broker.records import Push
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.pushes import Waiter
+from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
+from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.client_connection import Line, line_of
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.asgi.problems import AnswerTimeout
+from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
+from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.results import Results, end_of, next_end
+from penstock.gateway.jobs.submit import Asked, Intake
+from penstock.gateway.models.registry import Registry, why_unserved
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.telemetry import tracing
+from penstock.gateway.telemetry.metrics import Metrics
+from penstock.job import BatchRecord
+from penstock.job_events import fields
+from penstock.job_id import JobId, new_job_id
+
+log = structlog.get_logger(__name__)
+
+# The store ends a job at its deadline; its push is then under way.
+LAST_PUSH_S = 0.02
+_JSON_HEADER = (b"content-type", b"application/json")
+
+
+class PredictEndpoint:
+    def __init__(
+        self,
+        intake: Intake,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        registry: Registry,
+        results: Results,
+        metrics: Metrics,
+        lifetime: Lifetime,
+        route: str = "predictions",
+    ) -> None:
+        self._route = route
+        self._job_log = JobLog(options.log_jobs)
+        self._intake = intake
+        self._options = options
+        self._store = store
+        self._registry = registry
+        self._results = results
+        self._metrics = metrics
+        self._lifetime = lifetime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
+        """The status sent."""
+        started = time.perf_counter()
+        asked = await self._intake.ask(scope, receive, head, route=self._route, model=model, version=version)
+        if self._metrics.torchserve is not None:
+            self._metrics.torchserve.asked(model, version)
+        if not asked.version.capacity.ready_slots:
+            await self._require_worker(asked)
+        end = await self._end(asked, line_of(scope))
+        output = await self._results.output(end)
+        total_s = time.perf_counter() - started
+        if self._metrics.torchserve is not None:
+            self._metrics.torchserve.answered(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
+        headers = [
+            _JSON_HEADER if output.content_type == JSON else (b"content-type", wire.header_value(output.content_type)),
+            (b"content-length", b"%d" % len(output.data)),
+            (b"x-penstock-job", str(end.id).encode("ascii")),
+            (b"server-timing", server_timing(end.batch, total_s)),
+            *tracing.answered(asked.trace),
+        ]
+        await wire.answer(send, 200, headers, output.data)
+        return 200
+
+    async def _require_worker(self, asked: Asked) -> None:
+        await self._registry.look_again()
+        entry, version = await self._registry.find(asked.model.name, asked.version.name)
+        if version.capacity.ready_slots:
+            return
+        why = why_unserved(self._registry.workers, entry.name, version.name)
+        error = NoWorker(
+            f"model {entry.name!r} version {version.name!r} has no ready worker: {why}",
+            retry_after_s=5.0,
+            hint=f"`penstock workers` lists those alive. Or queue the work: POST /v1/models/{entry.name}/jobs",
+        )
+        self._metrics.refused(entry.name, error)
+        raise error
+
+    async def _end(self, asked: Asked, line: Line) -> Push:
+        """The end of the job; raises `AnswerTimeout` when the deadline passes first, `ClientGone` when the client hangs up."""
+        deadline_s = answer_deadline(asked, self._options.sync_timeout_s)
+        job = new_job_id(asked.model.name)
+        with self._store.waiter(job) as waiter:
+            ttl_s = asked.model.info.limits.sync_result_ttl_s
+            submitted = await self._intake.store(
+                asked, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
+            )
+            if submitted.id == job:
+                return await self._wait(waiter, job, line, deadline_s, asked=asked)
+        return await self._end_of_first(submitted.id, line, deadline_s, asked=asked)
+
+    async def _end_of_first(self, job: JobId, line: Line, deadline_s: float, *, asked: Asked) -> Push:
+        """The end of the job that the same idempotency key made before."""
+        with self._store.waiter(job) as waiter:
+            known = await self._store.watch(job)
+            if known is None:
+                raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
+            end = end_of(known, None)
+            return end or await self._wait(waiter, job, line, deadline_s, asked=asked)
+
+    async def _wait(self, waiter: Waiter, job: JobId, line: Line, deadline_s: float, *, asked: Asked) -> Push:
+        line.when_lost = waiter.wake
+        end = await next_end(waiter, deadline_s + LAST_PUSH_S, stop=lambda: line.lost or self._lifetime.last_call())
+        if end is not None:
+            return end
+        if line.lost:
+            await self._cancel(job, asked)
+            raise ClientGone
+        raise AnswerTimeout(f"job {job} did not end within the {deadline_s:g} s allowed for an answer", job=job)
+
+    async def _cancel(self, job: JobId, asked: Asked) -> None:
+        try:
+            outcome = await self._store.cancel(job, owner=asked.caller.owner)
+        except StoreUnavailable as error:
+            log.warning(
+                "cancel_failed", **fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
+            )
+        else:
+            self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)
+
+
+def answer_deadline(asked: Asked, sync_timeout_s: float) -> float:
+    """Seconds: what the caller allows, else the gateway's own cap; never beyond the model's limit."""
+    longest = asked.model.info.limits.deadline_s
+    given = asked.options.deadline_s
+    if given is not None and given > longest:
+        raise BadRequest(f"deadline_s is {given:g}; this model allows at most {longest:g} s")
+    return given or min(sync_timeout_s, longest)
+
+
+def run_s(batch: BatchRecord | None) -> float:
+    """Seconds that a batch spent in the model's stages; 0 where nothing is known of it."""
+    return batch.decode_s + batch.preprocess_s + batch.inference_s + batch.postprocess_s if batch else 0.0
+
+
+def server_timing(batch: BatchRecord | None, total_s: float) -> bytes:
+    """Milliseconds: `run` in the handler's stages, `queue` all the rest, `total`; `batch` tells its size and reason."""
+    if batch is None:
+        return b"total;dur=%.3f" % (total_s * 1e3)
+    ran_s = run_s(batch)
+    return b'queue;dur=%.3f, batch;desc="%d %b", run;dur=%.3f, total;dur=%.3f' % (
+        max(0.0, total_s - ran_s) * 1e3,
+        batch.size,
+        wire.header_value(batch.reason),
+        ran_s * 1e3,
+        total_s * 1e3,
+    )

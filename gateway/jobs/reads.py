@@ -1,0 +1,197 @@
+"""Reading and cancelling jobs: status, result, list, cancel; models and workers."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from enum import Enum, StrEnum
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response
+
+from penstock.broker.contract import CancelStatus
+from penstock.broker.records import Push
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import Conflict
+from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.negotiation import wait_seconds
+from penstock.gateway.auth.roles import Caller, CallerParam, Holds
+from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
+from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.results import Results, end_of, missing, next_change, next_end, visible
+from penstock.gateway.jobs.timeline import timeline
+from penstock.gateway.jobs.views import etag, job_body, job_view, model_view, timeline_view, worker_view
+from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
+from penstock.gateway.models.registry import ModelEntry, Registry
+from penstock.job import PUBLIC_STATES, Job
+from penstock.job_id import JobId, parse_job_id
+
+JSON = "application/json"
+
+Wait = Annotated[str | None, Query(description="Seconds to hold the answer, at most 30.", examples=["20"])]
+Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
+
+
+class JobReads:
+    """The read side of one gateway."""
+
+    def __init__(
+        self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime, holds: Holds, job_log: JobLog
+    ) -> None:
+        self._job_log = job_log
+        self._holds = holds
+        self._store = store
+        self._registry = registry
+        self._list = JobList(store, registry)
+        self._results = results
+        self._lifetime = lifetime
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        jobs: list[str | Enum] = ["jobs"]
+        models: list[str | Enum] = ["models"]
+        add = router.add_api_route
+        add("/v1/jobs", self.page, methods=["GET"], tags=jobs, summary="Jobs, newest first", name="page")
+        add("/v1/jobs/{job_id}", self.status, methods=["GET"], tags=jobs, summary="One job", name="job")
+        add(
+            "/v1/jobs/{job_id}",
+            self.cancel,
+            methods=["DELETE"],
+            tags=jobs,
+            summary="Cancel a job",
+            name="delete",
+            status_code=202,
+        )
+        add("/v1/jobs/{job_id}/cancel", self.cancel, methods=["POST"], tags=jobs, summary="Cancel a job", status_code=202)
+        add("/v1/jobs/{job_id}/result", self.result, methods=["GET"], tags=jobs, summary="A job's output", name="result")
+        add(
+            "/v1/jobs/{job_id}/timeline",
+            self.timeline,
+            methods=["GET"],
+            tags=jobs,
+            summary="Why a job was slow",
+            name="timeline",
+        )
+        add("/v1/models", self.models, methods=["GET"], tags=models, summary="Models", name="models")
+        add("/v1/models/{model}", self.model, methods=["GET"], tags=models, summary="One model", name="model")
+        add("/v1/workers", self.workers, methods=["GET"], tags=models, summary="Live workers", name="workers")
+        return router
+
+    async def status(
+        self, job_id: str, caller: CallerParam, wait: Wait = None, if_none_match: Annotated[str | None, Header()] = None
+    ) -> Response:
+        job = parse_job_id(job_id)
+        wait_s = wait_seconds(wait)
+        found = await self._changed(job, wait_s, if_none_match, caller) if wait_s else await self._store.read(job)
+        if found is None or not caller.sees(found.owner):
+            raise await missing(self._store, job, caller)
+        tag = etag(found)
+        if if_none_match is not None and _matches(if_none_match, tag):
+            return Response(status_code=304, headers={"etag": tag})
+        return self._job_response(found, status=200, headers={"etag": tag, "cache-control": "no-cache"})
+
+    async def result(self, job_id: str, caller: CallerParam, wait: Wait = None) -> Response:
+        job = parse_job_id(job_id)
+        wait_s = wait_seconds(wait)
+        end = await self._pushed(job, wait_s, caller) if wait_s else None
+        if end is None:
+            found = await self._store.result(job)
+            if found is None or not caller.sees(found[0].owner):
+                raise await missing(self._store, job, caller)
+            end = end_of(*found)
+            if end is None:
+                return self._job_response(found[0], status=202, headers={})
+        output = await self._results.output(end)
+        return Response(output.data, headers={"content-type": wire.header_value(output.content_type).decode("latin-1")})
+
+    async def timeline(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible(self._store, parse_job_id(job_id), caller)
+        places = await self._store.places(tried.worker for tried in job.tries)
+        return _json(timeline_view(timeline(job, now=time.time(), places=places)))
+
+    async def cancel(self, job_id: str, caller: CallerParam) -> Response:
+        job = parse_job_id(job_id)
+        found = await visible(self._store, job, caller)
+        outcome = await self._store.cancel(job, owner=found.owner)
+        self._job_log.cancelled(job, outcome, version=found.version, trace=found.trace)
+        found = await visible(self._store, job, caller)
+        if outcome is CancelStatus.FINAL:
+            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="An ended job never changes.")
+        return self._job_response(found, status=202, headers={})
+
+    async def page(
+        self,
+        caller: CallerParam,
+        model: str | None = None,
+        status: Status | None = None,
+        after: Annotated[str | None, Query(description="Id of the last job of the page before.")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    ) -> Response:
+        found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
+        view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
+        return _json(view | ({"next_after": found.next_after} if found.next_after else {}))
+
+    async def models(self) -> Response:
+        return _json({"data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]})
+
+    async def model(self, model: str) -> Response:
+        entry, _ = await self._registry.find(model)
+        return _json(model_view(entry, self._registry.workers))
+
+    async def workers(self) -> Response:
+        await self._registry.refresh()
+        return _json({"data": [worker_view(worker) for worker in self._registry.workers]})
+
+    async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
+        """The record after its first change, or as it is when the wait is over, `seen` is not its tag or it is another's."""
+        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+            found = await self._store.watch(job, every_change=True)
+            if found is None or found.state.final or not caller.sees(found.owner):
+                return found
+            if seen is not None and not _matches(seen, etag(found)):
+                return found
+            await next_change(waiter, wait_s, stop=self._lifetime.draining)
+        return await self._store.read(job)
+
+    async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
+        """The end of a job that still lives, as soon as it comes; None when it has ended already or the wait is over."""
+        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+            found = await self._store.watch(job)
+            if found is None or found.state.final or not caller.sees(found.owner):
+                return None
+            return await next_end(waiter, wait_s, stop=self._lifetime.draining)
+
+    def _job_response(self, job: Job, *, status: int, headers: dict[str, str]) -> Response:
+        remaining_s = self._remaining(job)
+        if not job.state.final:
+            wait_s = UNKNOWN_DRAIN_S if remaining_s is None else remaining_s
+            headers = {**headers, "retry-after": str(retry_after(wait_s, draw=random.random()))}
+        return Response(job_body(job, eta_s=remaining_s), status_code=status, media_type=JSON, headers=headers)
+
+    def _remaining(self, job: Job) -> float | None:
+        """Seconds until the job has likely run; None when it is over or nothing is known."""
+        entry = self._registry.models.get(job.model)
+        version = entry.versions.get(job.version) if entry else None
+        if entry is None or version is None or job.state.final:
+            return None
+        return _eta(entry, job, version.capacity.batch_s(0), now=time.monotonic())
+
+
+def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | None:
+    if job.position is None:
+        return run_s or None
+    ahead = entry.backlog.before(job.owner, job.position, job.position if not job.owner else math.inf)
+    return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
+
+
+def _matches(given: str, tag: str) -> bool:
+    """If-None-Match, compared weakly."""
+    return given.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in given.split(",")]
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type=JSON)

@@ -1,0 +1,104 @@
+"""The end of a job on its way to whoever waits for it: waiting, reading, turning it into an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.records import Push
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.pushes import Waiter
+from penstock.errors import Gone, NotFound
+from penstock.gateway.asgi.problems import JobEnded
+from penstock.gateway.auth.roles import Caller
+from penstock.job import Job, JobState, Payload
+from penstock.job_id import JobId
+
+_RETRYABLE = frozenset({"worker_lost", "load_failed"})
+
+
+async def visible(store: AsyncStore, job: JobId, caller: Caller) -> Job:
+    """The record, if it is one of the caller's; else raises as for a job that never existed."""
+    found = await store.read(job)
+    if found is None or not caller.sees(found.owner):
+        raise await missing(store, job, caller)
+    return found
+
+
+async def missing(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
+    """What the caller is told of a job that is not there for them: another owner's was never there, collected or not."""
+    owner = await store.collected_owner(job)
+    if owner is not None and caller.sees(owner):
+        return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
+    return NotFound(f"there is no job {job}")
+
+
+class Results:
+    """Reads ends and outputs, wherever they lie."""
+
+    def __init__(self, store: AsyncStore, blobs: BlobStore) -> None:
+        self._store = store
+        self._blobs = blobs
+
+    async def output(self, end: Push) -> Payload:
+        """The output with its bytes; raises `JobEnded` if there is none because the job did not succeed."""
+        if end.state is not JobState.SUCCEEDED:
+            raise ended(end)
+        payload = end.output if end.output is not None else await self._stored(end.id)
+        return payload if not payload.blob else await self._fetched(end.id, payload)
+
+    async def _stored(self, job: JobId) -> Payload:
+        found = await self._store.result(job)
+        if found is None or found[1] is None:
+            raise Gone(f"the result of job {job} is gone: its retention is over")
+        return found[1]
+
+    async def _fetched(self, job: JobId, payload: Payload) -> Payload:
+        try:
+            data = await asyncio.to_thread(self._blobs.get, payload.blob)
+        except Gone:
+            raise Gone(
+                f"the stored output of job {job} is gone",
+                hint="Gateways and workers must share one blob folder (store.blob_dir) or object store (store.blob_url).",
+            ) from None
+        return Payload(payload.content_type, data)
+
+
+def ended(end: Push) -> JobEnded:
+    """What a reader of a job without output is told."""
+    code = end.error_code or {JobState.CANCELLED: "cancelled", JobState.EXPIRED: "expired"}.get(end.state, "failed")
+    message = end.error_message or {
+        JobState.CANCELLED: "The job was cancelled.",
+        JobState.EXPIRED: "The job's deadline passed before it finished.",
+    }.get(end.state, "The job failed.")
+    return JobEnded(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
+
+
+def end_of(job: Job, output: Payload | None) -> Push | None:
+    """The end as a push would have told it, or None while the job lives."""
+    if not job.state.final:
+        return None
+    error = job.error
+    return Push(job.id, job.state, output, error.code if error else "", error.message if error else "", job.batch)
+
+
+async def next_end(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
+    """The job's end, or None when `timeout_s` passes or `stop` says so first, asked when the waiter is woken."""
+    until = time.monotonic() + timeout_s
+    while (left := until - time.monotonic()) > 0 and not stop():
+        push = await waiter.next(left)
+        if push is not None and push.state.final:
+            return push
+    return None
+
+
+async def next_change(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
+    """The job's next change, or None when `timeout_s` passes or `stop` says so first, asked when the waiter is woken."""
+    until = time.monotonic() + timeout_s
+    while (left := until - time.monotonic()) > 0 and not stop():
+        push = await waiter.next(left)
+        if push is not None:
+            return push
+    return None

@@ -1,0 +1,236 @@
+"""Jobs, models and workers as callers see them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from penstock.gateway.jobs.timeline import Stage, Timeline
+from penstock.gateway.models.registry import ModelEntry, why_unserved
+from penstock.job import Attempt, BatchRecord, Job, JobState, Priority
+from penstock.job_id import JobId
+from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.trace_context import trace_id_of
+
+_RANK = {JobState.QUEUED: 0, JobState.LEASED: 1, JobState.DELAYED: 2}
+_FINAL_RANK = 9
+
+
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_BESIDE = ("result", "events", "cancel", "timeline")
+
+
+def links(job: Job) -> dict[str, str]:
+    base = f"/v1/jobs/{job.id}"
+    told = {"self": base, **{name: f"{base}/{name}" for name in _BESIDE}}
+    if job.state.final and job.state is not JobState.SUCCEEDED:
+        told["replay"] = f"{base}/replay"
+    others = {"replay_of": job.replay_of, "replayed_as": job.replayed_as}
+    return told | {name: f"/v1/jobs/{other}" for name, other in others.items() if other is not None}
+
+
+def accepted_body(
+    job: JobId, *, version: str, priority: Priority, position: int, eta_s: float | None, trace_id: str = ""
+) -> bytes:
+    """A job just stored. Its moments are the store's to tell: they come with the first read."""
+    eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
+    trace = f'"trace_id":"{trace_id}",' if trace_id else ""
+    base = f"/v1/jobs/{job}"
+    return (
+        f'{{"id":"{job}","model":"{job.model}","version":"{version}","status":"queued","priority":"{priority.value}",'
+        f'"position":{position},{eta}{trace}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
+        f'"result":"{base}/result","events":"{base}/events","cancel":"{base}/cancel","timeline":"{base}/timeline"}}}}'
+    ).encode("ascii")
+
+
+def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "id": str(job.id),
+        "model": job.model,
+        "version": job.version,
+        "status": job.state.public,
+        "priority": job.priority.value,
+        "position": job.position,
+        "eta_s": None if eta_s is None else round(eta_s, 3),
+        "created_at": rfc3339(job.created_at),
+        "started_at": job.started_at and rfc3339(job.started_at),
+        "finished_at": job.finished_at and rfc3339(job.finished_at),
+        "deadline_at": rfc3339(job.deadline_at),
+        "attempts": job.attempts,
+        "cancel_requested": job.cancel_requested,
+        "error": _error_view(job),
+        "batch": job.batch and batch_view(job.batch),
+        "trace_id": trace_id_of(job.trace) or None,
+        "replay_of": job.replay_of and str(job.replay_of),
+        "replayed_as": job.replayed_as and str(job.replayed_as),
+        "links": links(job),
+    }
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def timeline_view(told: Timeline) -> dict[str, Any]:
+    """Documented in docs/observability.md; fields are added and never change their meaning."""
+    job = told.job
+    view: dict[str, Any] = {
+        "id": str(job.id),
+        "model": job.model,
+        "version": job.version,
+        "status": job.state.public,
+        "created_at": rfc3339(job.created_at),
+        "finished_at": job.finished_at and rfc3339(job.finished_at),
+        "total_s": round(told.total_s, 6),
+        "queued_behind": job.queued_behind,
+        "stages": [_stage_view(stage) for stage in told.stages],
+        "attempts": [_attempt_view(tried, told.workers) for tried in job.tries],
+        "attempts_left_out": job.left_out.count,
+        "batch": _ended_batch_view(told),
+        "slowest": told.slowest,
+        "summary": told.summary,
+        "trace_id": trace_id_of(job.trace) or None,
+    }
+    return view
+
+
+def _stage_view(stage: Stage) -> dict[str, Any]:
+    return {"name": stage.name, "seconds": round(stage.seconds, 6), "share": round(stage.share, 4), "note": stage.note or None}
+
+
+def _attempt_view(tried: Attempt, workers: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "attempt": tried.number,
+        "worker": workers.get(tried.worker, tried.worker),
+        "claimed_at": rfc3339(tried.claimed_at),
+        "ended_at": None if tried.ended_at is None else rfc3339(tried.ended_at),
+        "end": tried.end or None,
+        "batch": tried.batch,
+    }
+
+
+def _ended_batch_view(told: Timeline) -> dict[str, Any] | None:
+    batch, place = told.job.batch, told.place
+    if batch is None:
+        return None
+    return {
+        "id": batch.id,
+        "size": batch.size,
+        "place": batch.place,
+        "reason": batch.reason,
+        "device": (place.device or None) if place else None,
+        "provider": (place.provider or None) if place else None,
+    }
+
+
+def job_body(job: Job, *, eta_s: float | None = None) -> bytes:
+    return orjson.dumps(job_view(job, eta_s=eta_s))
+
+
+def batch_view(batch: BatchRecord) -> dict[str, Any]:
+    return {
+        "id": batch.id,
+        "size": batch.size,
+        "reason": batch.reason,
+        "place": batch.place,
+        "batch_wait_s": batch.batch_wait_s,
+        "decode_s": batch.decode_s,
+        "preprocess_s": batch.preprocess_s,
+        "device_wait_s": batch.device_wait_s,
+        "inference_s": batch.inference_s,
+        "postprocess_s": batch.postprocess_s,
+    }
+
+
+def change_id(job: Job) -> str:
+    """Names the step a job stands at; ascends along its way, and equal ids mean an equal status."""
+    rank = _FINAL_RANK if job.state.final else _RANK[job.state]
+    return f"{job.attempts}.{job.crashes}.{rank}{'c' if job.cancel_requested and not job.state.final else ''}"
+
+
+def etag(job: Job) -> str:
+    """Weak: position and estimate may differ between two equal tags."""
+    return f'W/"{change_id(job)}"'
+
+
+def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
+    info = entry.info
+    return {
+        "name": info.name,
+        "default_version": entry.default.name,
+        "ready": entry.default.capacity.ready_slots > 0,
+        "ready_slots": entry.ready_slots,
+        "policy": {"max_batch_size": info.policy.max_batch_size, "max_wait_s": info.policy.max_wait_s},
+        "limits": {
+            "max_queue_depth": info.limits.max_queue_depth,
+            "deadline_s": info.limits.deadline_s,
+            "bulk_deadline_s": info.limits.bulk_deadline_s,
+            "result_ttl_s": info.limits.result_ttl_s,
+            "max_attempts": info.limits.max_attempts,
+            "max_run_s": info.limits.max_run_s,
+        },
+        "versions": {name: _version_view(entry, name, workers) for name in entry.versions},
+        "links": {"submit": f"/v1/models/{info.name}/jobs", "predict": f"/predictions/{info.name}"},
+    }
+
+
+def worker_view(worker: WorkerInfo) -> dict[str, Any]:
+    return {
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "started_at": rfc3339(worker.started_at),
+        "seen_at": rfc3339(worker.seen_at),
+        "slots": [_slot_view(slot) for slot in worker.slots],
+    }
+
+
+def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
+    version = entry.versions[name]
+    view: dict[str, Any] = {"ready_slots": version.capacity.ready_slots, "loaded": version.info is not None}
+    if not version.capacity.ready_slots:
+        view["why"] = why_unserved(workers, entry.name, name)
+    if version.info is not None:
+        view |= {
+            "description": version.info.description,
+            "accepts": list(version.info.accepts),
+            "input_schema": version.info.input_schema,
+            "output_schema": version.info.output_schema,
+        }
+    return view
+
+
+def _slot_view(slot: SlotInfo) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "model": slot.model,
+        "version": slot.version,
+        "state": slot.state,
+        "device": slot.device,
+        "pid": slot.pid,
+        "device_name": slot.device_name or None,
+        "device_uuid": slot.device_uuid or None,
+        "cores": list(slot.cores),
+        "threads": slot.threads or None,
+        "node": slot.node,
+        "placement": slot.placement,
+        "provider": slot.provider or None,
+        "latency_s": {str(size): seconds for size, seconds in sorted(slot.latency_s.items())},
+        "load_s": slot.load_s,
+        "error": slot.error or None,
+        "restarts": slot.restarts,
+        "warm_up": {
+            "from": slot.warm_origin.value,
+            "first_call_s": {str(size): seconds for size, seconds in sorted(slot.first_call_s.items())},
+            "note": slot.warm_note,
+        },
+    }
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def _error_view(job: Job) -> dict[str, Any] | None:
+    if job.error is None:
+        return None
+    return {"code": job.error.code, "message": job.error.message, "retryable": job.error.retryable}

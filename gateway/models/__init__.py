@@ -1,0 +1,1 @@
+"""The models that a gateway knows: their registry, queues, admission, rollouts and profiles."""

@@ -1,0 +1,125 @@
+"""Each model's queue at this moment: how deep, how old, how long until it is empty. One round trip to the store for all.
+
+The scrape and `/v1/queues` tell the same figures, by this one way of reading them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from penstock.broker.records import QueueStats
+from penstock.broker.store.aio import AsyncStore
+from penstock.gateway.models.admission import Capacity
+from penstock.gateway.models.registry import ModelEntry, Registry
+from penstock.job import LATE_BAND
+
+BANDS = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The jobs of one priority that wait. `backlog_s` None: some wait, and no rate is known."""
+
+    depth: int
+    oldest_age_s: float
+    backlog_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One model's. `rate` is jobs per second, 0 where nothing is known of it; `bands` go by the name of the priority."""
+
+    model: str
+    stats: QueueStats
+    ready_slots: int
+    rate: float
+    bands: dict[str, Band]
+
+    @property
+    def depth(self) -> int:
+        return self.stats.depth
+
+    @property
+    def oldest_age_s(self) -> float:
+        return max(band.oldest_age_s for band in self.bands.values())
+
+    @property
+    def backlog_s(self) -> float | None:
+        return _drain_s(self.depth, self.rate)
+
+
+def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> Queue:
+    """`now` is monotonic. Suspects, which run before all others, count among the interactive ones."""
+    total = Capacity(per_s=sum(version.capacity.per_s for version in entry.versions.values()))
+    rate = entry.backlog.rate(total, now)
+    bands = {}
+    for band, name in BANDS.items():
+        waiting = stats.ready.get(band, 0) + (stats.solo if band == 0 else 0)
+        bands[name] = Band(waiting, stats.oldest_age_s.get(band, 0.0), _drain_s(waiting, rate))
+    return Queue(entry.name, stats, entry.ready_slots, rate, bands)
+
+
+def _drain_s(waiting: int, rate: float) -> float | None:
+    """Seconds until so many are served; None when that cannot be told."""
+    if not waiting:
+        return 0.0
+    return waiting / rate if rate else None
+
+
+async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[Queue]:
+    """Raises `StoreUnavailable`."""
+    stats = await store.stats_of([entry.name for entry in entries])
+    now = time.monotonic()
+    return [queue_of(entry, found, now) for entry, found in zip(entries, stats, strict=True)]
+
+
+class QueueReads:
+    """GET /v1/queues[/{model}]: for people, and for autoscalers that read JSON."""
+
+    def __init__(self, store: AsyncStore, *, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["queues"])
+        router.add_api_route("/v1/queues", self.queues, methods=["GET"], summary="Every model's queue", name="queues")
+        router.add_api_route("/v1/queues/{model}", self.queue, methods=["GET"], summary="One model's queue", name="queue")
+        return router
+
+    async def queues(self) -> Response:
+        queues = await read_queues(self._store, list(self._registry.models.values()))
+        return _json({"data": [queue_view(queue) for queue in queues]})
+
+    async def queue(self, model: str) -> Response:
+        entry, _ = await self._registry.find(model)
+        [queue] = await read_queues(self._store, [entry])
+        return _json(queue_view(queue))
+
+
+def queue_view(queue: Queue) -> dict[str, Any]:
+    """Always with every field, `null` for what is not known: whoever scales by them must not meet a missing one."""
+    return {
+        "model": queue.model,
+        "depth": queue.depth,
+        "oldest_age_s": queue.oldest_age_s,
+        "backlog_s": queue.backlog_s,
+        "in_flight": queue.stats.leased,
+        "delayed": queue.stats.delayed,
+        "ready_slots": queue.ready_slots,
+        "rate_per_s": queue.rate or None,
+        "priorities": {
+            name: {"depth": band.depth, "oldest_age_s": band.oldest_age_s, "backlog_s": band.backlog_s}
+            for name, band in queue.bands.items()
+        },
+    }
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")

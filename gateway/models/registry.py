@@ -1,0 +1,295 @@
+"""What this gateway knows of models and workers: declared at start, filled in by the workers, at most a second old."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jsonschema_rs
+import structlog
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.errors import NotFound, StoreUnavailable
+from penstock.gateway.models.admission import Backlog, Capacity, capacity_of
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.rollout import followed
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S = 0.5
+# A refusal for an unknown model or a missing worker looks again first, but not more often than this.
+IMPATIENT_S = 0.1
+# Of a load error in a refusal: room for a long sentence, and for what to do.
+_MOST_REASON_CHARS = 600
+_UNKNOWN = VersionInfo(accepts=())
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """One version as a submit needs it. `info` is None until a worker has loaded it."""
+
+    name: str
+    info: VersionInfo | None
+    validator: jsonschema_rs.Validator | None
+    capacity: Capacity
+
+    @property
+    def accepts(self) -> tuple[str, ...]:
+        """The media types taken; empty while not known."""
+        return (self.info or _UNKNOWN).accepts
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """What the validator checks; empty while not known."""
+        return (self.info or _UNKNOWN).input_schema or {}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    info: ModelInfo
+    default: VersionEntry
+    versions: dict[str, VersionEntry]
+    backlog: Backlog = field(default_factory=Backlog)
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def ready_slots(self) -> int:
+        return sum(version.capacity.ready_slots for version in self.versions.values())
+
+
+class Registry:
+    """`models` is replaced as a whole, never changed in place, so readers need no lock."""
+
+    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo]) -> None:
+        self._store = store
+        self._declared = {info.name: info for info in declared}
+        self._validators: dict[tuple[str, str], tuple[dict[str, Any], jsonschema_rs.Validator | None]] = {}
+        self._backlogs: dict[str, Backlog] = {}
+        self._measuring: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lock = asyncio.Lock()
+        self._seen_at = -math.inf
+        self._stored: Mapping[str, StoredModel] = {}
+        self.workers: list[WorkerInfo] = []
+        self.rollouts: dict[str, StoredRollout] = {}
+        self.models: dict[str, ModelEntry] = {}
+
+    async def start(self) -> None:
+        """Knows the declared models even when Redis is away; goes on looking until `close`."""
+        self._rebuild({}, [])
+        try:
+            await self._announce()
+            await self.refresh()
+        except StoreUnavailable as error:
+            log.warning("registry_blind", reason=error.message)
+        self._spawn(self._refresh_for_ever())
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def declared_names(self) -> list[str]:
+        """The models that must be served for this gateway to be ready: those of its settings, else all known ones."""
+        return sorted(self._declared.keys() & self.models.keys() or self.models)
+
+    def stored(self, model: str) -> StoredModel:
+        return self._stored.get(model, StoredModel())
+
+    def known_versions(self, model: str) -> set[str]:
+        """All that anybody announced, those that are not served any more included."""
+        info = self.stored(model).info
+        return set(info.versions) if info else set()
+
+    def named_versions(self, model: str) -> set[str]:
+        """Those that settings name: this gateway's own, or a live worker's."""
+        own = self._declared.get(model)
+        told = (version for worker in self.workers for version in worker.declared.get(model, ()))
+        return {*(own.versions if own else ()), *told, *self._served_by_settings(model)}
+
+    def _served_by_settings(self, model: str) -> set[str]:
+        """What a worker serves that nobody loaded at run time: workers of before did not say what their settings name."""
+        found = self.rollouts.get(model)
+        added = found.rollout.added if found else {}
+        slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
+        return {slot.version for slot in slots if slot.version not in added}
+
+    async def refresh(self) -> None:
+        """Raises `StoreUnavailable` and changes nothing when Redis is away."""
+        models, workers, self.rollouts = await asyncio.gather(
+            self._store.models(), self._store.workers(), self._store.rollouts()
+        )
+        self._rebuild(models, workers)
+        self._seen_at = time.monotonic()
+
+    async def find(self, model: str, version: str = "") -> tuple[ModelEntry, VersionEntry]:
+        """The model and the version asked for (the default one when empty); raises `NotFound` naming near matches."""
+        if not self._known(model, version):
+            await self.look_again()
+        entry = self.models.get(model)
+        if entry is None:
+            raise unknown_model(model, self.models)
+        found = entry.versions.get(version) if version else entry.default
+        if found is None:
+            raise unknown_version(entry, version)
+        return entry, found
+
+    async def look_again(self) -> None:
+        """Refresh unless that was done a moment ago; a store that is away changes nothing."""
+        async with self._lock:
+            if time.monotonic() - self._seen_at < IMPATIENT_S:
+                return
+            try:
+                await self.refresh()
+            except StoreUnavailable:
+                self._seen_at = time.monotonic()
+
+    def measure(self, entry: ModelEntry) -> None:
+        """Have the model's backlog looked up in the background, one look at a time."""
+        if entry.name not in self._measuring:
+            self._measuring.add(entry.name)
+            self._spawn(self._measure(entry))
+
+    def _known(self, model: str, version: str) -> bool:
+        entry = self.models.get(model)
+        return entry is not None and (not version or version in entry.versions)
+
+    async def _measure(self, entry: ModelEntry) -> None:
+        try:
+            stats = await self._store.stats(entry.name)
+            entry.backlog.measured(stats, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
+        except StoreUnavailable as error:
+            log.debug("backlog_unknown", model=entry.name, reason=error.message)
+        finally:
+            self._measuring.discard(entry.name)
+
+    async def _announce(self) -> None:
+        """Make declared models known to other gateways without wiping what workers said of them."""
+        stored = await self._store.models()
+        for name, declared in self._declared.items():
+            found = stored.get(name, StoredModel())
+            if found.info is None or not declared.versions.keys() <= found.info.versions.keys():
+                # Who was quicker announced the model, which is what matters: its versions are in each gateway's own settings.
+                await self._store.swap_model(found, merged(declared, found.info))
+
+    async def _refresh_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self.refresh()
+                # At start Redis may have been away, and later it may come back empty.
+                if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
+                    await self._announce()
+            except StoreUnavailable as error:
+                log.debug("registry_blind", reason=error.message)
+
+    def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
+        slots: dict[tuple[str, str], list[SlotInfo]] = {}
+        for worker in workers:
+            for slot in worker.slots:
+                slots.setdefault((slot.model, slot.version), []).append(slot)
+        self.workers = workers
+        self._stored = stored
+        self.models = {
+            name: self._entry(info, slots)
+            for name in sorted(stored.keys() | self._declared.keys())
+            if (info := self._followed(merged(self._declared.get(name), self.stored(name).info))) is not None
+        }
+
+    def _followed(self, info: ModelInfo) -> ModelInfo | None:
+        found = self.rollouts.get(info.name)
+        return followed(info, found.rollout if found else None)
+
+    def _entry(self, info: ModelInfo, slots: Mapping[tuple[str, str], list[SlotInfo]]) -> ModelEntry:
+        names = {*info.versions, info.default_version}
+        versions = {
+            version: VersionEntry(
+                version,
+                info.versions.get(version),
+                self._validator(info.name, version, info.versions.get(version)),
+                capacity_of(slots.get((info.name, version), ())),
+            )
+            for version in sorted(names)
+        }
+        backlog = self._backlogs.setdefault(info.name, Backlog())
+        return ModelEntry(info, versions[info.default_version], versions, backlog)
+
+    def _validator(self, model: str, version: str, info: VersionInfo | None) -> jsonschema_rs.Validator | None:
+        schema = info.input_schema if info else None
+        if not schema:
+            return None
+        known = self._validators.get((model, version))
+        if known is None or known[0] != schema:
+            known = self._validators[model, version] = (schema, compile_schema(schema, model=model))
+        return known[1]
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
+    """Limits and default from this gateway's own settings, the batch policy, the versions and their schemas from the workers.
+
+    A handler's own policy is known only once a worker has loaded it.
+    """
+    if declared is None or stored is None:
+        found = declared or stored
+        assert found is not None
+        return found
+    spoken = {version: info for version, info in stored.versions.items() if info is not None}
+    policy = stored.policy if spoken else declared.policy
+    return replace(declared, policy=policy, versions={**stored.versions, **declared.versions, **spoken})
+
+
+def _no_fetching(uri: str) -> Any:
+    """A schema is a model author's text; it must not make the gateway open files or connections."""
+    raise ValueError(f"remote references are not followed: {uri[:80]}")
+
+
+def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Validator | None:
+    """None for a schema that cannot be compiled: the worker then validates alone."""
+    try:
+        return jsonschema_rs.validator_for(schema, retriever=_no_fetching)
+    except ValueError as error:
+        log.warning("schema_unusable", model=model, reason=str(error)[:200])
+        return None
+
+
+def why_unserved(workers: Iterable[WorkerInfo], model: str, version: str) -> str:
+    """Why a version without a ready slot has none: its load error, else that it loads, else that nobody has it."""
+    slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
+    failed = [slot.error for slot in slots if slot.state == "failed"]
+    if failed:
+        return f"could not be loaded: {_shortened(failed[0]) or 'the log of its worker says why'}"
+    return "still loading" if slots else "no live worker serves it"
+
+
+def _shortened(reason: str) -> str:
+    """Both ends: a load error begins with what is wrong and ends with what to do."""
+    if len(reason) <= _MOST_REASON_CHARS:
+        return reason
+    half = _MOST_REASON_CHARS // 2
+    return f"{reason[:half].rstrip()} … {reason[-half:].lstrip()}"
+
+
+def unknown_model(name: str, known: Iterable[str]) -> NotFound:
+    names = list(known)
+    near = difflib.get_close_matches(name[:64], names, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"Known models: {', '.join(names[:20]) or 'none yet'}."
+    return NotFound(f"no model is named {name[:64]!r}", hint=hint)
+
+
+def unknown_version(entry: ModelEntry, version: str) -> NotFound:
+    return NotFound(f"model {entry.name!r} has no version {version[:64]!r}", hint=f"Its versions: {', '.join(entry.versions)}.")

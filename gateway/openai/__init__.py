@@ -1,0 +1,1 @@
+"""OpenAI's protocol as a translation: embeddings, files, batches."""

@@ -1,0 +1,176 @@
+"""POST /v1/embeddings: one interactive job per input, stored in one call, answered together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.broker.records import Push
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.pushes import Waiter
+from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
+from penstock.errors import BadParameter, NoWorker, UnsupportedMedia
+from penstock.gateway.asgi import bodies, wire
+from penstock.gateway.asgi.client_connection import Line, line_of
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.negotiation import JSON, SubmitOptions, base_type, read_head, refuse_encoded
+from penstock.gateway.asgi.problems import AnswerTimeout
+from penstock.gateway.asgi.wire import ClientGone, Receive
+from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
+from penstock.gateway.jobs.results import Results, next_end
+from penstock.gateway.jobs.submit import Asked, Intake
+from penstock.gateway.models.registry import Registry, why_unserved
+from penstock.gateway.options import GatewayOptions
+from penstock.job import Payload
+from penstock.job_id import JobId, new_job_id
+
+CLIENT_GONE = 499
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["model", "input"],
+                "properties": {
+                    "model": {"type": "string"},
+                    "input": {"description": "A text, a list of texts, token ids, or a list of lists of them"},
+                    "encoding_format": {"enum": ["float", "base64"]},
+                    "dimensions": {"type": "integer", "description": "Refused unless it is what the model has"},
+                    "user": {"type": "string"},
+                },
+            }
+        }
+    },
+}
+
+
+class Embeddings:
+    def __init__(
+        self,
+        intake: Intake,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        registry: Registry,
+        results: Results,
+        lifetime: Lifetime,
+    ) -> None:
+        self._intake = intake
+        self._options = options
+        self._store = store
+        self._registry = registry
+        self._results = results
+        self._lifetime = lifetime
+        self._room = wire.Room(options.max_upload_bytes)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        router.add_api_route(
+            "/v1/embeddings",
+            self.answer,
+            methods=["POST"],
+            tags=["predictions"],
+            summary="Texts as vectors, in OpenAI's form",
+            openapi_extra={"requestBody": _BODY},
+        )
+        return router
+
+    async def answer(self, request: Request, caller: CallerParam) -> Response:
+        wanted = read_request(await json_body(request, self._options, self._room))
+        asked = await self._asked(wanted, caller)
+        jobs = [new_job_id(asked[0].model.name) for _ in asked]
+        try:
+            ends = await self._ends(asked, jobs, line_of(request.scope))
+        except ClientGone:
+            await self._cancel(jobs, caller)
+            return Response(status_code=CLIENT_GONE)
+        except BaseException:
+            # Answered together or not at all: what was stored beside a refused input has nobody to wait for it.
+            await self._cancel(jobs, caller)
+            raise
+        vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
+        return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
+
+    async def _asked(self, wanted: EmbeddingRequest, caller: Caller) -> list[Asked]:
+        """Every input checked before the first is stored."""
+        entry, version = await self._registry.find(wanted.model)
+        if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
+            raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
+        given = [Payload(JSON, orjson.dumps(text)) for text in wanted.inputs]
+        for payload in given:
+            await self._intake.check(payload, version)
+        if not version.capacity.ready_slots:
+            await self._require_worker(entry.name, version.name)
+        return [Asked(entry, version, payload, SubmitOptions(), caller) for payload in given]
+
+    async def _require_worker(self, model: str, version: str) -> None:
+        await self._registry.look_again()
+        _, found = await self._registry.find(model, version)
+        if not found.capacity.ready_slots:
+            why = why_unserved(self._registry.workers, model, version)
+            raise NoWorker(
+                f"model {model!r} has no ready worker: {why}", retry_after_s=5.0, hint="`penstock workers` lists those alive."
+            )
+
+    async def _ends(self, asked: list[Asked], jobs: list[JobId], line: Line) -> list[Push]:
+        """How each job ended, in order. Raises as a submit does, `AnswerTimeout`, or `ClientGone` when the client hangs up."""
+        deadline_s = answer_deadline(asked[0], self._options.sync_timeout_s)
+        ttl_s, until = asked[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
+        with ExitStack() as open_waiters:
+            waiters = [open_waiters.enter_context(self._store.waiter(job)) for job in jobs]
+            stored = await asyncio.gather(
+                *(
+                    self._intake.store(one, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel)
+                    for one, job in zip(asked, jobs, strict=True)
+                ),
+                return_exceptions=True,
+            )
+            refused = next((outcome for outcome in stored if isinstance(outcome, BaseException)), None)
+            if refused is not None:
+                raise refused
+            return await self._wait(list(zip(waiters, jobs, strict=True)), until, line)
+
+    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, line: Line) -> list[Push]:
+        ends = []
+        for waiter, job in open_jobs:
+            left_s = max(0.0, until - time.monotonic())
+            line.when_lost = waiter.wake
+            end = await next_end(waiter, left_s, stop=lambda: line.lost or self._lifetime.last_call())
+            if end is None and line.lost:
+                raise ClientGone
+            if end is None:
+                raise AnswerTimeout(f"job {job} did not end in the time allowed for an answer", job=job)
+            ends.append(end)
+        return ends
+
+    async def _cancel(self, jobs: list[JobId], caller: Caller) -> None:
+        """Nobody waits for these any more. One that was not stored or has ended is no fault."""
+        await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
+
+
+def _value(output: Payload) -> Any:
+    try:
+        return orjson.loads(output.data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+async def json_body(request: Request, options: GatewayOptions, room: wire.Room) -> Any:
+    """The body as a value; raises for what is too large, encoded, or no JSON."""
+    head = read_head(request.headers.raw)
+    refuse_encoded(head)
+    media = base_type(head.get(b"content-type", b"application/json").decode("latin-1"))
+    if media != JSON:
+        raise UnsupportedMedia(f"this path takes {JSON}, not {media[:80]!r}")
+    receive: Receive = request.receive  # type: ignore[assignment]
+    body = await wire.read_body(receive, head, limit=options.max_json_bytes, room=room)
+    value = bodies.parse_json(body, max_depth=options.max_json_depth)
+    return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value

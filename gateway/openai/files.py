@@ -1,0 +1,204 @@
+"""/v1/files as OpenAI's clients call them: upload in a stream, list, read, download, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Annotated, Any, Literal
+
+import orjson
+import structlog
+from fastapi import APIRouter, Query, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
+from penstock.errors import BadParameter, NotFound, StoreUnavailable
+from penstock.gateway.asgi.multipart import UploadForm
+from penstock.gateway.asgi.problems import Busy
+from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.files import WholeFile
+from penstock.gateway.openai.lists import page_of
+from penstock.gateway.options import GatewayOptions
+
+log = structlog.get_logger(__name__)
+
+# Handed to the disk in pieces of this size: the memory that one upload takes.
+PIECE_BYTES = 256 * 1024
+MAX_UPLOADS = 32
+CLIENT_GONE = 499
+SWEEP_S = 600.0
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_SHORTEST_S, _LONGEST_S = 3600.0, 2_592_000.0
+# What a caller stored is kept, never shown: a browser must not run it as ours.
+_HEADERS = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox", "cache-control": "no-store"}
+_UPLOAD_BODY = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {
+                    "file": {"type": "string", "format": "binary"},
+                    "purpose": {"type": "string"},
+                    _ANCHOR: {"const": "created_at"},
+                    _SECONDS: {"type": "integer", "minimum": _SHORTEST_S, "maximum": _LONGEST_S},
+                },
+            }
+        }
+    },
+}
+
+
+class OpenAIFiles:
+    def __init__(self, files: FileStore, options: GatewayOptions) -> None:
+        self._files = files
+        self._options = options
+        self._uploads = 0
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["files"])
+        add = router.add_api_route
+        add("/v1/files", self.create, methods=["POST"], summary="Store a file", openapi_extra={"requestBody": _UPLOAD_BODY})
+        add("/v1/files", self.page, methods=["GET"], summary="Files")
+        add("/v1/files/{file_id}", self.one, methods=["GET"], summary="One file")
+        add("/v1/files/{file_id}", self.delete, methods=["DELETE"], summary="Delete a file")
+        add("/v1/files/{file_id}/content", self.content, methods=["GET"], summary="A file's bytes")
+        return router
+
+    def start(self) -> None:
+        """From now on what has expired is removed from time to time."""
+        self._sweeping = asyncio.create_task(self._keep_sweeping())
+
+    async def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+
+    async def create(self, request: Request, caller: CallerParam) -> Response:
+        form = UploadForm(request.headers.get("content-type", "")).open()
+        if self._uploads >= MAX_UPLOADS:
+            raise Busy(f"this gateway process takes {MAX_UPLOADS} uploads at once", retry_after_s=2.0)
+        self._uploads += 1
+        try:
+            return _json(file_view(await self._store(request, form, caller)))
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)
+        finally:
+            self._uploads -= 1
+
+    async def page(
+        self,
+        caller: CallerParam,
+        after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+        order: Literal["asc", "desc"] = "desc",
+        purpose: str | None = None,
+    ) -> Response:
+        found = await asyncio.to_thread(self._listed, caller, purpose)
+        found.sort(key=lambda record: (int(record.created_at), record.id), reverse=order == "desc")
+        return _json(page_of([file_view(record) for record in found], after=after, limit=limit))
+
+    async def one(self, file_id: str, caller: CallerParam) -> Response:
+        return _json(file_view(await self.visible(file_id, caller)))
+
+    async def content(self, file_id: str, caller: CallerParam) -> Response:
+        record = await self.visible(file_id, caller)
+        return WholeFile.of(self._files.content(record), record.filename, headers=_HEADERS)
+
+    async def delete(self, file_id: str, caller: CallerParam) -> Response:
+        record = await self.visible(file_id, caller)
+        await asyncio.to_thread(self._files.delete, record.id)
+        return _json({"id": record.id, "object": "file", "deleted": True})
+
+    async def visible(self, file_id: str, caller: Caller) -> FileRecord:
+        """The record, if it is one of the caller's; else raises as for a file that never existed."""
+        found = await asyncio.to_thread(self._files.find, file_id, now=time.time())
+        if not caller.sees(found.owner):
+            raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
+        return found
+
+    async def _store(self, request: Request, form: UploadForm, caller: Caller) -> FileRecord:
+        new = NewFile(owner=caller.owner, filename="", purpose="")
+        limit, now = self._options.max_file_bytes, time.time()
+        upload = await asyncio.to_thread(self._files.upload, new, max_bytes=limit, now=now)
+        try:
+            await _read(request, form, upload)
+            purpose, ttl_s = _purpose(form), self._ttl_s(form)
+            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename or "file", ttl_s=ttl_s)
+        except BaseException:
+            # Cut off by the client too, whatever the reason: nothing may be left on the disk.
+            upload.drop()
+            raise
+
+    def _ttl_s(self, form: UploadForm) -> float:
+        anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
+        if anchor is None and seconds is None:
+            return self._options.file_ttl_s
+        if anchor != "created_at" or seconds is None or not seconds.isdigit():
+            raise BadParameter("expires_after takes the anchor created_at and a number of seconds", param="expires_after")
+        if not _SHORTEST_S <= int(seconds[:12]) <= _LONGEST_S:
+            raise BadParameter(
+                f"expires_after.seconds must be from {_SHORTEST_S:.0f} to {_LONGEST_S:.0f}", param="expires_after"
+            )
+        return float(seconds)
+
+    def _listed(self, caller: Caller, purpose: str | None) -> list[FileRecord]:
+        return [
+            record
+            for record in self._files.files(now=time.time())
+            if caller.sees(record.owner) and (purpose is None or record.purpose == purpose)
+        ]
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            try:
+                gone = await asyncio.to_thread(self._files.sweep, now=time.time())
+                if gone:
+                    log.info("files_expired", count=gone)
+            except (StoreUnavailable, OSError) as fault:
+                log.warning("files_not_swept", reason=str(fault))
+            await asyncio.sleep(SWEEP_S)
+
+
+async def _read(request: Request, form: UploadForm, upload: Upload) -> None:
+    """The whole body; a piece is on its way to the disk before the next is taken from the connection."""
+    held = b""
+    async with contextlib.aclosing(request.stream()) as chunks:
+        async for chunk in chunks:
+            form.write(chunk)
+            held += form.take()
+            if len(held) >= PIECE_BYTES:
+                await asyncio.to_thread(upload.write, held)
+                held = b""
+    form.close()
+    await asyncio.to_thread(upload.write, held)
+
+
+def _purpose(form: UploadForm) -> str:
+    purpose = form.fields.get("purpose", "")
+    if not purpose.replace("_", "").replace("-", "").isalnum() or len(purpose) > 64:
+        raise BadParameter("the form names no purpose; that of a batch's input is `batch`", param="purpose")
+    return purpose
+
+
+def file_view(record: FileRecord) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.size_bytes,
+        "created_at": int(record.created_at),
+        "expires_at": None if record.expires_at is None else int(record.expires_at),
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+        "x_sha256": record.sha256 or None,
+    }
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")

@@ -1,0 +1,1 @@
+"""Runs over files as HTTP offers them: made, watched, cancelled."""

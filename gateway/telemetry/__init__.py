@@ -1,0 +1,1 @@
+"""What a gateway reports: metrics, probes, traces, log lines."""

@@ -1,0 +1,122 @@
+"""Probes and the scrape: alive, ready, started, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import PlainTextResponse, Response
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import NotFound, StoreUnavailable
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.problems import STORE_AWAY, TITLES, NotReady
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.models.registry import ModelEntry, Registry, why_unserved
+
+PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
+Missing = list[dict[str, str]]
+log = structlog.get_logger(__name__)
+
+
+class Health:
+    def __init__(self, store: AsyncStore, *, registry: Registry, lifetime: Lifetime) -> None:
+        self._store = store
+        self._registry = registry
+        self._lifetime = lifetime
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["health"])
+        router.add_api_route("/livez", self.live, methods=["GET"], summary="The process turns its loop")
+        router.add_api_route("/readyz", self.ready, methods=["GET"], summary="Redis writable, every declared model served")
+        router.add_api_route("/startupz", self.started, methods=["GET"], summary="The store was reached once")
+        router.add_api_route("/ping", self.ping, methods=["GET"], summary="Ready, in TorchServe's words")
+        router.add_api_route("/v2/health/live", self.oip_live, methods=["GET"], summary="Open Inference Protocol")
+        router.add_api_route("/v2/health/ready", self.oip_ready, methods=["GET"], summary="Open Inference Protocol")
+        router.add_api_route("/problems/{code}", self.problem, methods=["GET"], summary="What an error code means")
+        return router
+
+    async def live(self) -> Response:
+        return _json({"status": "live"})
+
+    async def started(self) -> Response:
+        if not self._lifetime.started:
+            raise NotReady("the gateway has not reached its store yet", missing=[_lack("store", "not reached yet")])
+        return _json({"status": "started"})
+
+    async def ready(self, caller: CallerParam) -> Response:
+        """The details, which name models, are for those with a key."""
+        missing = await self._missing()
+        if missing and not caller.roles:
+            raise NotReady("the gateway is not ready; with an API key this page says why", missing=[])
+        if missing:
+            raise NotReady("; ".join(f"{lack['pointer']}: {lack['detail']}" for lack in missing), missing=missing)
+        if not caller.roles:
+            return _json({"status": "ready"})
+        entries = [self._registry.models[name] for name in self._registry.declared_names()]
+        return _json({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
+
+    async def ping(self) -> Response:
+        if await self._missing():
+            return _json({"status": "Unhealthy"}, status=503)
+        return _json({"status": "Healthy"})
+
+    async def oip_live(self) -> Response:
+        return _json({"live": True})
+
+    async def oip_ready(self) -> Response:
+        ready = not await self._missing()
+        return _json({"ready": ready}, status=200 if ready else 503)
+
+    async def problem(self, code: str) -> PlainTextResponse:
+        if code not in TITLES:
+            raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(TITLES))}.")
+        return PlainTextResponse(
+            f"{code}: {TITLES[code]}.\nThe `detail` and `hint` of the answer say more; see docs/http.md.\n"
+        )
+
+    async def _missing(self) -> Missing:
+        """What keeps this gateway from serving every declared model; empty when nothing does."""
+        if self._lifetime.draining():
+            return [_lack("gateway", "stopping")]
+        try:
+            await self._store.ping()
+        except StoreUnavailable as error:
+            log.warning("store_unavailable", reason=error.message)
+            return [_lack("store", STORE_AWAY)]
+        await self._registry.refresh()
+        models = [self._registry.models[name] for name in self._registry.declared_names()]
+        lacking = [entry for entry in models if not entry.default.capacity.ready_slots]
+        return [_lack(entry.name, why_unserved(self._registry.workers, entry.name, entry.default.name)) for entry in lacking]
+
+    def _served(self, entry: ModelEntry) -> dict[str, Any]:
+        slots = [slot for worker in self._registry.workers for slot in worker.slots if slot.model == entry.name]
+        ready = [slot for slot in slots if slot.state == "ready"]
+        return {
+            "ready_slots": len(ready),
+            "devices": sorted({slot.device for slot in ready}),
+            "providers": sorted({slot.provider for slot in ready if slot.provider}),
+        }
+
+
+def scrape_router(scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
+    """GET /metrics beside the API."""
+    router = APIRouter(default_response_class=Response, tags=["health"])
+
+    async def metrics() -> Response:
+        return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
+
+    router.add_api_route("/metrics", metrics, methods=["GET"], summary="Prometheus")
+    return router
+
+
+def _lack(part: str, why: str) -> dict[str, str]:
+    return {"pointer": part, "detail": why}
+
+
+def _json(content: dict[str, Any], *, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status_code=status, media_type="application/json")

@@ -1,0 +1,113 @@
+"""The gateway's side of a trace: the caller's context read, one `send` span per job, the context given back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock import telemetry as names
+from penstock import trace_context
+from penstock.broker.store.encoding import queue_name
+from penstock.job_id import JobId
+from penstock.trace_context import TraceContext
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
+
+log = structlog.get_logger(__name__)
+SERVICE = "penstock-gateway"
+NOT_INSTALLED = "opentelemetry_not_installed"
+PARENT, STATE = b"traceparent", b"tracestate"
+
+
+def given(head: Mapping[bytes, bytes]) -> TraceContext | None:
+    """The caller's context; None without one that can be read."""
+    parent = head.get(PARENT)
+    if parent is None:
+        return None
+    return trace_context.read(parent.decode("latin-1"), head.get(STATE, b"").decode("latin-1"))
+
+
+def given_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+    return given({name: value for name, value in headers if name in (PARENT, STATE)})
+
+
+def answered(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
+    """The header by which a caller finds the trace again."""
+    return [] if trace is None else [(PARENT, trace.parent.encode("ascii"))]
+
+
+class Sending:
+    """One `send` span under way; `trace` is what goes into the job."""
+
+    def __init__(self, span: Span, state: str) -> None:
+        self._span = span
+        at = span.get_span_context()
+        self.trace = TraceContext(f"{at.trace_id:032x}", f"{at.span_id:016x}", int(at.trace_flags), state)
+
+    def sent(self, job: JobId) -> None:
+        self._span.set_attribute(names.MESSAGE_ID, str(job))
+        self._span.end()
+
+    def refused(self, kind: str) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        self._span.set_attribute(names.ERROR_TYPE, kind)
+        self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
+
+
+class Tracing:
+    """Only where tracing is on; elsewhere there is none of it."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer(__name__)
+
+    def begin(self, model: str, version: str, parent: TraceContext | None, *, size_bytes: int) -> Sending:
+        from opentelemetry.trace import SpanKind
+
+        span = self._tracer.start_span(
+            f"send {queue_name(model)}",
+            context=_remote(parent),
+            kind=SpanKind.PRODUCER,
+            attributes={
+                names.SYSTEM: names.SYSTEM_NAME,
+                names.DESTINATION: queue_name(model),
+                names.OPERATION_NAME: "send",
+                names.OPERATION_TYPE: "send",
+                names.MODEL: model,
+                names.VERSION: version,
+                names.MESSAGE_BYTES: size_bytes,
+            },
+        )
+        return Sending(span, parent.state if parent else "")
+
+    def close(self) -> None:
+        names.close(self._provider)
+
+
+def _remote(parent: TraceContext | None) -> Context:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+    if parent is None:
+        return Context()
+    flags = TraceFlags(parent.flags)
+    at = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
+    return set_span_in_context(NonRecordingSpan(at), Context())
+
+
+def tracing(env: Mapping[str, str] = os.environ) -> Tracing | None:
+    """None where nobody asked for it or its package is missing; then nothing of it is imported."""
+    if not names.asked_for(env):
+        return None
+    if not names.installed():
+        log.warning(NOT_INSTALLED, hint="pip install 'penstock[otel]'")
+        return None
+    return Tracing(names.provider(SERVICE, env))

@@ -1,0 +1,171 @@
+"""A handler for any model file: nested lists or arrays in, arrays out, items of one shape run together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import HandlerContractError, InvalidInput
+from penstock.handlers.array_input import read_array
+from penstock.handlers.contract import Context, Failure, Handler
+from penstock.handlers.runtimes.contract import DeviceRow, Port, open_runtime
+from penstock.handlers.runtimes.symbols import check_symbols
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+_JSON_TYPES = {"b": "boolean", "i": "integer", "u": "integer", "O": "string"}
+
+
+class ArrayHandler(Handler):
+    """Runs `model_file` (in the handler's folder) or what `model_source()` returns, on the runtime for that kind of file.
+
+    An item is `{input name: nested list}`, or the bare list where the model has one input; shapes are without the batch axis.
+    Items of one shape are stacked and run together; a model whose batch is fixed at 1 runs item by item. An output is
+    `{output name: array}`. Subclasses usually replace `preprocess` (return such items, passed through `upload`) and
+    `postprocess`.
+    """
+
+    model_file: str = "model.onnx"
+    # How many calls run in parallel, one thread each; `open_parallel` says it.
+    calls_at_once = 1
+    _padding_ratio = 0.0
+
+    def initialize(self, context: Context, /) -> None:
+        """Raises `HandlerLoadError` without the runtime, with an unusable model, or when the device would not be used."""
+        self.runtime = open_runtime(self.model_source(context), context)
+        self.provider = self.runtime.provider
+        self.first_call_s = getattr(self.runtime, "first_call_s", 0.0)
+        if type(self).preprocess is ArrayHandler.preprocess:
+            self.input_schema = _input_schema(list(self.runtime.inputs))
+
+    def model_source(self, context: Context, /) -> Path | bytes:
+        """The model's path, or an ONNX model in memory where a subclass builds it."""
+        return context.folder / self.model_file
+
+    def preprocess(self, inputs: list[Any], /) -> list[Any]:
+        return self.upload([self._item(value) for value in inputs])
+
+    def upload(self, items: list[Any], /) -> list[Any]:
+        """The items, on their way to the device if the runtime can copy there while another batch runs; failures stay."""
+        upload = getattr(self.runtime, "upload", None)
+        if upload is None:
+            return items
+        sent = list(items)
+        live = [place for place, item in enumerate(items) if not isinstance(item, Failure)]
+        for group in self._groups([items[place] for place in live]):
+            places = [live[index] for index in group]
+            for place, rows in zip(places, upload(self._feed([items[place] for place in places])), strict=True):
+                sent[place] = rows
+        return sent
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        outputs: list[Any] = [None] * len(batch)
+        run_rows = 0.0
+        for places in self._groups(batch):
+            for place, output in zip(places, self.run_stack([batch[place] for place in places]), strict=True):
+                outputs[place] = output
+            run_rows += len(places) / (1 - getattr(self.runtime, "padding_ratio", 0.0))
+        self._padding_ratio = 1 - len(batch) / run_rows if run_rows else 0.0
+        return outputs
+
+    def padding_ratio(self) -> float:
+        """The share of rows of the last `inference` that filled batches up to a size of `batch_buckets`."""
+        return self._padding_ratio
+
+    def postprocess(self, outputs: list[Any], /) -> list[Any]:
+        return [{name: array.tolist() for name, array in output.items()} for output in outputs]
+
+    def _item(self, value: Any) -> Arrays | Failure:
+        ports = self.runtime.inputs
+        given = value if isinstance(value, dict) or len(ports) != 1 else {ports[0].name: value}
+        wanted = {port.name for port in ports}
+        if not isinstance(given, dict) or set(given) != wanted:
+            return Failure(f"the input must be an object with the fields {', '.join(sorted(wanted))}", InvalidInput.kind)
+        try:
+            item = {port.name: read_array(port, given[port.name]) for port in ports}
+            check_symbols(ports, item)
+        except InvalidInput as error:
+            return Failure(error.message, error.kind)
+        return item
+
+    def _groups(self, batch: list[Arrays]) -> list[list[int]]:
+        """Places of items that can run as one: equal shapes, or each alone where the model takes one at a time."""
+        if not self.runtime.stacks:
+            return [[place] for place in range(len(batch))]
+        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for place, item in enumerate(batch):
+            groups.setdefault(tuple(item[port.name].shape for port in self.runtime.inputs), []).append(place)
+        return list(groups.values())
+
+    def run_stack(self, items: list[Arrays]) -> list[Arrays]:
+        """One call of the model on items of equal shapes; one `{output name: array}` per item."""
+        return _rows(self.run_arrays(self._feed(items)))
+
+    def run_arrays(self, feed: dict[str, Any]) -> Arrays:
+        """One call of the model on arrays that have the items as first axis, and so have its outputs."""
+        return _with_rows(self.runtime.run(feed), feed)
+
+    def open_parallel(self) -> int:
+        """How many calls `run_parallel` makes at once: 1 for runtimes that cannot, and where there is one thread."""
+        return self.runtime.open_parallel()
+
+    def run_stacks(self, items: list[Arrays], calls: list[list[int]]) -> list[Arrays]:
+        """Calls in parallel on items of equal shapes, whose places `calls` holds; one `{output name: array}` per item."""
+        outputs: list[Any] = [None] * len(items)
+        feeds = [self._feed([items[place] for place in places]) for places in calls]
+        for places, results in zip(calls, self.run_parallel(feeds), strict=True):
+            for place, row in zip(places, _rows(results), strict=True):
+                outputs[place] = row
+        self._padding_ratio = 0.0
+        return outputs
+
+    def run_parallel(self, feeds: Sequence[dict[str, Any]]) -> Iterator[Arrays]:
+        """Several calls at once, in the given order; where `open_parallel` said more than 1."""
+        return map(_with_rows, self.runtime.run_parallel(feeds), feeds)
+
+    def _feed(self, items: list[Any]) -> dict[str, Any]:
+        """Every input of the items as one array; those already on the device are left to the runtime."""
+        import numpy as np
+
+        columns = {port.name: [item[port.name] for item in items] for port in self.runtime.inputs}
+        return {name: column if isinstance(column[0], DeviceRow) else np.stack(column) for name, column in columns.items()}
+
+
+def _rows(results: Arrays) -> list[Arrays]:
+    return [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
+
+
+def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
+    """The results, if each has one row per item; raises `HandlerContractError`."""
+    import numpy as np
+
+    count = len(next(iter(feed.values())))
+    for name, result in results.items():
+        if not np.ndim(result) or len(result) != count:
+            raise HandlerContractError(
+                f"output {name} has shape {np.shape(result)} for {count} items, not one row each; "
+                "the first axis must be the batch"
+            )
+    return results
+
+
+def _input_schema(ports: list[Port]) -> dict[str, Any]:
+    """An object with one nested list per input, or for a single input also the bare list."""
+    fields = {port.name: _array_schema(port) for port in ports}
+    whole = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    return whole if len(ports) != 1 else {"anyOf": [whole, fields[ports[0].name]]}
+
+
+def _array_schema(port: Port) -> dict[str, Any]:
+    import numpy as np
+
+    schema: dict[str, Any] = {"type": _JSON_TYPES.get(np.dtype(port.dtype).kind, "number")}
+    for low, high in reversed(port.limits()):
+        schema = {"type": "array", "items": schema}
+        schema |= {"minItems": low} if low else {}
+        schema |= {} if high is None else {"maxItems": high}
+    return schema

@@ -1,0 +1,135 @@
+"""Which of ONNX Runtime's providers run a model, with what options: from `device`, `provider` and `precision`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.contract import Context
+from penstock.handlers.runtimes.engine_cache import EngineCache, engine_key, model_sha256
+from penstock.handlers.runtimes.onnx import onnx_file
+from penstock.handlers.runtimes.onnx.libraries import tensorrt_version
+from penstock.handlers.runtimes.onnx.onnx_file import label
+from penstock.handlers.runtimes.onnx.session import SessionPlan
+from penstock.handlers.runtimes.tensorrt.profiles import Profile, batch_spans, outline, profiles
+from penstock.model_spec import RuntimeOptions
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+_DEVICES = ("cpu", "cuda")
+_CONVERT = {
+    "fp16": "convert it with onnxruntime.transformers.float16.convert_float_to_float16 (keep_io_types=True)",
+    "bf16": "export it in bfloat16 from the framework it was trained in",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`kind` as in the settings; `names` in the order of preference, with `options` for each; `cache` names the folder that
+    engines go to, if there are any; `index` is the GPU's."""
+
+    kind: str
+    names: tuple[str, ...]
+    options: tuple[dict[str, str], ...]
+    index: int = 0
+    cache: str = ""
+
+
+def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str) -> Provider:
+    """Raises `HandlerLoadError` for a device, provider and precision that do not go together."""
+    kind, index = checked_kind(model, context, plan)
+    if kind == "cpu":
+        return Provider(kind, (CPU,), ({},))
+    tf32 = "1" if context.runtime.precision == "tf32" else "0"
+    cuda = {"device_id": str(index), "use_tf32": tf32} | plan.provider_options.get("cuda", {})
+    if kind == "cuda":
+        return Provider(kind, (CUDA,), (cuda,), index)
+    name, engines = _engines(model, context, plan, cache=cache, version=version, index=index)
+    return Provider(kind, (TENSORRT, CUDA), ({"device_id": str(index)} | engines, cuda), index, name)
+
+
+def checked_kind(model: Path | bytes, context: Context, plan: SessionPlan) -> tuple[str, int]:
+    """As `kind_for`, where the settings and the model go together; raises `HandlerLoadError`. Only the file is read."""
+    kind, index = kind_for(context.device, context.runtime.provider)
+    spare = set(plan.provider_options) - ({"cuda", "tensorrt"} if kind == "tensorrt" else {kind})
+    if spare:
+        raise HandlerLoadError(f"session.{spare.pop()} has options for a provider that is not used: this model runs on {kind}")
+    check_precision(model, kind, context.runtime)
+    return kind, index
+
+
+def kind_for(device: str, provider: str) -> tuple[str, int]:
+    """The provider's kind and the GPU's index."""
+    base, _, index = device.partition(":")
+    if base not in _DEVICES or (index and not index.isdecimal()):
+        raise HandlerLoadError(f"ONNX Runtime has no provider for the device {device!r}; use one of {', '.join(_DEVICES)}")
+    kind = base if provider == "auto" else provider
+    if (kind == "cpu") is not (base == "cpu"):
+        raise HandlerLoadError(
+            f'provider {provider!r} does not run on the device {device!r}; set device = "{"cpu" if kind == "cpu" else "cuda"}" '
+            'or provider = "auto"'
+        )
+    return kind, int(index or 0)
+
+
+def check_precision(model: Path | bytes, kind: str, options: RuntimeOptions) -> None:
+    if options.quantize == "int8" and (kind != "cpu" or options.precision != "fp32"):
+        raise HandlerLoadError(
+            'quantize = "int8" works on the CPU with precision = "fp32"; elsewhere set it to "off" and export the model with '
+            "QuantizeLinear and DequantizeLinear nodes"
+        )
+    if options.precision == "fp32" or (kind == "cuda" and options.precision == "tf32") or _by_builder(kind, options.precision):
+        return
+    if options.precision == "tf32":
+        raise HandlerLoadError(f'precision = "tf32" is a mode of GPUs, set by CUDA; the provider {kind} does not take it')
+    found = onnx_file.read(model).precision
+    if found != options.precision:
+        raise HandlerLoadError(
+            f"{label(model)} is a model in {found}, and the provider {kind} runs it as it is; for precision = "
+            f'"{options.precision}" {_CONVERT[options.precision]}'
+        )
+
+
+def _by_builder(kind: str, precision: str) -> bool:
+    return kind == "tensorrt" and precision in ("fp16", "bf16")
+
+
+def _engines(
+    model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str, index: int
+) -> tuple[str, dict[str, str]]:
+    """The folder's name for this model's engines, and the options that make the provider use it."""
+    from penstock.handlers.runtimes.tensorrt.cuda import gpu
+
+    precision = context.runtime.precision
+    own = plan.provider_options.get("tensorrt", {})
+    profile = _profile(model, context)
+    shapes = {f"trt_profile_{word}_shapes": outline(profile, bound) for bound, word in enumerate(("min", "opt", "max"))}
+    name = engine_key(
+        model_sha256(model),
+        runtime=f"onnxruntime {version}, TensorRT {tensorrt_version() or 'of the system'}",
+        gpu=gpu(index),
+        precision=precision,
+        profiles=profile,
+        options=own,
+    )
+    folder = str(cache.folder / name)
+    options = {
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": folder,
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": folder,
+        **({f"trt_{precision}_enable": "1"} if _by_builder("tensorrt", precision) else {}),
+        **(shapes if profile else {}),
+    }
+    return name, options | own
+
+
+def _profile(model: Path | bytes, context: Context) -> Profile:
+    """From one item to the largest batch; empty where the model's shapes are fixed."""
+    inputs = onnx_file.read(model).inputs
+    spans = batch_spans(context.runtime.batch_buckets, context.max_batch_size)
+    span = (1, max(best for _, best, _ in spans), max(most for _, _, most in spans))
+    shapes: dict[str, Any] = context.runtime.session.get("shapes", {})
+    found = profiles(inputs, [span], shapes)[0]
+    return found if any(None in shape for shape in inputs.values()) else {}

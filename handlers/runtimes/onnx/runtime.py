@@ -1,0 +1,301 @@
+"""ONNX models on ONNX Runtime. The import costs 68 MB of libraries, so it waits for the first model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.contract import Context
+from penstock.handlers.runtimes.batches import BatchSizes
+from penstock.handlers.runtimes.contract import Port, refuse_foreign
+from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
+from penstock.handlers.runtimes.onnx.libraries import obstacle, preload
+from penstock.handlers.runtimes.onnx.onnx_file import label
+from penstock.handlers.runtimes.onnx.profile import OnnxProfile
+from penstock.handlers.runtimes.onnx.providers import Provider, chosen
+from penstock.handlers.runtimes.onnx.session import SessionPlan, fallen, flattened, planned, session_options, spinning
+from penstock.handlers.runtimes.padding import Padding
+from penstock.handlers.runtimes.parallel_calls import ParallelCalls, calls_at_once
+from penstock.handlers.runtimes.symbols import Symbol
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+log = logging.getLogger(__name__)
+
+_DTYPES = {"float": "float32", "double": "float64", "string": "object"}
+_RECORD = "session.record_ep_graph_assignment_info"
+
+
+class OnnxRuntime:
+    """A `Runtime` around one session. With a `binding` inputs and outputs lie in the device's memory.
+
+    `open_twin` opens another session of the same model that records itself below a path, `open_single` one with a single
+    thread, `at_once` of whose calls can run in parallel.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        *,
+        buckets: tuple[int, ...] = (),
+        binding: Binding | None = None,
+        open_twin: Callable[[str], Any] | None = None,
+        open_single: Callable[[], Any] | None = None,
+        at_once: int = 1,
+    ) -> None:
+        self._session = self._serving = session
+        self._binding = binding
+        self._open_twin = open_twin
+        self._open_single = open_single
+        self._at_once = at_once
+        self._parallel: ParallelCalls | None = None
+        self.provider: str = session.get_providers()[0]
+        self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
+        self.outputs = [_checked_output(output.name, output.type) for output in session.get_outputs()]
+        sizes = _batch_sizes({given.name: given.shape[0] for given in session.get_inputs()}).padded_to(buckets)
+        self.stacks = sizes.high != 1
+        self._sizes = sizes
+        self._padding = Padding(sizes)
+
+    @property
+    def padding_ratio(self) -> float:
+        """The share of the rows run in the last call that were padding."""
+        return self._padding.ratio
+
+    def run(self, feed: Arrays, /) -> Arrays:
+        return self._padding.run(feed, self._run)
+
+    def _run(self, feed: Arrays) -> Arrays:
+        if self._binding is not None:
+            return self._binding.run(feed, self.outputs)
+        return self._on(self._session, feed)
+
+    def _on(self, session: Any, feed: Arrays) -> Arrays:
+        return dict(zip(self.outputs, session.run(self.outputs, feed), strict=True))
+
+    def open_parallel(self) -> int:
+        """How many calls `run_parallel` makes at once; where that is more than one, it opens the model a second time."""
+        if self._open_single is not None and self._at_once > 1 and self._parallel is None:
+            single = self._open_single()
+            padding = Padding(self._sizes)
+            self._parallel = ParallelCalls(
+                lambda feed: padding.run(feed, lambda piece: self._on(single, piece)), at_once=self._at_once
+            )
+        return self._parallel.at_once if self._parallel else 1
+
+    def run_parallel(self, feeds: Sequence[Arrays], /) -> Iterator[Arrays]:
+        """Several calls at once, the outputs in their order; one after another while a profile records them."""
+        recording = self._session is not self._serving
+        return map(self.run, feeds) if recording or self._parallel is None else self._parallel.run(feeds)
+
+    def profile(self, folder: Path) -> OnnxProfile | None:
+        """What records the calls between its `start` and `stop`, in the thread that runs the model."""
+        return OnnxProfile(folder, open_twin=self._open_twin, swap=self._swap) if self._open_twin else None
+
+    def _swap(self, session: Any) -> Any:
+        former, self._session = self._session, session
+        if self._binding is not None:
+            self._binding = self._binding.around(session)
+        return former
+
+
+class Binding:
+    """Runs with inputs and outputs in the device's memory: input buffers are kept by shape, so a batch allocates none."""
+
+    # With buckets there are as many shapes as buckets; without, old ones make room.
+    _MOST = 32
+
+    def __init__(self, library: Any, session: Any, device: str, index: int) -> None:
+        self._library = library
+        self._session = session
+        self._device = device
+        self._index = index
+        self._held: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def around(self, session: Any) -> Binding:
+        """The same on another session, with its buffers."""
+        other = Binding(self._library, session, self._device, self._index)
+        other._held = self._held
+        return other
+
+    def run(self, feed: Arrays, outputs: list[str]) -> Arrays:
+        binding = self._session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, self._filled(name, array))
+        for name in outputs:
+            binding.bind_output(name, self._device, self._index)
+        self._session.run_with_iobinding(binding)
+        return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
+
+    def _filled(self, name: str, array: NDArray[Any]) -> Any:
+        key = (name, array.shape)
+        value = self._held.pop(key, None)
+        if value is None:
+            value = self._library.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device, self._index)
+        while len(self._held) >= self._MOST:
+            self._held.pop(next(iter(self._held)))
+        self._held[key] = value
+        value.update_inplace(array)
+        return value
+
+
+def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
+    """The model in a session; raises `HandlerLoadError` without onnxruntime, with an unusable model, option or precision, and
+    when another provider would run it than the one asked for."""
+    library = _library()
+    refuse_foreign("onnx", context.runtime)
+    session_table = context.runtime.session
+    spin = spinning(threads=context.threads, usable_cores=_usable_cores(), version=library.__version__)
+    plan = planned(session_table, threads=context.threads, spin=spin)
+    cache = EngineCache(cache_folder(context.runtime.cache_dir, context.folder, os.environ))
+    provider = chosen(model, context, plan, cache=cache, version=library.__version__)
+    preload(library, provider.kind)
+    source = _source(model, context, cache)
+    if provider.cache:
+        cache.subfolder(provider.cache)
+
+    # The session keeps the bytes of a model in memory itself, so keeping them here as well costs nothing.
+    def opened(profile: str = "", plan: SessionPlan = plan) -> Any:
+        options = session_options(library, plan, profile=profile)
+        return _session(library, source, options, provider=provider, context=context, name=label(model))
+
+    def single() -> Any:
+        return opened(plan=planned(session_table, threads=1, spin=spinning(threads=1, usable_cores=1, version="")))
+
+    with cache.locked(provider.cache) if provider.cache else _nothing():
+        session = opened()
+    return OnnxRuntime(
+        session,
+        buckets=context.runtime.batch_buckets,
+        binding=_binding(library, session, provider),
+        open_twin=opened,
+        open_single=single,
+        at_once=calls_at_once(flattened(session_table), provider=provider.kind, threads=context.threads),
+    )
+
+
+def _binding(library: Any, session: Any, provider: Provider) -> Binding | None:
+    # Text cannot live in the memory of a device.
+    if provider.kind == "cpu" or any(given.type == "tensor(string)" for given in session.get_inputs()):
+        return None
+    return Binding(library, session, "cuda", provider.index)
+
+
+def _nothing() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _library() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise HandlerLoadError(
+            "ONNX models need onnxruntime, which is not installed; run: pip install 'penstock[onnx]' "
+            "(or 'penstock[onnx-gpu]' for a GPU, never both)"
+        ) from error
+    return onnxruntime
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _source(model: Path | bytes, context: Context, cache: EngineCache) -> bytes | str:
+    if context.runtime.quantize == "int8":
+        from penstock.handlers.runtimes.onnx.quantized import quantized
+
+        return quantized(model, cache)
+    return model if isinstance(model, bytes) else str(model)
+
+
+def _session(library: Any, source: bytes | str, options: Any, *, provider: Provider, context: Context, name: str) -> Any:
+    if provider.kind != "cpu":
+        options.add_session_config_entry(_RECORD, "1")
+    try:
+        with warnings.catch_warnings():
+            # A provider that this build does not have is a warning there and a refusal below.
+            warnings.filterwarnings("ignore", message="Specified provider")
+            session = library.InferenceSession(
+                source, options, providers=list(provider.names), provider_options=list(provider.options), enable_fallback=0
+            )
+    except Exception as error:
+        # ONNX Runtime's exceptions share no base class but Exception.
+        words = str(error).strip()
+        raise HandlerLoadError(f"ONNX Runtime cannot load {name}: {words}; {_advice(library, provider, words)}") from error
+    _verify(library, session, provider, context)
+    return session
+
+
+def _advice(library: Any, provider: Provider, words: str) -> str:
+    # The CUDA provider's library is loaded after the model is read, and where it is missing the session goes on without it.
+    told = obstacle(library, provider.kind) if provider.kind == "tensorrt" else ""
+    if told:
+        return told
+    if "CUDA failure" in words:
+        return 'look at the GPU and its driver with nvidia-smi, or set device = "cpu"'
+    return "check it with onnx.checker"
+
+
+def _verify(library: Any, session: Any, provider: Provider, context: Context) -> None:
+    # Without its libraries a GPU build of ONNX Runtime falls back to the CPU with one line on stderr.
+    first = session.get_providers()[0]
+    if first != provider.names[0]:
+        why = obstacle(library, provider.kind) or "its library can be loaded; what it lacks stands on standard error"
+        raise HandlerLoadError(
+            f"{provider.names[0]} on device {context.device!r} was asked for, but ONNX Runtime would use {first}: {why} "
+            '(or set device = "cpu")'
+        )
+    # Before 1.23 or so there is no such method: then only the provider is known, not who runs which node.
+    if provider.kind == "cpu" or not hasattr(session, "get_provider_graph_assignment_info"):
+        return
+    parts = [
+        (part.ep_name, [node.op_type for node in part.get_nodes()]) for part in session.get_provider_graph_assignment_info()
+    ]
+    elsewhere = fallen(parts, provider.names)
+    if elsewhere:
+        told = ", ".join(f"{count} {operator}" for operator, count in sorted(elsewhere.items()))
+        log.warning("%s leaves these nodes of %s to the CPU: %s", first, context.model, told)
+
+
+def _batch_sizes(axes: Mapping[str, int | str | None]) -> BatchSizes:
+    fixed = {name: size for name, size in axes.items() if isinstance(size, int)}
+    if len(set(fixed.values())) > 1:
+        told = ", ".join(f"{name} {size}" for name, size in fixed.items())
+        raise HandlerLoadError(
+            f"the first axes of the ONNX model's inputs differ ({told}), and all must be the batch; "
+            "export the model again with a dynamic batch axis"
+        )
+    size = next(iter(fixed.values()), None)
+    return BatchSizes() if size is None else BatchSizes(size, size)
+
+
+def _checked_output(name: str, kind: str) -> str:
+    if not kind.startswith("tensor("):
+        raise HandlerLoadError(
+            f"output {name} of the ONNX model is a {kind}, and only tensors can be cut into rows; export it without. "
+            "For a classifier of scikit-learn: to_onnx(model, ..., options={'zipmap': False})"
+        )
+    return name
+
+
+def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:
+    element = kind.removeprefix("tensor(").removesuffix(")")
+    if not shape:
+        raise HandlerLoadError(f"input {name} of the ONNX model has no axis for the batch; export the model again with one")
+    if element == "bfloat16":
+        raise HandlerLoadError(
+            f"input {name} of the ONNX model is bfloat16, which arrays cannot hold; export it with float inputs"
+        )
+    sizes = shape[1:]
+    symbols = {axis: Symbol(size) for axis, size in enumerate(sizes) if size and isinstance(size, str)}
+    fixed = tuple(size if isinstance(size, int) else None for size in sizes)
+    return Port(name, _DTYPES.get(element, element), fixed, symbols=symbols)

@@ -1,0 +1,1 @@
+"""TensorRT engines and plans, with the little of CUDA that they need."""

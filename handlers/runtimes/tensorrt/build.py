@@ -1,0 +1,174 @@
+"""From an ONNX model to a TensorRT engine: parse, say what the parser refuses, set precision and profiles, build.
+
+Written for `tensorrt` >= 10 and `tensorrt_rtx`, whose names are the same. Newer ones (11, RTX) know strongly typed networks
+only: there, half precision is a matter of the model, not of a flag.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HandlerLoadError
+from penstock.handlers.runtimes.onnx import onnx_file
+from penstock.handlers.runtimes.onnx.onnx_file import label
+from penstock.handlers.runtimes.tensorrt.profiles import Profile
+
+log = logging.getLogger(__name__)
+
+_HALF = {"fp16": "FP16", "bf16": "BF16"}
+# Name in the `session` table -> the range of its values.
+_OPTIONS = {
+    "workspace_bytes": range(1 << 62),
+    "builder_optimization_level": range(6),
+    "avg_timing_iterations": range(1, 1_000),
+    "max_aux_streams": range(64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to build. `compute_capability` (8, 9) is for a GPU that is not here, where the library can; None: the one that is."""
+
+    precision: str = "fp32"
+    profiles: tuple[Profile, ...] = ()
+    options: dict[str, int] = field(default_factory=dict)
+    compute_capability: tuple[int, int] | None = None
+
+
+def checked_options(session: Mapping[str, Any]) -> dict[str, int]:
+    """The builder's options out of the `session` table; raises `HandlerLoadError` with all that is wrong."""
+    given = {name: value for name, value in session.items() if name != "shapes"}
+    faults = [f"{name} is not known here (known: shapes, {', '.join(_OPTIONS)})" for name in given if name not in _OPTIONS]
+    for name, allowed in _OPTIONS.items():
+        if name in given and (isinstance(given[name], bool) or given[name] not in allowed):
+            faults.append(f"{name} must be a whole number from {allowed[0]} to {allowed[-1]}, not {given[name]!r}")
+    if faults:
+        raise HandlerLoadError(f"the table `session` cannot be used with TensorRT: {'; '.join(faults)}")
+    return given
+
+
+def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b"") -> tuple[bytes, bytes]:
+    """The engine, serialised, and the timing cache to hand in next time (empty where the library has none).
+
+    Raises `HandlerLoadError` with the parser's or the builder's own words.
+    """
+    journal = journal_of(trt)
+    builder = trt.Builder(journal)
+    network = builder.create_network(0)
+    # Kept until the engine is built: the weights of the network lie in the parser's memory.
+    parser = _parsed(trt, network, model, journal)
+    config = builder.create_builder_config()
+    _set_precision(trt, config, model, recipe.precision)
+    _set_options(trt, config, recipe)
+    for profile in recipe.profiles:
+        _add_profile(builder, config, profile)
+    cache = _timing_cache(trt, config, timings)
+    plan = builder.build_serialized_network(network, config)
+    del parser
+    if plan is None:
+        raise HandlerLoadError(f"TensorRT cannot build an engine from {label(model)}: {journal.told()}")
+    return bytes(plan), bytes(cache.serialize()) if cache is not None else b""
+
+
+def journal_of(trt: Any) -> Any:
+    """A logger for the library that keeps what went wrong, for the error's message, and passes warnings on."""
+
+    class Journal(trt.ILogger):  # type: ignore[misc]  # the base is known at run time only
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity <= trt.ILogger.Severity.ERROR:
+                self.errors.append(" ".join(message.split())[:400])
+            elif severity == trt.ILogger.Severity.WARNING:
+                log.warning("TensorRT: %s", message)
+
+        def told(self) -> str:
+            return "; ".join(self.errors[:3]) or "it gives no reason"
+
+    return Journal()
+
+
+def _parsed(trt: Any, network: Any, model: Path | bytes, journal: Any) -> Any:
+    parser = trt.OnnxParser(network, journal)
+    # By path where there is one: weights outside the file are looked for beside it.
+    parsed = parser.parse(model) if isinstance(model, bytes) else parser.parse_from_file(str(model))
+    if parsed:
+        return parser
+    errors = [parser.get_error(number) for number in range(parser.num_errors)]
+    told = "; ".join(_told(error) for error in errors[:3]) or journal.told()
+    raise HandlerLoadError(
+        f'TensorRT cannot read {label(model)}: {told}. Export it with operators that TensorRT knows, or use runtime = "onnx"'
+    )
+
+
+def _told(error: Any) -> str:
+    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_operator() else ""
+    return node + " ".join(error.desc().split())
+
+
+def _set_precision(trt: Any, config: Any, model: Path | bytes, precision: str) -> None:
+    # On by default; a model asked for in fp32 is to be computed in fp32.
+    (config.set_flag if precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
+    if precision not in _HALF:
+        return
+    flag = getattr(trt.BuilderFlag, _HALF[precision], None)
+    if flag is not None:
+        config.set_flag(flag)
+        return
+    found = onnx_file.read(model).precision
+    if found != precision:
+        raise HandlerLoadError(
+            f"{label(model)} is a model in {found}, and TensorRT {trt.__version__} computes in the types it is written in; "
+            f'for precision = "{precision}" export it in that precision (for fp16: '
+            "onnxruntime.transformers.float16.convert_float_to_float16)"
+        )
+
+
+def _set_options(trt: Any, config: Any, recipe: Recipe) -> None:
+    for name, value in recipe.options.items():
+        if name == "workspace_bytes":
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, value)
+        else:
+            setattr(config, name, value)
+    if recipe.compute_capability is None:
+        return
+    member = "SM{}{}".format(*recipe.compute_capability)
+    target = getattr(trt.ComputeCapability, member, None) if hasattr(trt, "ComputeCapability") else None
+    if target is None:
+        raise HandlerLoadError(f"TensorRT {trt.__version__} cannot build for {member} without a GPU; build it on that GPU")
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(target, 0)
+
+
+def _add_profile(builder: Any, config: Any, profile: Profile) -> None:
+    shapes = builder.create_optimization_profile()
+    for name, span in profile.items():
+        shapes.set_shape(name, *span)
+    if config.add_optimization_profile(shapes) < 0:
+        raise HandlerLoadError(f"TensorRT refuses the profile {profile}; correct session.shapes")
+
+
+def _timing_cache(trt: Any, config: Any, timings: bytes) -> Any:
+    # With RTX these calls do nothing but warn: its kernels are compiled when the engine is loaded.
+    if "rtx" in trt.__name__:
+        return None
+    cache = config.create_timing_cache(timings)
+    # False: timings of another version or GPU are not taken, and a new cache is begun.
+    if not config.set_timing_cache(cache, False):
+        cache = config.create_timing_cache(b"")
+        config.set_timing_cache(cache, False)
+    return cache
+
+
+def version_of(plan: bytes) -> str:
+    """The version of TensorRT that wrote a plan, as far as its head tells; empty where it does not.
+
+    No documented format: read off plans of 1.7 (RTX), whose head is four letters ending in `trt` and, at byte 24, four numbers.
+    """
+    return ".".join(map(str, plan[24:28])) if len(plan) > 28 and plan[1:4] == b"trt" else ""

@@ -1,0 +1,78 @@
+"""The way in: which path, method and headers a call takes at each kind of server, and how its answer is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote, urlencode
+
+from penstock.errors import BadRequest
+from penstock.loadtest.generator.connection import Body, Target, parse_target, request_bytes
+from penstock.loadtest.plan import Caller, Kind
+
+# As the client's long polls: below the gateway's 30 s, so that proxies do not cut it.
+_POLL_S = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """`base` is the server's address for further questions; `headers` go with every request, the key among them."""
+
+    kind: Kind
+    caller: Caller
+    base: str
+    target: Target
+    method: str = "POST"
+    model: str = ""
+    version: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the reports call it."""
+        return self.model or f"{self.base}{self.target.path}"
+
+    def request(self, body: Body | None) -> bytes:
+        kind = {"Content-Type": body.content_type} if body else {}
+        return request_bytes(self.target, method=self.method, body=body.data if body else b"", headers={**self.headers, **kind})
+
+    def poll_head(self) -> tuple[bytes, bytes]:
+        """What stands before and after a job's id in the request for its result."""
+        marked = request_bytes(replace(self.target, path=f"/v1/jobs/\0/result?wait={_POLL_S}"), headers=dict(self.headers))
+        before, _, after = marked.partition(b"\0")
+        return before, after
+
+
+def open_door(
+    kind: Kind,
+    base: str,
+    model: str,
+    *,
+    caller: Caller = Caller.SYNC,
+    version: str = "",
+    deadline_s: float | None = None,
+    method: str = "POST",
+    headers: Mapping[str, str] | None = None,
+) -> Door:
+    """The door of a server at `base`. For `Kind.HTTP` that is the whole URL. Raises `BadRequest`."""
+    if kind is not Kind.PENSTOCK and caller is not Caller.SYNC:
+        raise BadRequest(f"--client {caller} needs penstock's jobs", hint=f"leave it out for --target {kind}")
+    if kind is not Kind.HTTP and not model:
+        raise BadRequest(f"--target {kind} needs the model's name", hint="penstock bench MODEL --url http://host:port")
+    root = base.rstrip("/") if kind is not Kind.HTTP else base
+    target = parse_target(root + _path(kind, caller, model, version, deadline_s))
+    return Door(kind, caller, root, target, method if kind is Kind.HTTP else "POST", model, version, dict(headers or {}))
+
+
+def _path(kind: Kind, caller: Caller, model: str, version: str, deadline_s: float | None) -> str:
+    if kind is Kind.HTTP:
+        return ""
+    name, tail = quote(model, safe=""), quote(version, safe="")
+    if kind is Kind.OIP:
+        return f"/v2/models/{name}{f'/versions/{tail}' if tail else ''}/infer"
+    if kind is Kind.TORCHSERVE:
+        return f"/predictions/{name}{f'/{tail}' if tail else ''}"
+    query = f"?{urlencode({'deadline_s': f'{deadline_s:g}'})}" if deadline_s else ""
+    if caller is Caller.SYNC:
+        return f"/predictions/{name}{f'/{tail}' if tail else ''}{query}"
+    return f"/v1/models/{name}{f'/versions/{tail}' if tail else ''}/jobs{query}"

@@ -1,0 +1,98 @@
+"""What penstock's answers tell beside their status: the `Server-Timing` of predictions, the ids of jobs."""
+
+from __future__ import annotations
+
+import random
+import re
+from array import array
+
+from penstock.loadtest.generator.answers import AnswerReader
+from penstock.loadtest.generator.connection import Connection
+from penstock.loadtest.generator.driver import Recorder
+from penstock.loadtest.generator.summary import is_good
+from penstock.loadtest.plan import Caller
+
+_TIMING = re.compile(rb'queue;dur=([\d.]+), batch;desc="(\d+) ([a-z_]*)", run;dur=([\d.]+)')
+_JOB = re.compile(rb'"id":\s*"([A-Za-z0-9_.-]+)"')
+ACCEPTED = 202
+
+
+class DetailRecorder(Recorder):
+    """Keeps queue, run (seconds), batch size and reason of each answer that tells them, and a fair sample of the jobs' ids.
+
+    `since` is the moment from which calls count, by the load's clock: `good` and `bad` count all, the rest none before it.
+    """
+
+    def __init__(self, caller: Caller, poll: tuple[bytes, bytes], *, sample: int, seed: int, since: float) -> None:
+        super().__init__()
+        self._caller = caller
+        self._poll = poll
+        self._sample = sample
+        self._draw = random.Random(seed)
+        self._since = since
+        self._jobs_seen = 0
+        self.good = 0
+        self.bad = 0
+        # As it was meant, to the last digit: worked back from the answer it might fall on the other side of a bound.
+        self.sent_at = array("d")
+        self.queue_s = array("f")
+        self.run_s = array("f")
+        self.sizes = array("H")
+        self.reasons: list[str] = []
+        self.reason_of = array("B")
+        self.jobs: list[str] = []
+
+    def follow(self, connection: Connection) -> bytes | None:
+        """The request for the result after a submit, and again while the job lives."""
+        answer = connection.reader
+        if self._caller is not Caller.ASYNC or answer.status != ACCEPTED:
+            return None
+        found = _JOB.search(answer.body)
+        if found is None:
+            return None
+        # Only the answer to a submit has it; those to polls tell the same job again.
+        if answer.header(b"location"):
+            self._keep(found[1], connection.sent_at)
+        return self._poll[0] + found[1] + self._poll[1]
+
+    def answer(self, connection: Connection, now: float) -> None:
+        super().answer(connection, now)
+        self.sent_at.append(connection.sent_at)
+        if is_good(connection.reader.status):
+            self.good += 1
+            self._note(connection.reader, connection.sent_at)
+        else:
+            self.bad += 1
+
+    def lost(self, connection: Connection, now: float) -> None:
+        super().lost(connection, now)
+        self.sent_at.append(connection.sent_at)
+        self.bad += 1
+
+    def _note(self, answer: AnswerReader, sent_at: float) -> None:
+        if self._caller is Caller.SUBMIT and (found := _JOB.search(answer.body)):
+            self._keep(found[1], sent_at)
+        elif self._caller is Caller.SYNC:
+            self._keep(answer.header(b"x-penstock-job"), sent_at)
+        told = _TIMING.search(answer.header(b"server-timing"))
+        if told and sent_at >= self._since:
+            self._tell(told)
+
+    def _tell(self, told: re.Match[bytes]) -> None:
+        reason = told[3].decode()
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+        self.queue_s.append(float(told[1]) / 1e3)
+        self.run_s.append(float(told[4]) / 1e3)
+        self.sizes.append(int(told[2]))
+        self.reason_of.append(self.reasons.index(reason))
+
+    def _keep(self, job: bytes, sent_at: float) -> None:
+        """Reservoir sampling: every job has the same chance to be among those kept."""
+        if not job or sent_at < self._since:
+            return
+        self._jobs_seen += 1
+        if len(self.jobs) < self._sample:
+            self.jobs.append(job.decode("ascii"))
+        elif (place := self._draw.randrange(self._jobs_seen)) < self._sample:
+            self.jobs[place] = job.decode("ascii")

@@ -1,0 +1,1 @@
+"""Sends HTTP load and notes what comes back: connections, closed and open loops, arrivals."""

@@ -1,0 +1,119 @@
+"""One keep-alive HTTP/1.1 connection with at most one request under way."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from penstock.errors import BadRequest
+from penstock.loadtest.generator.answers import AnswerReader, UnreadableAnswer
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go. `unix` is a socket path and then wins over host and port; `tls`: certificates are verified."""
+
+    host: str
+    port: int
+    path: str
+    unix: str = ""
+    tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    data: bytes
+    content_type: str
+
+
+def parse_target(url: str, unix: str = "") -> Target:
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise BadRequest(f"{url!r} cannot be loaded: only http(s)://host[:port]/path is supported")
+    path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    return Target(parts.hostname, parts.port or _PORTS[parts.scheme], path, unix, tls=parts.scheme == "https")
+
+
+def request_bytes(target: Target, *, method: str = "GET", body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+    """A whole request, ready to be written as often as needed."""
+    lines = {"Host": f"{target.host}:{target.port}", **(headers or {})}
+    if body or method not in ("GET", "DELETE"):
+        lines["Content-Length"] = str(len(body))
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
+
+
+class Driver(Protocol):
+    """Who decides what a connection does next."""
+
+    def on_answer(self, connection: Connection) -> None: ...
+
+    def on_lost(self, connection: Connection) -> None:
+        """The connection is gone; `connection.busy` says whether an answer was owed."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """`sent_at` is when the request under way left, or was meant to leave, by the caller's clock."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._transport: asyncio.Transport | None = None
+        self.reader = AnswerReader()
+        self.busy = False
+        self.sent_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, request: bytes, sent_at: float) -> None:
+        assert self._transport is not None
+        self.busy, self.sent_at = True, sent_at
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.busy:
+            # Nothing was asked: what a server says then, on its way to closing, is no answer to any call.
+            self.close()
+            return
+        try:
+            complete = self.reader.feed(data)
+        except (UnreadableAnswer, ValueError):
+            self.close()
+            return
+        if complete:
+            self._answered()
+
+    def _answered(self) -> None:
+        self.busy = False
+        if self.reader.closes:
+            self.close()
+        self._driver.on_answer(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self.busy and exc is None and self.reader.ends_with_connection():
+            self.reader.closes = True
+            self._answered()
+        self._driver.on_lost(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def connect(target: Target, driver: Driver) -> Connection:
+    loop = asyncio.get_running_loop()
+    if target.unix:
+        return (await loop.create_unix_connection(lambda: Connection(driver), target.unix))[1]
+    secured = ssl.create_default_context() if target.tls else None
+    return (await loop.create_connection(lambda: Connection(driver), target.host, target.port, ssl=secured))[1]

@@ -1,0 +1,246 @@
+"""The report as one HTML file: no script, no network, no second file; light and dark, on a phone and on paper. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from penstock.loadtest.report.charts import Line, bar_chart, line_chart, stack
+from penstock.loadtest.report.parts import document, figure, machine_line, table, tiles
+from penstock.loadtest.report.wording import (
+    generator_line,
+    headline,
+    load_line,
+    milliseconds,
+    number,
+    rate,
+    share,
+    size,
+    verdict,
+)
+from penstock.loadtest.result import Result, Second, Spread
+
+_COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
+# A page is read, not searched: longer runs are told in so many points.
+_MOST_POINTS = 300
+_RANKS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
+_ASKED = {
+    "closed": "calls under way",
+    "rate": "calls per second",
+    "duration_s": "measured, s",
+    "warm_up_s": "warm-up before, s",
+    "deadline_s": "deadline, s",
+}
+
+
+def render(result: Result) -> str:
+    """The whole page."""
+    title = f"penstock bench: {result.subject.model}"
+    parts = [
+        f"<h1>{escape(headline(result))}</h1><p class='sub'>{escape(load_line(result))}</p>",
+        _banners(result),
+        _tiles(result),
+        f"<div class='grid'>{''.join(_figures(result))}</div>",
+        f"<div class='tables'>{''.join(_tables(result))}</div>",
+        f"<footer>{escape(machine_line(result.machine))}</footer>",
+    ]
+    return document(title, parts)
+
+
+def _banners(result: Result) -> str:
+    limits = "".join(f"<li>{escape(text)}</li>" for text in verdict(result))
+    bad = f"<div class='banner bad'>The server must not be judged by this run:<ul>{limits}</ul></div>" if limits else ""
+    return bad + "".join(f"<p class='banner'>{escape(text)}</p>" for text in result.notes)
+
+
+def _tiles(result: Result) -> str:
+    outcome, latency = result.outcome, result.outcome.latency
+    named = {
+        "answered": rate(outcome.throughput_rps),
+        "offered": rate(outcome.offered_rps),
+        "within the deadline": rate(outcome.goodput_rps) if result.load.get("deadline_s") else "",
+        "p50": milliseconds(latency.p50_ms if latency else None),
+        "p99": milliseconds(latency.p99_ms if latency else None),
+        "errors": share(outcome.error_rate),
+        "slots busy": share(result.inside.busy_share) if result.inside and result.inside.busy_share is not None else "",
+    }
+    return tiles(named)
+
+
+def _figures(result: Result) -> Iterable[str]:
+    yield figure(
+        "Latency over time", "of the calls meant to leave in each second, counted from that moment", _over_time(result)
+    )
+    yield figure("Distribution of latency", "share of the good answers that took no longer", _distribution(result))
+    if len(result.steps) > 1:
+        yield figure("Throughput against offered load", "", _against_load(result))
+        yield figure("Latency against offered load", "", _latency_against_load(result))
+    yield figure(
+        "Calls per second", "offered when they were meant to leave, answered when the answer came", _per_second(result)
+    )
+    inside = result.inside
+    if inside and inside.stages_ms:
+        text = "the mean call; rest is network, gateway, store, claim and settling"
+        yield figure("Where the time goes", text, stack(list(inside.stages_ms.items()), words=milliseconds))
+    if inside and inside.batch_sizes:
+        sizes = [(str(size_), count) for size_, count in inside.batch_sizes.items()]
+        yield figure("Batch sizes", inside.source, bar_chart(sizes, x="jobs in the batch", y="batches"))
+        reasons = list(inside.reasons.items())
+        yield figure("Why batches left", "", bar_chart(reasons, x="reason", y="batches"))
+    yield figure("CPU by process", "cores in use", _cpu(result))
+
+
+def _over_time(result: Result) -> str:
+    shown = _thinned(result.series)
+    lines = [
+        Line("max", "c4", [(second.at_s, second.max_ms) for second in shown]),
+        Line("p99", "c1", [(second.at_s, second.p99_ms) for second in shown]),
+        Line("p50", "c0", [(second.at_s, second.p50_ms) for second in shown]),
+    ]
+    return line_chart(lines, x="seconds", y="ms")
+
+
+def _distribution(result: Result) -> str:
+    lines = [Line("latency", "c0", [(ms, 100.0 * part) for ms, part in result.cdf])]
+    deadline_s = result.load.get("deadline_s")
+    if deadline_s and result.cdf and deadline_s * 1e3 <= 3 * result.cdf[-1][0]:
+        lines.append(Line("deadline", "c3", [(deadline_s * 1e3, 0.0), (deadline_s * 1e3, 100.0)], dashed=True))
+    return line_chart(lines, x="ms, logarithmic", y="% of answers", log_x=True, top=100.0) if result.cdf else ""
+
+
+def _against_load(result: Result) -> str:
+    steps = sorted(result.steps, key=lambda step: step.offered_rps)
+    lines = [Line("answered", "c0", [(step.offered_rps, step.throughput_rps) for step in steps])]
+    if result.load.get("deadline_s"):
+        lines.append(Line("within the deadline", "c2", [(step.offered_rps, step.goodput_rps) for step in steps]))
+    lines.append(Line("as offered", "c1", [(0.0, 0.0), (steps[-1].offered_rps, steps[-1].offered_rps)], dashed=True))
+    return line_chart(lines, x="offered per second", y="per second", left=0.0)
+
+
+def _latency_against_load(result: Result) -> str:
+    steps = sorted(result.steps, key=lambda step: step.offered_rps)
+    lines = [
+        Line("p99", "c1", [(step.offered_rps, step.p99_ms) for step in steps]),
+        Line("p50", "c0", [(step.offered_rps, step.p50_ms) for step in steps]),
+    ]
+    return line_chart(lines, x="offered per second", y="ms", left=0.0)
+
+
+def _per_second(result: Result) -> str:
+    # The last second may be a part of one, and would look like a fall.
+    shown = _thinned(result.series[: max(1, int(result.outcome.seconds))])
+    lines = [Line("answered", "c0", [(second.at_s, float(second.answered)) for second in shown])]
+    if any(second.errors for second in shown):
+        lines.append(Line("errors", "c3", [(second.at_s, float(second.errors)) for second in shown]))
+    lines.append(Line("offered", "c1", [(second.at_s, float(second.offered)) for second in shown], dashed=True))
+    return line_chart(lines, x="seconds", y="per second")
+
+
+def _cpu(result: Result) -> str:
+    named = zip(result.cpu_series.items(), _COLORS, strict=False)
+    lines = [Line(role, color, [(float(at), cores) for at, cores in enumerate(used)]) for (role, used), color in named]
+    return line_chart(lines, x="seconds", y="cores") if any(line.points for line in lines) else ""
+
+
+def _thinned(series: Sequence[Second]) -> list[Second]:
+    """Long runs in groups of seconds: rates are means, percentiles the worst of the group, so that no spike is left out."""
+    step = -(-len(series) // _MOST_POINTS) or 1
+    if step == 1:
+        return list(series)
+    return [_grouped(series[begin : begin + step]) for begin in range(0, len(series), step)]
+
+
+def _grouped(group: Sequence[Second]) -> Second:
+    def worst(values: Iterable[float | None]) -> float | None:
+        return max((value for value in values if value is not None), default=None)
+
+    return Second(
+        group[0].at_s,
+        round(sum(second.offered for second in group) / len(group)),
+        round(sum(second.answered for second in group) / len(group)),
+        round(sum(second.errors for second in group) / len(group)),
+        worst(second.p50_ms for second in group),
+        worst(second.p99_ms for second in group),
+        worst(second.max_ms for second in group),
+    )
+
+
+def _tables(result: Result) -> Iterable[str]:
+    yield _percentiles(result)
+    errors = [(status, f"{count:,}", result.outcome.said.get(status, "")) for status, count in result.outcome.errors.items()]
+    yield table("Errors", ("status", "calls", "the first one said"), errors, look="words")
+    if len(result.steps) > 1:
+        yield table("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
+    uses = [
+        (
+            use.role,
+            str(use.pid),
+            f"{use.cpu_mean:.2f}",
+            f"{use.cpu_max:.2f}",
+            size(use.memory_mean_bytes),
+            size(use.memory_max_bytes),
+        )
+        for use in result.processes
+    ]
+    yield table("Processes", ("process", "pid", "cores", "most", "memory", "most"), uses)
+    devices = [
+        (use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
+        for use in result.devices
+    ]
+    yield table("Devices", ("device", "busy", "most", "memory", "of"), devices)
+    yield table("How it was measured", ("", ""), list(_settings(result).items()), look="words")
+
+
+def _step_rows(result: Result) -> list[tuple[str, ...]]:
+    return [
+        (
+            number(step.offered_rps),
+            number(step.throughput_rps),
+            number(step.goodput_rps),
+            number(step.p50_ms),
+            number(step.p99_ms),
+            f"{step.errors:,}",
+        )
+        for step in result.steps
+    ]
+
+
+def _percentiles(result: Result) -> str:
+    """One line per percentile: so all of them stand on a phone's screen."""
+    inside = result.inside
+    spreads = {
+        "latency": result.outcome.latency,
+        "queue wait": inside and inside.queue,
+        "model's stages": inside and inside.run,
+    }
+    known = {name: _cells(found) for name, found in spreads.items() if found}
+    rows = [(name, *cells) for name, *cells in zip(_RANKS, *known.values(), strict=True)] if known else []
+    return table("Percentiles, ms", ("", *known), rows)
+
+
+def _cells(found: Spread) -> list[str]:
+    values = (found.mean_ms, found.p50_ms, found.p90_ms, found.p95_ms, found.p99_ms, found.p999_ms, found.max_ms)
+    return [number(value) for value in values]
+
+
+def _settings(result: Result) -> dict[str, str]:
+    subject = result.subject
+    told = {
+        "version": subject.version,
+        "ready slots": subject.slots,
+        "largest batch": subject.max_batch_size,
+        "longest wait for a batch": None if subject.max_wait_s is None else milliseconds(subject.max_wait_s * 1e3),
+        "bodies": f"{subject.bodies}, {size(subject.body_bytes)} each on average" if subject.bodies else "none",
+        **{_ASKED.get(name, name): _worded(value) for name, value in result.load.items()},
+        "generator": generator_line(result),
+        "gateway counted, warm-up included": _counted(result),
+    }
+    return {name: str(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _worded(value: object) -> object:
+    return number(value) if isinstance(value, float) else value
+
+
+def _counted(result: Result) -> str:
+    return ", ".join(f"{name} {number(count)}" for name, count in result.inside.counted.items()) if result.inside else ""

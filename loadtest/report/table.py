@@ -1,0 +1,109 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.loadtest.report.wording import (
+    generator_line,
+    headline,
+    load_line,
+    milliseconds,
+    number,
+    rate,
+    share,
+    size,
+    verdict,
+)
+from penstock.loadtest.result import Inside, Outcome, Result, Spread
+
+_PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9", "max", "mean")
+
+
+def print_result(result: Result, console: Console) -> None:
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    say(headline(result), "bold")
+    say(load_line(result))
+    _outcome(result.outcome, say_to=console, deadline=bool(result.load.get("deadline_s")))
+    console.print(_latencies(result))
+    if len(result.steps) > 1:
+        console.print(_steps(result))
+    if result.inside:
+        _inside(result.inside, console)
+    if result.processes:
+        console.print(_processes(result))
+    if result.devices:
+        console.print(_devices(result))
+    say(f"generator: {generator_line(result)}")
+    for text in result.notes:
+        say(f"note: {text}", "yellow")
+    for text in verdict(result):
+        say(text, "bold red")
+
+
+def _outcome(outcome: Outcome, *, say_to: Console, deadline: bool) -> None:
+    goodput = f", within the deadline {rate(outcome.goodput_rps)}" if deadline else ""
+    line = f"offered {rate(outcome.offered_rps)}, answered {rate(outcome.throughput_rps)}{goodput}"
+    say_to.print(f"{line}, errors {share(outcome.error_rate)}", markup=False, highlight=False)
+    for status, count in outcome.errors.items():
+        said = outcome.said.get(status, "")
+        say_to.print(f"  {count:,} x {status}{': ' + said[:160] if said else ''}", markup=False, highlight=False, style="red")
+
+
+def _latencies(result: Result) -> Table:
+    table = Table("ms", *_PERCENTILES)
+    inside = result.inside
+    rows = {"latency": result.outcome.latency, "queue": inside and inside.queue, "run": inside and inside.run}
+    for name, found in rows.items():
+        if found:
+            table.add_row(name, *_cells(found))
+    return table
+
+
+def _cells(found: Spread) -> list[str]:
+    values = (found.p50_ms, found.p90_ms, found.p95_ms, found.p99_ms, found.p999_ms, found.max_ms, found.mean_ms)
+    return [number(value) for value in values]
+
+
+def _steps(result: Result) -> Table:
+    table = Table("offered/s", "answered/s", "in time/s", "p50", "p99", "errors")
+    for step in result.steps:
+        rates = (number(step.offered_rps), number(step.throughput_rps), number(step.goodput_rps))
+        table.add_row(*rates, milliseconds(step.p50_ms), milliseconds(step.p99_ms), f"{step.errors:,}")
+    return table
+
+
+def _inside(inside: Inside, console: Console) -> None:
+    sizes = ", ".join(f"{size_}: {number(count)}" for size_, count in inside.batch_sizes.items())
+    reasons = ", ".join(f"{reason} {number(count)}" for reason, count in inside.reasons.items())
+    stages = ", ".join(f"{stage} {milliseconds(mean)}" for stage, mean in inside.stages_ms.items())
+    counted = ", ".join(f"{name} {number(count)}" for name, count in inside.counted.items())
+    lines = {
+        "mean split": stages,
+        "batches by size": sizes,
+        "released because": reasons,
+        "slots busy": share(inside.busy_share) if inside.busy_share is not None else "",
+        "gateway counted, warm-up included": counted,
+        "told by": inside.source,
+    }
+    for name, text in lines.items():
+        if text:
+            console.print(f"{name}: {text}", markup=False, highlight=False)
+
+
+def _processes(result: Result) -> Table:
+    table = Table("process", "pid", "CPU, cores", "most", "memory", "most")
+    for use in result.processes:
+        memory = (size(use.memory_mean_bytes), size(use.memory_max_bytes))
+        table.add_row(use.role, str(use.pid), f"{use.cpu_mean:.2f}", f"{use.cpu_max:.2f}", *memory)
+    return table
+
+
+def _devices(result: Result) -> Table:
+    table = Table("device", "busy", "most", "memory", "of")
+    for use in result.devices:
+        table.add_row(use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
+    return table

@@ -1,0 +1,197 @@
+"""The real processes under measurement: started from a configuration of their own, awaited, ended with all they started."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from penstock.broker.server.embedded import EmbeddedServer, Fsync
+from penstock.errors import PenstockError
+from penstock.loadtest.observed.costs import CpuReading, read_cpu
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+_READY_S = 60.0
+_END_S = 30.0
+# Nothing may be refused for depth: how the queue limit answers is not what is measured here.
+_NO_LIMIT = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """`folder` must be on a real disk: fsync on memory costs nothing and would flatter every figure."""
+
+    folder: Path
+    port: int
+    fsync: str = "always"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_config(plan: StackPlan) -> Path:
+    """A penstock.toml with the two stand-in models, in the plan's folder."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "[store]",
+        f'state_dir = "{plan.folder / "state"}"',
+        f'fsync = "{plan.fsync}"',
+        "[gateway]",
+        f"port = {plan.port}",
+        *_model("noop", EXAMPLES / "noop.py", max_batch_size=64),
+        *_model("accel", EXAMPLES / "accelerator.py", max_batch_size=32),
+    ]
+    path = plan.folder / "penstock.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _model(name: str, source: Path, *, max_batch_size: int) -> list[str]:
+    return [
+        f"[models.{name}]",
+        f'source = "{source}"',
+        f"max_batch_size = {max_batch_size}",
+        f"max_queue_depth = {_NO_LIMIT}",
+    ]
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process' environment without anything that would point the stack at another store or configuration."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
+    return {**kept, **extra}
+
+
+def log_tail(log: Path) -> str:
+    """What an error says of a process that ended: its folder is gone soon."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return f"the end of its log:\n{text[-2_000:]}"
+
+
+class Processes:
+    """Commands of the `penstock` command line running side by side; their output goes to one log in the folder."""
+
+    def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
+        self._log = folder / "stack.log"
+        self._environment = environment(extra)
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> int:
+        """The process id of `penstock ARGUMENTS`."""
+        command = [sys.executable, "-m", "penstock.cli.main", *arguments]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, cwd=self._log.parent)
+        self._running.append(process)
+        return process.pid
+
+    def read_cpu(self) -> CpuReading:
+        return read_cpu(process.pid for process in self._running)
+
+    def check(self) -> None:
+        """Raise when one of them has ended by itself."""
+        for process in self._running:
+            if process.poll() is not None:
+                raise PenstockError(f"{process.args!r} ended with {process.returncode} while measured; {self.tail()}")
+
+    def tail(self) -> str:
+        return log_tail(self._log)
+
+    def stop(self) -> None:
+        for process in reversed(self._running):
+            _end(process)
+        self._running.clear()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _, alive = psutil.wait_procs(below, timeout=5)
+    for orphan in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphan.kill()
+
+
+@contextlib.contextmanager
+def running(processes: Processes, commands: Sequence[Sequence[str]]) -> Iterator[Processes]:
+    try:
+        for command in commands:
+            processes.start(*command)
+        yield processes
+    finally:
+        processes.stop()
+
+
+@contextlib.contextmanager
+def whole_stack(plan: StackPlan, extra: Mapping[str, str] | None = None) -> Iterator[Processes]:
+    """`penstock up` with both models, ready to answer. `extra` are more variables."""
+    config = write_config(plan)
+    variables = {"PENSTOCK_CONFIG": str(config), **(extra or {})}
+    with running(Processes(plan.folder, variables), [["up", str(config)]]) as processes:
+        await_ready(plan.port, processes, path="/readyz")
+        yield processes
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def store_server(plan: StackPlan) -> Iterator[Server]:
+    """The embedded store alone, as `penstock up` runs it, for processes started one by one."""
+    write_config(plan)
+    fsync: Fsync = "everysec" if plan.fsync == "everysec" else "always"
+    with EmbeddedServer(plan.folder / "state", fsync=fsync) as server:
+        assert server.pid is not None
+        yield Server(server.url, server.pid)
+
+
+def stores_environment(plan: StackPlan, url: str) -> dict[str, str]:
+    """What points a single gateway or worker at a store that runs already."""
+    return {"PENSTOCK_CONFIG": str(plan.folder / "penstock.toml"), "PENSTOCK_REDIS_URL": url}
+
+
+def await_ready(port: int, processes: Processes, *, path: str) -> None:
+    """Return when the gateway answers `path` with 200; raise when it does not within a minute or a process ends."""
+    give_up_at = time.monotonic() + _READY_S
+    while status(port, path) != 200:
+        processes.check()
+        if time.monotonic() > give_up_at:
+            raise PenstockError(f"{path} on port {port} did not turn 200 within {_READY_S:.0f} s; {processes.tail()}")
+        time.sleep(0.05)
+
+
+def status(port: int, path: str) -> int:
+    """The status of a GET, 0 when nothing answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()

@@ -1,0 +1,1 @@
+"""Rows as shards: cut, sized, queued, heard of, and put back in the order of the input."""

@@ -1,0 +1,76 @@
+"""Hears of the ends of shards: one channel of pushes, listened to without a thread or an event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import redis
+from redis.client import PubSub
+
+from penstock.broker.records import Push
+from penstock.broker.store.connection import connect
+from penstock.broker.store.encoding import parse_pushes
+from penstock.broker.store.sync import store_error
+from penstock.errors import StoreUnavailable
+from penstock.job_id import new_serial
+
+# A lost push costs at most this.
+RECHECK_S = 2.0
+_PAUSES_S = (0.05, 1.0)
+
+
+class Ears:
+    """Not thread-safe. Pushes may be lost; `recheck_due` says when to read the records instead."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._clock = url, clock
+        self.channel = f"ps:gateway:{new_serial()}"
+        self._listener: PubSub | None = None
+        self._pause_s = _PAUSES_S[0]
+        self._recheck_at = 0.0
+
+    def heard(self, timeout_s: float) -> list[Push]:
+        """What was pushed since the last call, or as soon as something is; [] after `timeout_s`, and while Redis is away."""
+        try:
+            return list(self._receive(timeout_s))
+        except (StoreUnavailable, redis.RedisError, OSError):
+            self.close()
+            time.sleep(min(timeout_s, self._pause_s))
+            self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+            return []
+
+    def listen(self) -> PubSub:
+        """The subscription. What ends from now on is pushed to it; the first submits may wait for this.
+
+        Raises `StoreUnavailable`.
+        """
+        if self._listener is None:
+            listener = connect(self._url, name="penstock-run", read_timeout_s=None).pubsub()
+            try:
+                listener.subscribe(self.channel)
+            except (redis.RedisError, OSError) as error:
+                listener.close()
+                raise store_error(error) from error
+            self._listener, self._pause_s, self._recheck_at = listener, _PAUSES_S[0], 0.0
+        return self._listener
+
+    def _receive(self, timeout_s: float) -> Iterator[Push]:
+        message = self.listen().get_message(timeout=timeout_s)
+        while message is not None:
+            if message["type"] == "message":
+                yield from parse_pushes(message["data"])
+            message = self.listen().get_message(timeout=0.0)
+
+    def recheck_due(self) -> bool:
+        """True right after a (re)connect and every few seconds: something may have ended that nobody told."""
+        now = self._clock()
+        due = now >= self._recheck_at
+        if due:
+            self._recheck_at = now + RECHECK_S
+        return due
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None

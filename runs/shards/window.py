@@ -1,0 +1,130 @@
+"""The rows that are submitted and not yet written: verdicts come in any order, finished batches leave in the input's. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.runs.rows import ResultBatch, RowBatch, RowError
+from penstock.runs.shards.cutting import cut
+from penstock.shard import RowFailure, ShardOutcome
+
+MOST_TRIES = 3
+_WRONG_COUNT = "outcome_count"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one batch that travel as one shard: their `places` there. `weight`: as many rows of mean cost would take as
+    long. `tries` counts this one too.
+    """
+
+    batch: int
+    places: Sequence[int]
+    weight: float
+    tries: int = 1
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def halves(self) -> list[Piece]:
+        middle = len(self.places) // 2
+        return [replace(self, places=half, weight=self.weight / 2) for half in (self.places[:middle], self.places[middle:])]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One batch on its way. `missing`: rows without a verdict."""
+
+    batch: RowBatch
+    outputs: list[Any]
+    failed: dict[int, RowError] = field(default_factory=dict)
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A batch whose rows all have a verdict; `after` is where the source goes on behind it."""
+
+    results: ResultBatch
+    after: dict[str, Any]
+
+
+class Window:
+    """Not thread-safe. Every method that returns pieces hands over what is to be submitted next."""
+
+    def __init__(self, *, most_tries: int = MOST_TRIES) -> None:
+        self._most_tries = most_tries
+        self._entries: deque[_Entry] = deque()
+        self._first = 0  # the number of the oldest batch that is here
+        self.rows = 0
+
+    def add(self, batch: RowBatch, rows: int) -> list[Piece]:
+        """Take the batch in; its pieces hold at most so many rows each."""
+        outputs = [batch.known.get(place) for place in range(len(batch))] if batch.known else [None] * len(batch)
+        settled = frozenset(batch.bad.keys() | batch.known.keys())
+        number = self._first + len(self._entries)
+        self._entries.append(_Entry(batch, outputs, dict(batch.bad), len(batch) - len(settled)))
+        self.rows += len(batch)
+        return [Piece(number, places, weight) for places, weight in cut(batch.inputs, rows, without=settled)]
+
+    def inputs(self, piece: Piece) -> list[Any]:
+        """What the model gets for the piece's rows."""
+        inputs = self._entry(piece).batch.inputs
+        places = piece.places
+        return inputs[places.start : places.stop] if isinstance(places, range) else [inputs[place] for place in places]
+
+    def settle(self, piece: Piece, outcome: ShardOutcome) -> list[Piece]:
+        """Take the verdicts on a piece; rows that may work another time come back as one piece."""
+        if len(outcome.outputs) != len(piece):
+            error = RowError(_WRONG_COUNT, f"{len(outcome.outputs)} outcomes came back for {len(piece)} rows")
+            return self.fail(piece, error)
+        entry = self._entry(piece)
+        again = [failure.place for failure in outcome.failures if failure.retryable] if piece.tries < self._most_tries else []
+        self._take(entry, piece, outcome, frozenset(again))
+        entry.missing -= len(piece) - len(again)
+        if not again:
+            return []
+        weight = piece.weight * len(again) / len(piece)
+        return [Piece(piece.batch, [piece.places[place] for place in again], weight, piece.tries + 1)]
+
+    def _take(self, entry: _Entry, piece: Piece, outcome: ShardOutcome, again: frozenset[int]) -> None:
+        if isinstance(places := piece.places, range):
+            entry.outputs[places.start : places.stop] = outcome.outputs
+        else:
+            for place, output in zip(places, outcome.outputs, strict=True):
+                entry.outputs[place] = output
+        for failure in outcome.failures:
+            if failure.place not in again:
+                entry.failed[piece.places[failure.place]] = _reason(failure)
+
+    def fail(self, piece: Piece, error: RowError) -> list[Piece]:
+        """A piece that ended as a whole: in halves, until the row at fault stands alone."""
+        if len(piece) > 1:
+            return piece.halves()
+        return self.give_up(piece, error)
+
+    def give_up(self, piece: Piece, error: RowError) -> list[Piece]:
+        """All rows of a piece fail, since another try would not help."""
+        entry = self._entry(piece)
+        entry.failed.update(dict.fromkeys(piece.places, error))
+        entry.missing -= len(piece)
+        return []
+
+    def finished(self) -> Iterator[Finished]:
+        """The oldest batches, as far as each has all its verdicts; they leave the window."""
+        while self._entries and not self._entries[0].missing:
+            entry = self._entries.popleft()
+            self._first += 1
+            self.rows -= len(entry.batch)
+            batch = entry.batch
+            yield Finished(ResultBatch(batch.first, entry.outputs, batch.carried, entry.failed), batch.after)
+
+    def _entry(self, piece: Piece) -> _Entry:
+        return self._entries[piece.batch - self._first]
+
+
+def _reason(failure: RowFailure) -> RowError:
+    return RowError(failure.code, failure.message)

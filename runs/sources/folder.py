@@ -1,0 +1,91 @@
+"""A folder or glob: every file is a row, its bytes the input, its path carried along."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import InvalidInput, NotFound
+from penstock.runs import files
+from penstock.runs.rows import RowBatch, RowError
+from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA
+
+MAX_FILE_BYTES = 64 << 20
+PATH = "path"
+TEXT_SUFFIXES = (".txt", ".md", ".text")
+
+
+@dataclass
+class FolderSource:
+    """`names` in order. Files of text are JSON strings; others are bytes of one media type, that of their suffixes if they
+    agree. Only the names are held in memory, and one batch of files.
+    """
+
+    names: list[str]
+    carry: tuple[str, ...] = ()
+    max_file_bytes: int = MAX_FILE_BYTES
+    first_line: int | None = None
+    media: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.media = _media(self.names)
+        foreign = [name for name in self.carry if name != PATH]
+        if foreign:
+            raise InvalidInput(f"files in a folder have no column {foreign[0]!r}", hint=f"the only one is {PATH!r}")
+
+    def identity(self) -> dict[str, Any]:
+        digest, total = hashlib.sha256(), 0
+        for name in self.names:
+            told = files.stat(name)
+            total += told.size_bytes
+            digest.update(f"{name}\0{told.size_bytes}\0{told.changed}\n".encode("utf-8", "surrogateescape"))
+        return {"count": len(self.names), "bytes": total, "listing": digest.hexdigest()}
+
+    def count(self) -> int | None:
+        return len(self.names)
+
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
+        first = after["row"] if after else 0
+        inputs: list[Any] = []
+        bad: dict[int, RowError] = {}
+        taken = 0
+        for name in self.names[first : first + rows]:
+            value, error = self._row(name)
+            if error is not None:
+                bad[len(inputs)] = error
+            inputs.append(value)
+            taken += len(value or b"")
+            if taken >= size_bytes:
+                break
+        if not inputs:
+            return None
+        behind = first + len(inputs)
+        return RowBatch(first, inputs, {PATH: self.names[first:behind]}, {"row": behind}, bad)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _row(self, name: str) -> tuple[bytes | str | None, RowError | None]:
+        try:
+            with files.open_read(name) as file:
+                data = file.read(self.max_file_bytes + 1)
+        except (OSError, NotFound) as error:
+            return None, RowError("unreadable", f"{name} cannot be read: {error}")
+        if len(data) > self.max_file_bytes:
+            return None, RowError("too_large", f"{name} is larger than {self.max_file_bytes} bytes")
+        if self.media != JSON_MEDIA:
+            return data, None
+        try:
+            return data.decode("utf-8-sig"), None
+        except UnicodeDecodeError as error:
+            return None, RowError("invalid_input", f"{name} is not UTF-8: {error.reason} at byte {error.start}")
+
+
+def _media(names: list[str]) -> str:
+    if all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
+        return JSON_MEDIA
+    found = {mimetypes.guess_type(name)[0] for name in names}
+    only = found.pop() if len(found) == 1 else None
+    return only if only is not None and only != JSON_MEDIA else BYTES_MEDIA

@@ -1,0 +1,84 @@
+"""The source that a run's spec asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import InvalidInput
+from penstock.run import RunSpec, format_of
+from penstock.runs import files
+from penstock.runs.sources.folder import FolderSource
+from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
+from penstock.runs.sources.mapping import Mapping, checked, takes_scalar
+from penstock.runs.sources.parquet import ParquetFile
+from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, Part, PartsSource
+from penstock.runs.sources.table_text import TextTable, kinds_of
+
+FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
+_TABLES = {"csv": ",", "tsv": "\t"}
+
+
+def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) -> PartsSource | FolderSource:
+    """The input, not yet read. `input_schema`: the model's, which tells whether a file's only column is the input itself and
+    which type a cell of text stands for.
+
+    Raises `NotFound` where no file is there, `InvalidInput` for a format nobody reads or columns that a table lacks.
+    """
+    names, many = files.expand(spec.input)
+    kind = spec.input_format or input_format(names, many)
+    mapping = checked(spec.columns, spec.carry, takes_scalar(input_schema))
+    if kind == "files":
+        return FolderSource(names, mapping.carry)
+    if kind == "parquet":
+        return _parquet(names, mapping)
+    open_part = _opener(kind, mapping, kinds_of(input_schema))
+    by_line = kind in ("jsonl", "text") and len(names) == 1
+    source = PartsSource(names, open_part, first_line=1 if by_line else None)
+    if kind in _TABLES:
+        _check_tables(names, open_part, mapping)
+    return source
+
+
+def input_format(names: list[str], many: bool) -> str:
+    """By the first name; a folder or glob of texts is one row per file, one file of text is one row per line."""
+    kind = format_of(names[0].removesuffix(".gz")) or "files"
+    return "files" if many and kind == "text" else kind
+
+
+def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str], Part]:
+    if kind in _TABLES:
+        return lambda name: TextTable(LineFile(name), mapping, _TABLES[kind], kinds)
+    if kind == "jsonl":
+        return lambda name: JsonLines(LineFile(name), mapping)
+    if kind == "text":
+        if not mapping.whole:
+            raise InvalidInput("a file of text has no columns to map or carry", hint="every line is one row")
+        return lambda name: TextLines(LineFile(name))
+    raise InvalidInput(f"nobody reads the format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
+
+
+def _check_tables(names: list[str], open_part: Callable[[str], Part], mapping: Mapping) -> None:
+    for name in names:
+        part = open_part(name)
+        try:
+            if isinstance(part, TextTable):
+                mapping.check_there(part.header()[0], name)
+        finally:
+            part.close()
+
+
+def _parquet(names: list[str], mapping: Mapping) -> PartsSource:
+    binary: set[bool] = set()
+    for name in names:
+        file = ParquetFile(name, mapping)
+        try:
+            there = file.columns()
+            mapping.check_there(there, name)
+            binary.add(mapping.alone(there) and file.is_binary(mapping.inputs_from(there)[0]))
+        finally:
+            file.close()
+    if len(binary) > 1:
+        raise InvalidInput("the input column holds bytes in some files and not in others")
+    media = BYTES_MEDIA if True in binary else JSON_MEDIA
+    return PartsSource(names, lambda name: ParquetFile(name, mapping, media == BYTES_MEDIA), media=media)

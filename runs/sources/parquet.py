@@ -1,0 +1,152 @@
+"""Parquet files: only the columns needed, a few thousand rows at a time. A place in one is a row group and a row in it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, BinaryIO
+
+from penstock.errors import InvalidInput
+from penstock.runs import files
+from penstock.runs.arrow import arrow
+from penstock.runs.rows import RowError
+from penstock.runs.sources.mapping import Mapping
+from penstock.runs.sources.parts import Records
+
+_BATCH_ROWS = 4096
+_READ_BYTES = 1 << 20
+
+
+@dataclass
+class ParquetFile:
+    """`binary`: the input is a column of bytes by itself, and rows are its bytes; elsewhere bytes become base64."""
+
+    name: str
+    mapping: Mapping
+    binary: bool = False
+    _file: BinaryIO | None = field(default=None, repr=False)
+    _reader: Any = field(default=None, repr=False)
+    _batches: Iterator[Any] | None = field(default=None, repr=False)
+    _batch: Any = field(default=None, repr=False)
+    # The row group of `_batch` and the place of its first row in it.
+    _at: tuple[int, int] = (-1, 0)
+
+    def columns(self) -> list[str]:
+        return list(self._opened().schema_arrow.names)
+
+    def is_binary(self, column: str) -> bool:
+        types = arrow().types
+        kind = self._opened().schema_arrow.field(column).type
+        return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None:
+        at = after or {"group": 0, "offset": 0}
+        reader = self._opened()
+        self.mapping.check_there(self.columns(), self.name)
+        group, offset = at["group"], at["offset"]
+        while group < reader.num_row_groups:
+            batch = self._rows_at(group, offset, rows, size_bytes)
+            if batch is not None:
+                return self._records(batch, {"group": group, "offset": offset + batch.num_rows})
+            group, offset = group + 1, 0
+        return None
+
+    def count(self) -> int | None:
+        return int(self._opened().metadata.num_rows)
+
+    def close(self) -> None:
+        self._batches = self._batch = self._reader = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> Any:
+        if self._reader is None:
+            pa = arrow()
+            self._file = files.open_read(self.name)
+            try:
+                self._reader = pa.parquet.ParquetFile(self._file, buffer_size=_READ_BYTES)
+            except pa.ArrowException as error:
+                self.close()
+                raise InvalidInput(f"{self.name} is no Parquet file: {error}") from error
+        return self._reader
+
+    def _rows_at(self, group: int, offset: int, rows: int, size_bytes: int) -> Any:
+        """Rows of one batch from there on; None where the group has no more."""
+        if group != self._at[0] or offset < self._at[1] or self._batches is None:
+            self._start(group)
+        while self._batch is None or offset >= self._at[1] + self._batch.num_rows:
+            if not self._next():
+                return None
+        within = offset - self._at[1]
+        row_bytes = max(1, self._batch.nbytes // self._batch.num_rows)
+        return self._batch.slice(within, min(rows, max(1, size_bytes // row_bytes)))
+
+    def _start(self, group: int) -> None:
+        needed = list(dict.fromkeys([*self.mapping.inputs_from(self.columns()), *self.mapping.carry]))
+        self._batches = self._opened().iter_batches(
+            batch_size=_BATCH_ROWS, row_groups=[group], columns=needed, use_threads=False
+        )
+        self._batch, self._at = None, (group, 0)
+
+    def _next(self) -> bool:
+        behind = self._at[1] + (self._batch.num_rows if self._batch is not None else 0)
+        try:
+            found = next((each for each in self._batches or () if each.num_rows), None)
+        except (arrow().ArrowException, OSError) as error:
+            raise InvalidInput(f"{self.name} is damaged in row group {self._at[0]}: {error}") from error
+        if found is None:
+            return False
+        self._batch, self._at = found, (self._at[0], behind)
+        return True
+
+    def _records(self, batch: Any, after: dict[str, Any]) -> Records:
+        read = {name: _values(batch.column(name), self.binary) for name in batch.schema.names}
+        inputs = self.mapping.of_columns({name: read[name] for name in self.mapping.inputs_from(self.columns())})
+        carried = {name: _values(batch.column(name), False) for name in self.mapping.carry}
+        bad = {
+            place: RowError("invalid_input", "the row holds no bytes") for place, value in enumerate(inputs) if value is None
+        }
+        return Records(inputs, carried, bad if self.binary else {}, after)
+
+
+def _values(column: Any, binary: bool) -> list[Any]:
+    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy") if _has_map(column.type) else column.to_pylist()
+    return values if binary or _is_plain(column.type) else [_plain(value) for value in values]
+
+
+def _has_map(kind: Any) -> bool:
+    return bool(arrow().types.is_map(kind)) or any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether Python's values of this type are JSON's."""
+    types = arrow().types
+    if types.is_nested(kind):
+        return all(_is_plain(kind.field(index).type) for index in range(kind.num_fields))
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null, types.is_string, types.is_large_string)
+    return any(test(kind) for test in tests)
+
+
+def _plain(value: Any) -> Any:
+    """Moments in ISO 8601, decimals as numbers, durations in seconds, bytes as base64."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)

@@ -1,0 +1,79 @@
+"""A source made of one or more files of rows: numbers the rows, goes from file to file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.runs import files
+from penstock.runs.rows import RowBatch, RowError
+
+JSON_MEDIA = "application/json"
+BYTES_MEDIA = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive rows of one file, as in `RowBatch`; `after` is the file's own."""
+
+    inputs: list[Any]
+    carried: dict[str, list[Any]]
+    bad: dict[int, RowError]
+    after: dict[str, Any]
+
+
+class Part(Protocol):
+    """One file of rows."""
+
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None: ...
+
+    def count(self) -> int | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class PartsSource:
+    """The rows of `names` in that order. `open_part` opens one; one is open at a time."""
+
+    names: list[str]
+    open_part: Callable[[str], Part]
+    media: str = JSON_MEDIA
+    # Number of the line that row 0 stands on, where every line is a row; None: rows are not lines.
+    first_line: int | None = None
+    _open: tuple[int, Part] | None = field(default=None, repr=False)
+
+    def identity(self) -> dict[str, Any]:
+        return {"files": [files.identity(name) for name in self.names]}
+
+    def count(self) -> int | None:
+        total = 0
+        for index in range(len(self.names)):
+            rows = self._part(index).count()
+            if rows is None:
+                return None
+            total += rows
+        return total
+
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
+        at = after or {"row": 0, "part": 0, "at": None}
+        first, place = at["row"], at["at"]
+        for index in range(at["part"], len(self.names)):
+            found = self._part(index).read(place, rows=rows, size_bytes=size_bytes)
+            if found is not None:
+                behind = {"row": first + len(found.inputs), "part": index, "at": found.after}
+                return RowBatch(first, found.inputs, found.carried, behind, found.bad)
+            place = None
+        return None
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def _part(self, index: int) -> Part:
+        if self._open is None or self._open[0] != index:
+            self.close()
+            self._open = (index, self.open_part(self.names[index]))
+        return self._open[1]

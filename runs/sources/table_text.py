@@ -1,0 +1,208 @@
+"""CSV and TSV with a header line. A place in one is the byte offset where a record starts.
+
+Cells are text. What the model's schema calls a number, boolean, list or object is read as JSON; where the schema says nothing,
+a cell that is a JSON number is one.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidInput
+from penstock.runs.rows import RowError
+from penstock.runs.sources.lines import LineFile
+from penstock.runs.sources.mapping import Mapping
+from penstock.runs.sources.parts import Records
+
+_FEED_LINES = 1024
+_FEED_BYTES = 256 * 1024
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_WORDS = {"true": True, "false": False, "null": None, "": None}
+
+
+class _Overlong(Exception):
+    """The record under way is larger than a record may be."""
+
+
+class _Feed:
+    """Lines of text for `csv.reader`, which takes a record's lines and none more. `offset` lies behind the line last given."""
+
+    def __init__(self, file: LineFile, offset: int) -> None:
+        self._file = file
+        self.offset = offset
+        self._lines: list[bytes] = []
+        self._next = 0
+        self._end = offset
+        self.broken = False
+        self._begin = offset
+        self._first: int | None = None
+
+    def begin(self) -> None:
+        self._begin, self._first, self.broken = self.offset, None, False
+
+    def back_to_first_line(self) -> None:
+        """A quote that never closes swallows the rows behind it: they are read again."""
+        if self._first is not None and self._first != self.offset:
+            self.offset = self._end = self._first
+            self._lines, self._next = [], 0
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> str:
+        if self._next >= len(self._lines):
+            self._lines, self._end = self._file.lines(self.offset, rows=_FEED_LINES, size_bytes=_FEED_BYTES)
+            self._next = 0
+            if not self._lines:
+                raise StopIteration
+        line = self._lines[self._next]
+        self._next += 1
+        self.offset = self._end if self._next == len(self._lines) else self.offset + len(line) + 1
+        if self._first is None:
+            self._first = self.offset
+        if len(line) > self._file.max_line_bytes or self.offset - self._begin > self._file.max_line_bytes:
+            raise _Overlong
+        return self._text(line)
+
+    def _text(self, line: bytes) -> str:
+        try:
+            return line.decode() + "\n"
+        except UnicodeDecodeError:
+            self.broken = True
+            return line.decode(errors="surrogateescape") + "\n"
+
+
+@dataclass
+class TextTable:
+    """`kinds`: "text", "json" or "guess" by field of the model ("" for the value alone)."""
+
+    file: LineFile
+    mapping: Mapping
+    delimiter: str = ","
+    kinds: dict[str, str] = field(default_factory=dict)
+    _header: tuple[list[str], int] | None = field(default=None, repr=False)
+
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None:
+        header, begin = self.header()
+        self.mapping.check_there(header, self.file.name)
+        offset = after["offset"] if after else begin
+        records, bad, end = self._records(offset, rows, size_bytes)
+        if not records:
+            return None
+        read = {name: list(values) for name, values in zip(header, zip(*records, strict=True), strict=True)}
+        carried = {name: read[name] for name in self.mapping.carry}
+        inputs = self.mapping.of_columns(self._typed(read, bad))
+        for place in bad:
+            inputs[place] = None
+        return Records(inputs, carried, bad, {"offset": end})
+
+    def count(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self.file.close()
+
+    def header(self) -> tuple[list[str], int]:
+        """The names of the columns, and where the first record starts. Raises `InvalidInput` for none, or one twice."""
+        if self._header is None:
+            csv.field_size_limit(self.file.max_line_bytes + 1)
+            feed = _Feed(self.file, 0)
+            try:
+                names = next(csv.reader(feed, delimiter=self.delimiter, strict=True), [])
+            except (csv.Error, _Overlong) as error:
+                raise InvalidInput(f"{self.file.name} has no header line that can be read: {error}") from error
+            if names:
+                names[0] = names[0].removeprefix("\ufeff")
+            if not names or len(set(names)) != len(names) or feed.broken:
+                raise InvalidInput(f"{self.file.name} has no header line with one name per column, each once: {names}")
+            self._header = (names, feed.offset)
+        return self._header
+
+    def _records(self, offset: int, rows: int, size_bytes: int) -> tuple[list[list[str]], dict[int, RowError], int]:
+        width = len(self.header()[0])
+        feed = _Feed(self.file, offset)
+        reader = csv.reader(feed, delimiter=self.delimiter, strict=True)
+        records: list[list[str]] = []
+        bad: dict[int, RowError] = {}
+        while len(records) < rows and (feed.offset - offset < size_bytes or not records):
+            feed.begin()
+            record, error = self._record(reader, feed, width)
+            if record is None and error is None:
+                break
+            if error is not None:
+                bad[len(records)] = error
+            records.append([""] * width if record is None else record)
+        return records, bad, feed.offset
+
+    def _record(self, reader: Any, feed: _Feed, width: int) -> tuple[list[str] | None, RowError | None]:
+        """Neither at the end of the file."""
+        try:
+            record: list[str] | None = next(reader, None)
+        except csv.Error as error:
+            feed.back_to_first_line()
+            return None, RowError("invalid_input", f"the record is not CSV: {error}")
+        except _Overlong:
+            feed.back_to_first_line()
+            return None, RowError("too_large", f"the record is longer than {self.file.max_line_bytes} bytes")
+        if record is None:
+            return None, None
+        if not record and width == 1:
+            record = [""]
+        if feed.broken:
+            return None, RowError("invalid_input", "the record is not UTF-8")
+        if len(record) != width:
+            return None, RowError("invalid_input", f"the record has {len(record)} columns, the header {width}")
+        return record, None
+
+    def _typed(self, read: dict[str, list[str]], bad: dict[int, RowError]) -> dict[str, list[Any]]:
+        """The columns that inputs are made of, with values for text."""
+        fields = {column: name for name, column in self.mapping.columns.items()}
+        alone = self.mapping.alone(list(read))
+        typed: dict[str, list[Any]] = {}
+        for column in self.mapping.inputs_from(list(read)):
+            kind = self.kinds.get("" if alone else fields.get(column, column), "guess")
+            typed[column] = _read_as(kind, column, read[column], bad)
+        return typed
+
+
+def kinds_of(schema: dict[str, Any] | None) -> dict[str, str]:
+    """How cells are read, by field, for a model with this input schema."""
+    told = schema or {}
+    return {"": _kind(told)} | {name: _kind(each) for name, each in (told.get("properties") or {}).items()}
+
+
+def _kind(schema: Any) -> str:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    kinds = {kind} if isinstance(kind, str) else set(kind or ())
+    if not kinds:
+        return "guess"
+    return "text" if "string" in kinds else "json"
+
+
+def _read_as(kind: str, column: str, cells: list[str], bad: dict[int, RowError]) -> list[Any]:
+    if kind == "text":
+        return list(cells)
+    if kind == "guess":
+        return [msgspec.json.decode(cell) if _NUMBER.fullmatch(cell) else cell for cell in cells]
+    values = []
+    for place, cell in enumerate(cells):
+        value, fault = _json_cell(cell)
+        values.append(value)
+        if fault:
+            bad.setdefault(place, RowError("invalid_input", f"column {column!r} holds {cell[:40]!r}, which is no JSON value"))
+    return values
+
+
+def _json_cell(cell: str) -> tuple[Any, bool]:
+    text = cell.strip()
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()], False
+    try:
+        return msgspec.json.decode(text), False
+    except (msgspec.MsgspecError, RecursionError):
+        return None, True

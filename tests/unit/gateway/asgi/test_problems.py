@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+
+from penstock import errors
+from penstock.gateway.asgi.problems import (
+    TITLES,
+    AnswerTimeout,
+    JobEnded,
+    MethodNotAllowed,
+    Problem,
+    bug,
+    render,
+    request_id_of,
+    status_of,
+)
+from penstock.job import JobState
+from penstock.job_id import new_job_id
+
+ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PenstockError)]
+
+
+def told(problem: Problem) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(problem.body)
+    return content
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_every_error_of_the_house_has_a_status(kind: type[errors.PenstockError]) -> None:
+    problem = render(kind("why"), request_id="r1", instance="/x")
+    assert problem.status == told(problem)["status"] >= 400
+    assert {"type", "title", "code", "detail", "request_id"} <= told(problem).keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.MalformedId("x"), 400),
+        (errors.NotFound("x"), 404),
+        (errors.Gone("x"), 410),
+        (errors.InvalidInput("x"), 422),
+        (errors.Overloaded("x"), 429),
+        (errors.StoreUnavailable("x"), 503),
+        (errors.IllegalMove("x"), 500),
+    ],
+)
+def test_the_status_says_whose_fault_it_is(error: errors.PenstockError, status: int) -> None:
+    assert status_of(error) == status
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "status"),
+    [
+        (JobState.FAILED, "invalid_input", 422),
+        (JobState.FAILED, "handler_error", 500),
+        (JobState.FAILED, "timeout", 504),
+        (JobState.FAILED, "oom", 507),
+        (JobState.DEAD, "poison", 500),
+        (JobState.CANCELLED, "", 409),
+        (JobState.EXPIRED, "", 504),
+    ],
+)
+def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str, status: int) -> None:
+    job = new_job_id("square")
+    problem = render(JobEnded("why", job=job, state=state, code=code), request_id="r1", instance="/x")
+    assert problem.status == status
+    assert told(problem)["job"] == str(job)
+    assert (b"x-should-retry", b"false") in problem.headers
+
+
+def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() -> None:
+    # Its type named a page that does not exist, its title was "Internal Server Error".
+    ended = JobEnded("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
+    problem = told(render(ended, request_id="r1", instance="/x"))
+    assert (problem["code"], problem["type"]) == ("bad_image", "/problems/handler_error")
+    assert problem["title"] == TITLES["handler_error"]
+
+
+def test_capacity_problems_say_when_to_come_back() -> None:
+    headers = dict(render(errors.Overloaded("x", retry_after_s=10.0), request_id="r1", instance="/x").headers)
+    assert 8 <= int(headers[b"retry-after"]) <= 12
+
+
+def test_the_schema_faults_are_listed() -> None:
+    fault = {"pointer": "/x", "detail": "no number"}
+    assert told(render(errors.InvalidInput("x", errors=[fault]), request_id="r1", instance="/x"))["errors"] == [fault]
+
+
+def test_a_wrong_method_is_told_the_right_ones() -> None:
+    assert (b"allow", b"GET") in render(MethodNotAllowed("x", allow="GET"), request_id="r1", instance="/x").headers
+
+
+def test_a_timed_out_answer_names_its_job() -> None:
+    job = new_job_id("square")
+    assert told(render(AnswerTimeout("x", job=job), request_id="r1", instance="/x"))["job"] == str(job)
+
+
+@pytest.mark.parametrize(
+    "error", [errors.InternalError("the record /srv/secret is torn"), errors.IllegalMove("leased -> leased")]
+)
+def test_our_own_faults_reveal_nothing_but_the_request_id(error: errors.PenstockError) -> None:
+    body = render(error, request_id="r1", instance="/x").body
+    assert b"r1" in body
+    assert b"secret" not in body
+    assert b"leased" not in body
+
+
+def test_a_bug_is_a_500_that_names_the_request() -> None:
+    problem = render(bug(), request_id="r1", instance="/x")
+    assert (problem.status, told(problem)["request_id"]) == (500, "r1")
+
+
+@pytest.mark.parametrize("given", [None, b"", b"a b", b"x" * 65, b"\x1b[31m", "é".encode()])
+def test_a_request_id_that_could_harm_a_log_is_replaced(given: bytes | None) -> None:
+    assert len(request_id_of(given)) == 32
+
+
+def test_a_harmless_request_id_is_kept() -> None:
+    assert request_id_of(b"req-1.A_z") == "req-1.A_z"
+
+
+def test_every_code_has_a_title() -> None:
+    assert {kind.kind for kind in ERRORS if not kind.__subclasses__()} <= TITLES.keys() | {"config_error", "illegal_move"}

@@ -1,0 +1,70 @@
+"""The files that pages load: ours or vendored unchanged, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+import pytest
+
+from penstock.errors import NotFound
+from penstock.gateway.dashboard.assets import address, asset
+from penstock.gateway.dashboard.render import HEADERS, Renderer
+
+FOLDER = resources.files("penstock.gateway.dashboard")
+STATIC = FOLDER / "static"
+NOTES = (STATIC / "THIRD_PARTY.md").read_text("utf-8")
+DIGESTS = re.findall(r"^\| `([\w.-]+)` \| `([0-9a-f]{64})` \|$", NOTES, re.MULTILINE)
+
+
+def test_third_party_files_are_those_that_were_taken_and_their_licences_lie_beside_them() -> None:
+    assert {name for name, _ in DIGESTS} == {"htmx.min.js", "htmx-sse.min.js", "uplot.min.js", "uplot.min.css"}
+    for name, digest in DIGESTS:
+        assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest, name
+    for licence in set(re.findall(r"`([\w-]+\.LICENSE\.txt)`", NOTES)):
+        assert len((STATIC / licence).read_text("utf-8")) > 400
+
+
+def test_every_file_that_is_served_is_ours_or_named_among_the_third_parties() -> None:
+    served = {file.name for file in STATIC.iterdir() if file.name.endswith((".js", ".css", ".svg"))}
+    assert served - {name for name, _ in DIGESTS} == {"penstock.js", "penstock.css", "icon.svg"}
+
+
+@pytest.mark.parametrize("name", ["../assets.py", "THIRD_PARTY.md", "htmx.LICENSE.txt", "", "nothing.js", "%2e%2e/x.js"])
+def test_nothing_else_is_served(name: str) -> None:
+    with pytest.raises(NotFound):
+        asset(name)
+
+
+def test_a_file_is_kept_by_browsers_under_a_name_that_changes_with_it() -> None:
+    answer = asset("penstock.css")
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert answer.headers["content-type"] == "text/css; charset=utf-8"
+    assert re.fullmatch(r"penstock\.css\?v=[0-9a-f]{12}", address("penstock.css"))
+
+
+OURS = [*(FOLDER / "templates").iterdir(), STATIC / "penstock.css", STATIC / "penstock.js"]
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: file.name)
+def test_our_own_files_name_no_other_host_and_hold_nothing_that_the_policy_forbids(file: Traversable) -> None:
+    text = file.read_text("utf-8")
+    assert not re.findall(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", text)
+    assert not re.findall(r"<script(?![^>]* src=)|<style|\sstyle=|\son[a-z]+=|javascript:|@import|\|\s*safe\b|autoescape", text)
+
+
+def test_the_policy_allows_no_inline_code_and_no_frame() -> None:
+    policy = HEADERS["content-security-policy"]
+    assert "unsafe" not in policy
+    assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"} <= set(policy.split("; "))
+
+
+async def test_what_a_template_is_given_is_text_whatever_it_says() -> None:
+    renderer = Renderer("/p", keyed=False)
+    await renderer.ready()
+    bad = "\"><script>alert(1)</script>'"
+    html = renderer.html("_refusal.html", {"problem": type("P", (), {"status": 404}), "error": NotFound(bad, hint=bad)})
+    assert "<script>" not in html
+    assert renderer.url("/ui/jobs/a b", model='x"&y', empty="") == "/p/ui/jobs/a%20b?model=x%22%26y"

@@ -1,0 +1,69 @@
+"""Workers, their pinning plan, and a model's versions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.gateway.dashboard.machine_rows import core_map, dearest_call, place_of, sample_of, version_rows, worker_rows
+from penstock.gateway.models.admission import Capacity
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+
+READY = SlotInfo("square", "1", "ready", cores=(0, 1), load_s=1.5, first_call_s={1: 0.02, 8: 0.1}, latency_s={1: 0.01})
+OTHER = SlotInfo("ocr", "1", "loading", device="cuda:0", cores=(1,))
+
+
+def test_a_worker_tells_what_it_runs_and_whether_it_was_heard_of() -> None:
+    quiet = WorkerInfo("b", "here", 2, started_at=10.0, slots=(READY, OTHER), seen_at=80.0)
+    fresh = WorkerInfo("a", "here", 1, started_at=0.0, seen_at=99.5)
+    first, second = worker_rows([quiet, fresh], now=100.0)
+    assert (first.name, first.silent, first.seen, first.up, first.ready) == ("a", False, "just now", "–", 0)
+    assert (second.silent, second.seen, second.up, second.ready) == (True, "20 s ago", "1 min 30 s", 1)
+    assert (second.devices, [slot.model for slot in second.slots]) == (("cpu", "cuda:0"), ["ocr", "square"])
+
+
+def test_a_core_that_two_slots_hold_is_told_apart() -> None:
+    assert core_map([READY, OTHER]) == [(0, 1), (1, 2)]
+
+
+def test_the_dearest_first_call_is_told_with_its_size() -> None:
+    assert dearest_call(READY) == (8, 0.1)
+
+
+def test_a_slot_tells_its_place_in_the_plan() -> None:
+    shared = SlotInfo("ocr", "1", "ready", threads=2, node=1, placement="shared")
+    assert (place_of(shared), place_of(OTHER)) == ("2 threads, node 1, shared", "")
+
+
+def test_a_version_shows_what_was_learned_of_it() -> None:
+    info = VersionInfo(input_schema={"type": "number"}, description="squares")
+    capacity = Capacity(1, 100.0, {1: 0.01, 2: 0.011, 3: 0.012, 6: 0.02})
+    one = VersionEntry("1", info, None, capacity)
+    two = VersionEntry("2", None, None, Capacity())
+    entry = ModelEntry(ModelInfo("square"), one, {"1": one, "2": two})
+    worker = WorkerInfo("w", "here", 1, 0.0, (READY, SlotInfo("square", "2", "failed", error="no weights")))
+    first, second = version_rows(entry, [worker])
+    assert (first.default, first.tone, first.state, first.load_s, first.first_call) == (
+        True, "good", "ready", 1.5, ((1, 0.02), (8, 0.1)),
+    )  # fmt: skip
+    assert (json.loads(first.input_schema), first.output_schema, first.description) == ({"type": "number"}, "", "squares")
+    assert json.loads(first.chart) == {"x": [1, 2, 3, 6], "y": [10.0, 11.0, 12.0, 20.0]}
+    assert [size for size, _ in first.table] == [1, 2, 6]
+    assert (second.default, second.tone, second.state, second.load_s) == (False, "bad", "could not be loaded: no weights", None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "sample"),
+    [
+        (None, 4),
+        ({"type": "object", "properties": {"x": {"type": "number"}, "y": {}}, "required": ["x"]}, {"x": 4}),
+        ({"type": "object"}, {}),
+        ({"type": "array", "items": {"type": "string"}}, ["text"]),
+        ({"type": "string", "example": "hi"}, "hi"),
+        ({"type": ["string", "null"]}, 4),
+    ],
+)
+def test_a_sample_has_the_shape_of_the_schema(schema: dict[str, object] | None, sample: object) -> None:
+    assert json.loads(sample_of(schema)) == sample

@@ -1,0 +1,70 @@
+"""What the overview says of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.broker.records import QueueStats
+from penstock.gateway.dashboard.queue_rows import queue_rows, totals
+from penstock.gateway.dashboard.series import History, Sample
+from penstock.gateway.models.admission import Capacity
+from penstock.gateway.models.queues import Queue, queue_of
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
+
+
+def entry(name: str = "square", *, ready: int = 1) -> ModelEntry:
+    version = VersionEntry("1", None, None, Capacity(ready_slots=ready, per_s=10.0))
+    return ModelEntry(ModelInfo(name), version, {"1": version})
+
+
+def stats(name: str = "square", **more: object) -> QueueStats:
+    plain = QueueStats(name, 100.0, ready={0: 0, 6: 0, 9: 0}, oldest_age_s={0: 0.0, 6: 0.0, 9: 0.0})
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+def queue(found: ModelEntry, told: QueueStats) -> Queue:
+    return queue_of(found, told, now=0.0)
+
+
+def worker(state: str, error: str = "") -> WorkerInfo:
+    return WorkerInfo("w", "here", 1, 0.0, (SlotInfo("square", "1", state, error=error),))
+
+
+@pytest.mark.parametrize(
+    ("ready", "told", "workers", "tone", "word"),
+    [
+        (1, stats(), [worker("ready")], "idle", "idle"),
+        (1, stats(leased=2), [worker("ready")], "good", "running"),
+        (1, stats(ready={0: 3, 6: 0, 9: 0}, oldest_age_s={0: 31.0, 6: 0.0, 9: 0.0}), [worker("ready")], "warn", "behind"),
+        (1, stats(ready={0: 0, 6: 0, 9: 3}, oldest_age_s={0: 0.0, 6: 0.0, 9: 900.0}), [worker("ready")], "good", "running"),
+        (0, stats(), [], "warn", "no worker"),
+        (0, stats(ready={0: 1, 6: 0, 9: 0}), [], "bad", "no worker"),
+        (0, stats(ready={0: 1, 6: 0, 9: 0}), [worker("loading")], "warn", "loading"),
+        (0, stats(), [worker("failed", "no weights")], "bad", "cannot load"),
+    ],
+)
+def test_a_row_says_how_its_queue_stands(ready: int, told: QueueStats, workers: list[WorkerInfo], tone: str, word: str) -> None:
+    found = entry(ready=ready)
+    [row] = queue_rows([queue(found, told)], {"square": found}, {}, workers)
+    assert (row.status.tone, row.status.word) == (tone, word)
+
+
+def test_rows_that_need_somebody_come_first_and_hold_what_was_seen() -> None:
+    entries = {"a": entry("a"), "b": entry("b", ready=0)}
+    history = History()
+    history.add(Sample(90.0, 1, 10, 10))
+    history.add(Sample(92.0, 4, 30, 20))
+    told = stats("a", ready={0: 2, 6: 0, 9: 2}, solo=1, leased=3, delayed=1, inbox=7)
+    rows = queue_rows(
+        [queue(entries["a"], told), queue(entries["b"], stats("b", ready={0: 1, 6: 0, 9: 0}))], entries, {"a": history}, []
+    )
+    assert [row.model for row in rows] == ["b", "a"]
+    row = rows[1]
+    assert (row.depth, row.bands, row.in_flight, row.delayed, row.inbox) == (5, (("interactive", 3), ("bulk", 2)), 3, 1, 7)
+    assert (row.accepted_per_s, row.ended_per_s, row.backlog_s) == (10.0, 5.0, 0.5)
+    assert rows[0].ended_per_s is None
+    assert (totals(rows).depth, totals(rows).in_flight, totals(rows).ended_per_s, totals(rows).inbox) == (6, 3, 5.0, 7)
+    assert totals([]).ended_per_s is None

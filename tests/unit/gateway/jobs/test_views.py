@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.gateway.jobs.views import worker_view
+from penstock.model_spec import SlotInfo, WorkerInfo
+
+SHOWN = ("device", "device_name", "device_uuid", "cores", "threads", "node", "placement")
+
+
+def test_a_worker_shows_where_each_slot_lies() -> None:
+    place: dict[str, Any] = {
+        "device": "cuda:3",
+        "device_name": "H100",
+        "device_uuid": "GPU-3",
+        "threads": 2,
+        "node": 0,
+        "placement": "shared",
+    }
+    slots = (SlotInfo("m", "1", "ready", cores=(4, 5), **place), SlotInfo("m", "1", "ready", threads=1))
+    gpu, cpu = worker_view(WorkerInfo("w", "h", 1, 0.0, slots=slots))["slots"]
+    assert {name: gpu[name] for name in SHOWN} == {**place, "cores": [4, 5]}
+    # What does not apply is left out.
+    assert {name: cpu[name] for name in SHOWN if name in cpu} == {
+        "device": "cpu",
+        "cores": [],
+        "threads": 1,
+        "placement": "dedicated",
+    }

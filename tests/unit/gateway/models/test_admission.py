@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.broker.records import QueueStats
+from penstock.errors import Overloaded
+from penstock.gateway.models.admission import (
+    Backlog,
+    Capacity,
+    DeadlineUnlikely,
+    QueueFull,
+    admit,
+    capacity_of,
+    eta_s,
+    predicted_s,
+    retry_after,
+)
+from penstock.model_spec import SlotInfo
+
+FAST = Capacity(ready_slots=1, per_s=1_000.0, latency_s={1: 0.0055, 32: 0.021})
+
+
+def slot(state: str = "ready", **latency_s: float) -> SlotInfo:
+    return SlotInfo("square", "1", state, latency_s={int(size[1:]): seconds for size, seconds in latency_s.items()})
+
+
+def stats(now: float, *, depth: int, ended: int, leased: int = 0) -> QueueStats:
+    return QueueStats("square", now, ready={0: depth}, leased=leased, ended={"succeeded": ended})
+
+
+@pytest.mark.parametrize(("drain_s", "draw", "told"), [(0.0, 0.5, 1), (10.0, 0.0, 8), (10.0, 0.5, 10), (10.0, 0.999, 12)])
+def test_retry_after_is_the_drain_spread_by_a_fifth(drain_s: float, draw: float, told: int) -> None:
+    assert retry_after(drain_s, draw=draw) == told
+
+
+def test_retry_after_never_exceeds_two_minutes() -> None:
+    assert retry_after(10_000.0, draw=0.9) == 120
+
+
+def test_capacity_is_the_sum_of_each_ready_slots_best_size() -> None:
+    capacity = capacity_of([slot(b1=0.010, b8=0.020), slot(b1=0.005), slot("loading", b1=0.001)])
+    assert capacity.ready_slots == 2
+    assert capacity.per_s == pytest.approx(8 / 0.020 + 1 / 0.005)
+    assert capacity.latency_s == {1: 0.010, 8: 0.020}
+
+
+def test_a_slot_that_has_learned_nothing_counts_as_ready_but_promises_no_rate() -> None:
+    assert capacity_of([slot()]) == Capacity(1, 0.0, {})
+
+
+def test_a_newcomer_runs_in_the_smallest_learned_batch_that_holds_those_before_it() -> None:
+    capacity = Capacity(1, 400.0, {1: 0.010, 8: 0.020})
+    assert [capacity.batch_s(ahead) for ahead in (0, 1, 7, 50)] == [0.010, 0.020, 0.020, 0.020]
+
+
+def test_the_estimated_depth_drains_at_the_known_rate_between_two_looks() -> None:
+    backlog = Backlog()
+    backlog.submitted(100, now=10.0)
+    assert backlog.waiting(1_000.0, now=10.05) == pytest.approx(50.0)
+    assert backlog.waiting(1_000.0, now=11.0) == 0.0
+
+
+def test_without_a_known_rate_the_last_depth_stands() -> None:
+    backlog = Backlog()
+    backlog.submitted(100, now=10.0)
+    assert backlog.waiting(0.0, now=99.0) == 100.0
+
+
+def test_a_queue_that_never_ran_dry_tells_the_real_rate() -> None:
+    backlog = Backlog()
+    backlog.measured(stats(1.0, depth=50, ended=0), now=1.0, batch_size=8)
+    backlog.measured(stats(1.5, depth=60, ended=200), now=1.5, batch_size=8)
+    assert backlog.rate(FAST, now=1.6) == pytest.approx(400.0)
+
+
+def test_a_queue_that_ran_dry_tells_nothing_of_the_rate() -> None:
+    backlog = Backlog()
+    backlog.measured(stats(1.0, depth=0, ended=0), now=1.0, batch_size=8)
+    backlog.measured(stats(1.5, depth=60, ended=200), now=1.5, batch_size=8)
+    assert backlog.rate(FAST, now=1.6) == FAST.per_s
+
+
+def test_a_short_stall_does_not_lower_the_rate_below_a_tenth_of_the_learned_one() -> None:
+    backlog = Backlog(observed_per_s=0.1, observed_at=1.0)
+    assert backlog.rate(FAST, now=1.1) == pytest.approx(100.0)
+
+
+def test_an_observed_rate_is_forgotten_after_two_seconds() -> None:
+    backlog = Backlog(observed_per_s=200.0, observed_at=1.0)
+    assert backlog.rate(FAST, now=4.0) == FAST.per_s
+
+
+def test_a_job_that_cannot_end_in_time_is_refused() -> None:
+    backlog = Backlog(depth=300, leased=64, depth_at=5.0, stats_at=5.0)
+    with pytest.raises(DeadlineUnlikely, match=r"about 300 waiting") as refused:
+        admit(backlog, FAST, 5.0, deadline_s=0.2, max_depth=10_000)
+    assert refused.value.retry_after_s == pytest.approx(0.3)
+
+
+def test_a_job_that_can_end_in_time_is_admitted() -> None:
+    backlog = Backlog(depth=100, leased=32, depth_at=5.0, stats_at=5.0)
+    admit(backlog, FAST, 5.0, deadline_s=0.2, max_depth=10_000)
+
+
+def test_an_empty_queue_admits_even_when_one_run_takes_longer_than_the_deadline() -> None:
+    """Else a model slower than its callers' deadlines would never be asked again, and its latency never learned anew."""
+    slow = Capacity(1, 1.0, {1: 1.0})
+    admit(Backlog(), slow, 5.0, deadline_s=0.2, max_depth=10)
+
+
+def test_nothing_is_refused_on_time_while_no_rate_is_known() -> None:
+    backlog = Backlog(depth=5_000, depth_at=5.0, stats_at=5.0)
+    admit(backlog, Capacity(), 5.0, deadline_s=0.2, max_depth=10_000)
+
+
+def test_a_full_queue_is_refused_without_asking_the_store() -> None:
+    backlog = Backlog(depth=10, depth_at=5.0, stats_at=5.0)
+    with pytest.raises(QueueFull, match="the limit is 10"):
+        admit(backlog, Capacity(), 5.0, deadline_s=60.0, max_depth=10)
+
+
+def test_a_stale_memory_of_a_full_queue_is_left_to_the_store() -> None:
+    backlog = Backlog(depth=10, depth_at=5.0, stats_at=5.0)
+    admit(backlog, Capacity(), 5.5, deadline_s=60.0, max_depth=10)
+
+
+def test_the_prediction_counts_those_before_and_the_own_batch() -> None:
+    backlog = Backlog(depth=100, leased=32, depth_at=5.0, stats_at=5.0)
+    assert predicted_s(backlog, FAST, 5.0) == pytest.approx(132 / 1_000 + 0.021)
+
+
+def test_the_line_of_another_owner_counts_no_further_than_its_turns() -> None:
+    backlog = Backlog(depth=10_000, depth_at=5.0, stats_at=5.0, open={"flood": 9_995, "b": 5})
+    assert backlog.newcomer("b", 10_000) == 5 + 6
+    assert backlog.newcomer("new", 10_000) == 2
+    assert backlog.newcomer("flood", 10_000) == 9_995 + 5
+    assert backlog.newcomer("", 10_000) == 10_000
+    admit(backlog, FAST, 5.0, deadline_s=1.0, max_depth=20_000, owner="b")
+    with pytest.raises(DeadlineUnlikely):
+        admit(backlog, FAST, 5.0, deadline_s=1.0, max_depth=20_000, owner="flood")
+
+
+def test_an_owner_alone_waits_for_all_that_wait() -> None:
+    """What it has open is known from the last look only; the depth from the last submit."""
+    assert Backlog(open={"a": 3}).newcomer("a", 50) == 50
+
+
+def test_an_estimate_for_a_waiting_job_needs_a_known_rate() -> None:
+    assert eta_s(10, Backlog(), Capacity(), 5.0) is None
+    assert eta_s(10, Backlog(), FAST, 5.0) == pytest.approx(0.010 + 0.021)
+
+
+def test_at_a_fifth_above_capacity_nearly_all_admitted_jobs_end_in_time() -> None:
+    """An open loop against one worker of 5 ms + 0.5 ms per item, batches of 32, deadline 200 ms."""
+    learned = {1: 0.0055, 2: 0.006, 4: 0.007, 8: 0.009, 16: 0.013, 32: 0.021}
+    capacity = Capacity(1, 32 / 0.021, learned)
+    late, done, refused = simulate(capacity, rate=1.2 * capacity.per_s, deadline_s=0.2, seconds=5.0)
+    assert late <= 0.01 * done
+    assert done / 5.0 >= 0.9 * capacity.per_s
+    assert refused > 0
+
+
+def simulate(capacity: Capacity, *, rate: float, deadline_s: float, seconds: float) -> tuple[int, int, int]:
+    """Late, done and refused jobs of a worker that always takes what is there, up to 32."""
+    backlog, queue, running = Backlog(), list[float](), list[float]()
+    late = done = refused = 0
+    free_at = 0.0
+    for step in range(int(seconds * rate)):
+        now = step / rate
+        while free_at <= now:
+            done += len(running)
+            late += sum(free_at - came > deadline_s for came in running)
+            running, queue = queue[:32], queue[32:]
+            if not running:
+                break
+            free_at += capacity.batch_s(len(running) - 1)
+        if backlog.stale(now):
+            backlog.measured(stats(now, depth=len(queue), ended=done, leased=len(running)), now, batch_size=32)
+        try:
+            admit(backlog, capacity, now, deadline_s=deadline_s, max_depth=10_000)
+        except Overloaded:
+            refused += 1
+            continue
+        queue.append(now)
+        free_at = max(free_at, now) if not running else free_at
+        backlog.submitted(len(queue), now)
+    return late, done, refused
+
+
+def test_jobs_that_are_cancelled_do_not_count_as_work_done() -> None:
+    """A client that cancelled a few of a million waiting jobs once made the gateway expect days of waiting, and refuse."""
+    backlog = Backlog()
+    backlog.measured(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
+    backlog.measured(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)
+    assert backlog.rate(Capacity(), 11.0) == 0.0

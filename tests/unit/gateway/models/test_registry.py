@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.gateway.models.registry import merged, why_unserved
+from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+
+DECLARED = ModelInfo("m", limits=Limits(max_queue_depth=7), versions={"1": None})
+LOADED = VersionInfo(description="squares")
+
+
+def test_limits_are_the_gateways_own_and_versions_what_the_workers_loaded() -> None:
+    stored = ModelInfo("m", limits=Limits(max_queue_depth=9), versions={"1": LOADED, "2": LOADED})
+    found = merged(DECLARED, stored)
+    assert (found.limits.max_queue_depth, found.versions) == (7, {"1": LOADED, "2": LOADED})
+
+
+def test_the_batch_policy_is_the_one_in_force_once_a_worker_has_loaded_the_model() -> None:
+    # A handler that declares max_batch_size = 4 was listed with the default of 8, by `penstock models` and by `batch 4/8`.
+    policy = BatchPolicy(max_batch_size=4)
+    assert merged(DECLARED, ModelInfo("m", policy=policy, versions={"1": LOADED})).policy == policy
+    assert merged(DECLARED, ModelInfo("m", policy=policy, versions={"1": None})).policy == DECLARED.policy
+
+
+def test_a_model_known_to_one_side_only_is_taken_as_it_is() -> None:
+    assert merged(DECLARED, None) == merged(None, DECLARED) == DECLARED
+
+
+@pytest.mark.parametrize(
+    ("slots", "why"),
+    [
+        ([], "no live worker serves it"),
+        ([SlotInfo("m", "2", "ready"), SlotInfo("other", "1", "loading")], "no live worker serves it"),
+        ([SlotInfo("m", "1", "loading")], "still loading"),
+        ([SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "failed", error="no weights")], "could not be loaded: no weights"),
+        ([SlotInfo("m", "1", "failed")], "could not be loaded: the log of its worker says why"),
+    ],
+)
+def test_a_version_without_a_ready_slot_is_told_to_load_to_have_failed_or_to_have_none(slots: list[SlotInfo], why: str) -> None:
+    assert why_unserved([WorkerInfo("w", "here", 1, 0.0, tuple(slots))], "m", "1") == why
+
+
+def test_a_long_load_error_keeps_both_ends_and_shows_the_cut() -> None:
+    """It was cut at 200 characters without a mark, and what to do stands at its end."""
+    error = f"torch cannot load net.pt2: {'and so on ' * 100}; compile it again with this version of torch"
+    why = why_unserved([WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error=error),))], "m", "1")
+    assert why.startswith("could not be loaded: torch cannot load net.pt2: and so on")
+    assert " … " in why
+    assert why.endswith("; compile it again with this version of torch")
+    assert len(why) < 650
+    # One that is just short enough.
+    whole = WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error="x" * 600),))
+    assert why_unserved([whole], "m", "1") == f"could not be loaded: {'x' * 600}"

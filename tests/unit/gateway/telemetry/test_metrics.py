@@ -1,0 +1,130 @@
+"""How large a scrape of a gateway becomes at worst, and what its figures say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.records import QueueStats
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
+from penstock.gateway.app import Gateway
+from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.models.admission import Backlog, Capacity, DeadlineUnlikely
+from penstock.gateway.models.queues import BANDS, queue_of, queue_view
+from penstock.gateway.models.registry import ModelEntry, Registry, VersionEntry
+from penstock.gateway.openapi import document
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.telemetry.metrics import TIMED, Metrics, scrape
+from penstock.gateway.telemetry.queue_metrics import StoreFigures
+from penstock.model_spec import ModelInfo
+
+SERIES_LIMIT = 2_000
+MODELS = [f"model-{number}" for number in range(50)]
+REFUSALS: list[PenstockError] = [
+    Overloaded("full"),
+    TooLarge("large"),
+    NoWorker("nobody"),
+    QuotaSpent("spent"),
+    DeadlineUnlikely("late"),
+]
+
+
+def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | None = None) -> ModelEntry:
+    version = VersionEntry("1", None, None, Capacity(slots, per_s))
+    return ModelEntry(ModelInfo(name), version, {"1": version}, backlog or Backlog())
+
+
+def stats(name: str = "m", **changes: int) -> QueueStats:
+    counters = {f"redelivered:{why}": 1 for why in ("crashed", "given_back", "worker_lost")} | {"retried": 1, "stale": 1}
+    ages = {band: 10.0 * (band + 1) for band in BANDS}
+    ready = {0: 6, 6: 2, 9: 4}
+    return QueueStats(name, 0.0, ready, ages, ended={"succeeded": 5, "dead": 2, "failed": 1}, counters=counters, **changes)
+
+
+def series(*registries: CollectorRegistry) -> int:
+    return sum(len(metric.samples) for registry in registries for metric in registry.collect())
+
+
+def of_store(*entries: ModelEntry) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(StoreFigures([queue_of(known, stats(known.name), 0.0) for known in entries], workers=3))
+    return registry
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Gateway:
+    nowhere = AsyncStore("redis://127.0.0.1:1")
+    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+
+
+def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
+    metrics = Metrics(torchserve=True)
+    assert metrics.torchserve is not None
+    for path, item in document(gateway.api, {})["paths"].items():
+        for method in item:
+            for status in (200, 404, 500):
+                metrics.answered(path, method.upper(), status, 0.1)
+    for model in MODELS:
+        metrics.torchserve.asked(model, "")
+        metrics.torchserve.answered(model, "", total_s=0.2, queue_s=0.1)
+        for error in REFUSALS:
+            metrics.refused(model, error)
+    known = of_store(*(entry(model, per_s=10.0, slots=1) for model in MODELS))
+    assert series(metrics.registry, known) <= SERIES_LIMIT
+
+
+def test_every_route_with_a_histogram_of_its_own_exists(gateway: Gateway) -> None:
+    assert document(gateway.api, {})["paths"].keys() >= TIMED
+
+
+def test_the_backlog_is_the_depth_over_the_rate_of_the_live_slots() -> None:
+    queue = queue_of(entry("m", per_s=4.0, slots=2), stats(solo=2), 0.0)
+    assert {name: (band.depth, band.backlog_s) for name, band in queue.bands.items()} == {
+        "interactive": (8, 2.0),
+        "late": (2, 0.5),
+        "bulk": (4, 1.0),
+    }
+    assert (queue.depth, queue.backlog_s, queue.oldest_age_s, queue.ready_slots) == (14, 3.5, 100.0, 2)
+
+
+def test_without_a_rate_a_backlog_is_not_known_unless_nothing_waits() -> None:
+    assert queue_view(queue_of(entry("m"), stats(), 0.0))["backlog_s"] is None
+    assert queue_view(queue_of(entry("m"), QueueStats("m", 0.0), 0.0))["backlog_s"] == 0.0
+    told = of_store(entry("m"))
+    assert told.get_sample_value("penstock_queue_backlog_seconds", {"model": "m", "priority": "bulk"}) is None
+
+
+def test_a_job_given_up_counts_as_failed_and_among_the_dead() -> None:
+    told = of_store(entry("m"))
+    assert told.get_sample_value("penstock_jobs_total", {"model": "m", "status": "failed"}) == 3
+    assert told.get_sample_value("penstock_jobs_dead_total", {"model": "m"}) == 2
+
+
+async def test_while_the_store_is_away_its_figures_are_left_out_and_the_miss_is_counted() -> None:
+    store = AsyncStore("redis://127.0.0.1:1")
+    registry = Registry(store, [ModelInfo("m")])
+    registry.models = {"m": entry("m")}
+    text = (await scrape(Metrics(), store, registry, private=False)).decode()
+    assert "penstock_store_up 0.0" in text
+    assert 'penstock_store_errors_total{part="gateway"} 1.0' in text
+    assert "penstock_queue_depth{" not in text
+    await store.close()
+
+
+def test_torchserves_sums_bear_its_names_and_count_answers_only() -> None:
+    metrics = Metrics(torchserve=True)
+    assert metrics.torchserve is not None
+    metrics.torchserve.asked("m", "")
+    metrics.torchserve.asked("m", "2")
+    metrics.torchserve.answered("m", "2", total_s=0.25, queue_s=0.05)
+    found = {sample.name: sample for metric in metrics.torchserve.collect() for sample in metric.samples}
+    assert found["ts_inference_latency_microseconds"].value == 250_000
+    assert found["ts_queue_latency_microseconds"].labels["model_version"] == "2"
+    assert found["ts_inference_requests_total"].labels.keys() == {"model_name", "model_version", "hostname"}
+    # One number and not two for the version that nobody named.
+    asked = [sample for metric in metrics.torchserve.collect() for sample in metric.samples if "requests" in sample.name]
+    assert {sample.labels["model_version"]: sample.value for sample in asked} == {"default": 1, "2": 1}

@@ -1,0 +1,201 @@
+"""The driver over a queue of this process: every row once, in order, whatever the queue does."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.run import RunCounts
+from penstock.runs.driver import Driver, Pace, Place, Stop, TooManyFailed
+from penstock.runs.rows import RowError
+from penstock.runs.shards.shard_queue import Desk, Terms
+from penstock.shard import RowFailure, ShardOutcome
+from tests.unit.runs.parts import Desk0, DictBlobs, ListSink, ListSource, Model, ModelDied, Onlooker
+
+ROWS = 3_000
+
+
+def double(rows: list[Any]) -> ShardOutcome:
+    return ShardOutcome([2 * row for row in rows])
+
+
+class Stage:
+    """A driver and all that it works with; `drive` goes on where the last call ended."""
+
+    def __init__(
+        self, model: Model = double, rows: Any = range(ROWS), *, seed: int = 1, blobs_away: float = 0.0, **faults: Any
+    ) -> None:
+        self.source, self.sink, self.blobs = ListSource(rows), ListSink(), DictBlobs(away=blobs_away, seed=seed)
+        self.queue = Desk0(model, self.blobs, Random(seed), **faults)
+        self.places: list[Place] = [Place()]
+
+    def drive(self, watch: Onlooker | None = None, **pace: Any) -> Stop:
+        place = self.places[-1]
+        self.sink.restore(place.mark)
+        driver = Driver(
+            self.source, self.sink, pace=Pace(**pace), place=place, watch=watch or Onlooker(), commit=self.places.append
+        )
+        terms = Terms("double", "1", self.source.media)
+        return driver.drive(Desk(self.queue, self.blobs, self.queue, terms=terms, inputs=driver.inputs))
+
+
+def expected(rows: int = ROWS) -> list[tuple[int, Any]]:
+    return [(row, 2 * row) for row in range(rows)]
+
+
+def test_every_row_has_its_output_in_the_order_of_the_input_and_nothing_is_left_behind() -> None:
+    stage = Stage()
+    assert stage.drive() is Stop.GO_ON
+    assert stage.sink.lines == expected()
+    assert stage.places[-1].counts == RunCounts(done=ROWS)
+    assert stage.blobs.blobs == {}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lost_pushes_lost_replies_and_a_full_queue_cost_no_row(seed: int) -> None:
+    stage = Stage(seed=seed, lose=0.3, away=0.1, most_open=3)
+    assert stage.drive(shard_rows=100, window_rows=1_000) is Stop.GO_ON
+    assert stage.sink.lines == expected()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runs.shards.shard_queue._PAUSES_S", (0.0, 0.0))
+    stage = Stage(seed=seed, blobs_away=0.3, lose=0.1)
+    assert stage.drive(shard_rows=100) is Stop.GO_ON
+    assert stage.sink.lines == expected()
+    assert stage.blobs.blobs == {}
+
+
+@pytest.mark.parametrize("pace", [{"shard_rows": 1, "window_rows": 10}, {"shard_rows": 700}, {"window_rows": 37}])
+def test_the_output_does_not_depend_on_how_rows_are_cut(pace: dict[str, int]) -> None:
+    stage = Stage(rows=range(500))
+    stage.drive(**pace)
+    assert stage.sink.lines == expected(500)
+
+
+def test_no_more_rows_are_submitted_than_the_window_holds() -> None:
+    stage = Stage(rows=range(5_000))
+    stage.drive(window_rows=400)
+    assert 100 <= stage.queue.most_rows <= 400
+    # Read a third of the window at a time, at most.
+    assert stage.source.most_rows <= 133
+
+
+def test_rows_that_fail_or_cannot_be_read_have_their_reason_and_their_neighbours_an_output() -> None:
+    def picky(rows: list[Any]) -> ShardOutcome:
+        failures = [RowFailure(place, "too_long", "x") for place, row in enumerate(rows) if row == 7]
+        return ShardOutcome([None if row == 7 else 2 * row for row in rows], failures)
+
+    rows = [RowError("missing_column", "no x") if row == 9 else row for row in range(100)]
+    stage = Stage(picky, rows)
+    assert stage.drive() is Stop.GO_ON
+    assert stage.sink.lines == [(row, {7: "too_long", 9: "missing_column"}.get(row, 2 * row)) for row in range(100)]
+    assert stage.places[-1].counts == RunCounts(done=98, failed=2)
+
+
+def test_a_row_that_kills_its_process_is_found_by_halving_and_fails_alone() -> None:
+    def fragile(rows: list[Any]) -> ShardOutcome:
+        if 33 in rows:
+            raise ModelDied("signal 11")
+        return double(rows)
+
+    stage = Stage(fragile, range(128))
+    stage.drive(shard_rows=64)
+    assert stage.sink.lines == [(row, "poison" if row == 33 else 2 * row) for row in range(128)]
+
+
+@pytest.mark.parametrize(("good_at", "verdict"), [(2, 14), (3, 14), (4, "busy")])
+def test_a_row_that_may_work_another_time_gets_three_tries(good_at: int, verdict: Any) -> None:
+    tries: list[int] = []
+
+    def moody(rows: list[Any]) -> ShardOutcome:
+        if 7 not in rows:
+            return double(rows)
+        tries.append(1)
+        if len(tries) >= good_at:
+            return double(rows)
+        place = rows.index(7)
+        return ShardOutcome(
+            [None if row == 7 else 2 * row for row in rows], [RowFailure(place, "busy", "later", retryable=True)]
+        )
+
+    stage = Stage(moody, range(50))
+    stage.drive()
+    assert stage.sink.lines == [(row, verdict if row == 7 else 2 * row) for row in range(50)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_was_interrupted_goes_on_without_a_row_missing_or_twice(seed: int) -> None:
+    random = Random(seed)
+    stage = Stage(seed=seed, lose=0.1)
+    watch = Onlooker(stop_at=random.randrange(1, ROWS - 600))
+    assert stage.drive(watch, shard_rows=50) is Stop.INTERRUPT
+    # What was appended behind the last commit is forgotten, as after a kill -9.
+    stage.sink.lines.append((10**9, "torn"))
+    assert stage.drive(shard_rows=random.randrange(1, 90)) is Stop.GO_ON
+    assert stage.sink.lines == expected()
+    assert stage.places[-1].counts == RunCounts(done=ROWS)
+
+
+def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written() -> None:
+    stage = Stage(keeps=1)
+    assert stage.drive(Onlooker(stop_at=200, why=Stop.CANCEL), shard_rows=50) is Stop.CANCEL
+    written = len(stage.sink.lines)
+    assert stage.sink.lines == expected(ROWS)[:written]
+    assert stage.queue.jobs == {}
+    assert stage.queue.cancelled
+    assert stage.blobs.blobs == {}
+    assert stage.places[-1].mark == {"lines": written}
+
+
+def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
+    stage = Stage()
+    assert stage.drive(Onlooker(stop_at=200, why=Stop.LOST), shard_rows=50) is Stop.LOST
+    # The batch of eight shards that held row 200 is the last.
+    assert stage.places[-1].counts.done <= 400
+
+
+def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
+    def hopeless(rows: list[Any]) -> ShardOutcome:
+        return ShardOutcome([None] * len(rows), [RowFailure(place, "wrong", "x") for place in range(len(rows))])
+
+    stage = Stage(hopeless)
+    with pytest.raises(TooManyFailed, match="--max-failed 100"):
+        stage.drive(max_failed=100, shard_rows=30)
+    # At most the batch of eight shards in which the limit was passed.
+    assert 100 < len(stage.sink.lines) <= 100 + 8 * 30
+    assert stage.places[-1].counts.failed == len(stage.sink.lines)
+
+
+def test_a_worker_that_returns_the_wrong_number_of_outputs_fails_rows_and_not_the_run() -> None:
+    stage = Stage(lambda rows: ShardOutcome([*rows, 0]), range(10))
+    assert stage.drive() is Stop.GO_ON
+    assert stage.sink.lines == [(row, "outcome_count") for row in range(10)]
+
+
+def test_an_empty_input_is_done_at_once() -> None:
+    stage = Stage(rows=[])
+    assert stage.drive() is Stop.GO_ON
+    assert stage.sink.lines == []
+
+
+def test_a_source_that_cannot_be_read_ends_the_drive_with_its_error() -> None:
+    class Torn(ListSource):
+        def read(self, after: Any, *, rows: int, size_bytes: int) -> Any:
+            if after:
+                raise OSError("input/output error")
+            return super().read(after, rows=rows, size_bytes=size_bytes)
+
+    stage = Stage()
+    stage.source = Torn(range(ROWS))
+    with pytest.raises(OSError, match="input/output error"):
+        stage.drive()
+
+
+def test_while_no_worker_serves_the_model_the_progress_says_so() -> None:
+    watch = Onlooker(slots=0)
+    Stage().drive(watch)
+    assert any("no worker serves" in progress.note for progress in watch.seen)

@@ -1,0 +1,179 @@
+"""Who drives a run: one at a time, the next one when the first is gone, nobody when it is over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.broker.memory.runs import MemoryRunStore
+from penstock.broker.store.runs import RunChange, RunWord
+from penstock.errors import Conflict, NotFound
+from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
+from penstock.rollout import Rollout
+from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.runs.driver import Stop
+from penstock.runs.driver_names import driver_name, is_gone
+from penstock.runs.lease import Held, Hold
+from penstock.runs.model_lookup import Slots, served, slots_of
+from penstock.runs.ownership import BY_COMMAND, HeldElsewhere, cancelled, orphaned, reopened, take
+from penstock.runs.progress import Meter, Progress
+from penstock.runs.runner import to_take
+
+SPEC = RunSpec(model="m", input="/in.jsonl", output="/out.jsonl")
+ELSEWHERE = "another-machine:1:2:x"
+
+
+@pytest.fixture
+def runs() -> MemoryRunStore:
+    store = MemoryRunStore(lambda: 1_000.0)
+    store.create("r", SPEC)
+    return store
+
+
+def dead_driver() -> str:
+    """The name of a driver whose process is no more."""
+    code = "from penstock.runs.driver_names import driver_name; print(driver_name())"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_process_knows_itself_alive_and_one_that_ended_gone() -> None:
+    assert not is_gone(driver_name())
+    assert is_gone(dead_driver())
+    assert not is_gone(ELSEWHERE), "of another machine nobody here can tell"
+    assert is_gone(f"{os.uname().nodename}:{os.getpid()}:1:x"), "the same number, another process"
+
+
+def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_held_elsewhere_is_not(runs: MemoryRunStore) -> None:
+    runs.take("r", dead_driver(), lease_s=60.0)
+    held = take(runs, "r")
+    assert not is_gone(held.driver)
+    assert runs.update("r", held.driver, RunChange(), lease_s=60.0) is RunWord.OK
+    runs.create("other", SPEC)
+    runs.take("other", ELSEWHERE, lease_s=60.0)
+    with pytest.raises(HeldElsewhere, match="another-machine"):
+        take(runs, "other")
+    with pytest.raises(NotFound):
+        take(runs, "nothing")
+
+
+def test_an_ended_run_is_opened_again_unless_it_is_completed(runs: MemoryRunStore) -> None:
+    held = take(runs, "r")
+    runs.update("r", held.driver, RunChange(state=RunState.FAILED), lease_s=0)
+    with pytest.raises(Conflict, match="has ended"):
+        take(runs, "r")
+    reopened(runs, "r")
+    held = take(runs, "r")
+    runs.update("r", held.driver, RunChange(state=RunState.COMPLETED), lease_s=0)
+    with pytest.raises(Conflict, match="nothing left"):
+        reopened(runs, "r")
+    with pytest.raises(NotFound):
+        reopened(runs, "nothing")
+
+
+def test_a_cancel_ends_a_run_that_nobody_drives_and_tells_the_driver_of_another(runs: MemoryRunStore) -> None:
+    runs.take("r", dead_driver(), lease_s=60.0)
+    assert cancelled(runs, "r") == "cancelled"
+    with pytest.raises(Conflict, match="ended already"):
+        cancelled(runs, "r")
+    runs.create("other", SPEC)
+    runs.take("other", ELSEWHERE, lease_s=60.0)
+    assert cancelled(runs, "other") == "its driver was told"
+    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is RunWord.CANCEL
+
+
+def test_a_hold_hears_of_a_cancel_of_a_takeover_and_of_the_deadline(runs: MemoryRunStore) -> None:
+    held = take(runs, "r")
+    seen: list[Progress] = []
+    hold = Hold(held, runs, count_slots=lambda: Slots(3), told=seen.append)
+    hold.look_at_slots()
+    hold.told(Progress(RunCounts(done=5), rows_per_s=2.0))
+    hold.beat()
+    record = runs.read("r")
+    assert record is not None
+    assert (record.counts.done, record.rows_per_s, hold.slots().ready, hold.stop()) == (5, 2.0, 3, Stop.GO_ON)
+    runs.ask_cancel("r")
+    hold.beat()
+    assert hold.stop() is Stop.CANCEL
+    late = Hold(replace_run(held.run, deadline_s=1.0), runs, count_slots=Slots, told=seen.append)
+    assert late.stop() is Stop.EXPIRE
+
+
+def replace_run(run: Run, *, deadline_s: float) -> Held:
+    return Held(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d")
+
+
+def test_a_hold_whose_record_is_gone_makes_it_again(runs: MemoryRunStore) -> None:
+    held = take(runs, "r")
+    hold = Hold(held, runs, count_slots=Slots, told=lambda look: None)
+    runs.ask_cancel("r")
+    runs.update("r", held.driver, RunChange(state=RunState.CANCELLED), lease_s=0)
+    runs.drop("r")
+    hold.beat()
+    found = runs.read("r")
+    assert found is not None
+    assert (found.driver, hold.stop()) == (held.driver, Stop.GO_ON)
+
+
+def test_a_runner_takes_the_oldest_that_wait_and_those_left_behind_but_no_commands_own() -> None:
+    def run(name: str, **others: object) -> Run:
+        return replace(Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0), **others)
+
+    mine = replace(SPEC, metadata={BY_COMMAND: "1"})
+    newest_first = [
+        run("new"),
+        run("command", spec=mine),
+        run("driven", state=RunState.RUNNING, driver=ELSEWHERE, driver_until=99.0),
+        run("left", state=RunState.RUNNING, driver=ELSEWHERE, driver_until=9.0),
+        run("old"),
+    ]
+    assert [each.id for each in to_take(newest_first, room=5, now=10.0)] == ["old", "left", "new"]
+    assert [each.id for each in to_take(newest_first, room=1, now=10.0)] == ["old"]
+    assert orphaned(newest_first[3], now=10.0)
+    assert not orphaned(newest_first[2], now=10.0)
+
+
+class Served:
+    def models(self) -> list[ModelInfo]:
+        return [ModelInfo("m", "1", versions={"1": None, "2": None})]
+
+    def workers(self) -> list[WorkerInfo]:
+        return []
+
+    def rollouts(self) -> dict[str, Rollout]:
+        return {"m": Rollout(default_version="2", removed={"1": 0.0})}
+
+
+def test_a_run_is_pinned_to_the_version_in_force() -> None:
+    assert served(Served(), "m").version == "2"
+    with pytest.raises(NotFound, match="any more"):
+        served(Served(), "m", version="1")
+    with pytest.raises(NotFound, match="served are m"):
+        served(Served(), "n")
+
+
+def test_what_keeps_a_model_from_serving_is_said() -> None:
+    def told(*states: str) -> Slots:
+        slots = tuple(SlotInfo("m", "1", state, error="no such file" if state == "failed" else "") for state in states)
+        return slots_of([WorkerInfo("w", "h", 1, 0.0, slots)], "m", "1")
+
+    assert told("ready", "failed", "ready") == Slots(2)
+    assert "no such file" in told("failed", "loading").why
+    assert "being loaded" in told("loading").why
+    assert told() == Slots()
+
+
+def test_progress_tells_the_rate_of_the_last_seconds_the_busy_share_and_what_is_left() -> None:
+    meter = Meter(RunCounts(total=1_000, done=100), now=0.0)
+    for second in range(1, 21):
+        meter.rows(done=10 if second > 10 else 30, failed=0, now=float(second))
+        meter.device(1.0)
+    look = meter.look(20.0, slots=2)
+    assert look.rows_per_s == pytest.approx(10.0, rel=0.3)
+    assert look.busy == pytest.approx(0.5)
+    assert look.counts.done == 500
+    assert look.eta_s == pytest.approx(500 / look.rows_per_s)
+    assert meter.mean_rate(20.0) == pytest.approx(20.0)

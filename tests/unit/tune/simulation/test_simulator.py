@@ -1,0 +1,47 @@
+"""The policy's bars: four workers, 5 ms + 0.5 ms per item, batches of at most 64, deadlines of 50 ms, Poisson arrivals."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.model_spec import BatchPolicy
+from penstock.tune.simulation.simulator import Scenario, simulate
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_overload_still_answers_85_percent_of_the_peak_on_time(seed: int) -> None:
+    assert simulate(Scenario(1.20, seconds=3.0, seed=seed)).goodput >= 0.85
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_90_percent_of_the_peak_is_answered_99_percent_on_time(seed: int) -> None:
+    assert simulate(Scenario(0.90, seconds=4.0, seed=seed)).on_time >= 0.99
+
+
+def test_light_load_is_batched_for_the_sake_of_the_device() -> None:
+    outcome = simulate(Scenario(0.30, seconds=4.0))
+    assert outcome.device_ms_per_item <= 0.85
+    assert outcome.on_time >= 0.99
+
+
+def test_a_nearly_idle_pool_does_not_wait_for_company() -> None:
+    outcome = simulate(Scenario(0.03, seconds=4.0))
+    assert outcome.p50_ms <= 10.0
+    assert set(outcome.reasons) <= {"idle", "full", "wait"}
+
+
+def test_a_lone_worker_keeps_up_with_most_of_its_peak() -> None:
+    outcome = simulate(Scenario(0.80, workers=1, deadline_s=0.100, seconds=4.0))
+    assert outcome.on_time >= 0.99
+
+
+def test_no_batching_saturates_below_a_tenth_of_the_batched_peak() -> None:
+    """The simulator itself: with batches of one, four workers have 4 / 5.5 ms, a tenth of what batches of 64 give."""
+    scenario = Scenario(0.5, policy=BatchPolicy(max_batch_size=1), seconds=2.0)
+    assert scenario.peak_rps == pytest.approx(4 / 0.0055)
+    assert simulate(scenario).mean_batch == 1.0
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = simulate(Scenario(0.6, seconds=1.5)), simulate(Scenario(0.6, seconds=1.5))
+    assert first == second

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.tune.toml_edit import with_settings
+
+_TEXT = """\
+# What we serve.
+[gateway]
+port = 8080  # behind nginx
+
+[models.digits]
+source = "handler.py:Digits"
+max_batch_size = 16  # by hand
+threads = 1
+
+[models.other]
+source = "x.py"
+"""
+
+
+def test_only_the_lines_that_change_change_and_remarks_stay() -> None:
+    after = with_settings(_TEXT, "models", {"max_batch_size": 4, "threads": 1, "precision": "bf16"}, name="digits")
+    assert after == _TEXT.replace("max_batch_size = 16  # by hand", "max_batch_size = 4  # by hand").replace(
+        "threads = 1\n", 'threads = 1\nprecision = "bf16"\n'
+    )
+
+
+def test_a_list_on_one_line_is_written_anew_and_its_remark_stays() -> None:
+    before = '[models.m]\nsource = "x.onnx"\nbatch_buckets = [1, 8, 32]  # as built\n'
+    after = with_settings(before, "models", {"max_batch_size": 4, "batch_buckets": [1, 4]}, name="m")
+    assert after == '[models.m]\nsource = "x.onnx"\nbatch_buckets = [1, 4]  # as built\nmax_batch_size = 4\n'
+
+
+def test_a_model_that_is_not_there_gets_a_table_of_its_own() -> None:
+    after = with_settings(_TEXT, "models", {"source": "y.py", "workers": 2}, name="a.b")
+    assert tomllib.loads(after)["models"]["a.b"] == {"source": "y.py", "workers": 2}
+    assert after.startswith(_TEXT)
+
+
+def test_an_empty_file_becomes_one_table() -> None:
+    assert with_settings("", "worker", {"pinning": "none"}) == '[worker]\npinning = "none"\n'
+
+
+def test_a_number_written_in_another_way_is_left_as_it_is() -> None:
+    text = "[models.m]\nmax_wait_s = 0.010\n"
+    assert with_settings(text, "models", {"max_wait_s": 0.01}, name="m") == text
+
+
+def test_what_cannot_be_edited_safely_is_left_alone_and_told() -> None:
+    with pytest.raises(ConfigError, match="cannot edit"):
+        with_settings('models = { m = { source = "x.py" } }\n', "models", {"workers": 2}, name="m")
+
+
+def test_a_dotted_key_elsewhere_is_not_overlooked() -> None:
+    with pytest.raises(ConfigError, match="cannot edit"):
+        with_settings('[models]\nm.source = "x.py"\n', "models", {"workers": 2}, name="m")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.handlers.contract import Failure
+from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome
+from penstock.workers.child.runner import Flow, RowsOutcome
+from penstock.workers.child.shard_work import ShardWork, shard_work
+from penstock.workers.ipc.frames import Output
+
+
+def ran(rows: list[Any], outputs: list[Any], *, size: int = 2) -> ShardWork:
+    """A shard whose rows ran in calls of `size`; `outputs` are by place."""
+    work = shard_work(1, Shard("application/json", rows), 5.0)
+    while not work.ended:
+        places = work.take(size)
+        work.put(places, RowsOutcome([outputs[place] for place in places], 0.1, None))
+        work.account(Flow(len(places), [], [], {}, inference_s=0.5, padding=0.5), postprocess_s=0.1, device_wait_s=0.0)
+    return work
+
+
+def outcome(work: ShardWork) -> ShardOutcome:
+    [output] = work.frame(9.0).done.outcomes
+    assert isinstance(output, Output)
+    assert output.content_type == SHARD_MEDIA
+    return decode_outcome(output.data)
+
+
+def test_outputs_come_back_in_the_shards_order_though_rows_ran_by_length() -> None:
+    work = ran(["ccc", "a", "bb"], [3, 1, 2])
+    assert list(work.order) == [1, 2, 0]
+    assert outcome(work).outputs == [3, 1, 2]
+
+
+def test_a_bad_row_is_told_by_its_place_and_leaves_none() -> None:
+    found = outcome(ran(["ccc", "a", "bb"], [3, Failure("no", "refused", retryable=True), b"2"]))
+    assert found.outputs == [3, None, b"2"]
+    [failure] = found.failures
+    assert (failure.place, failure.code, failure.message, failure.retryable) == (1, "refused", "no", True)
+
+
+def test_an_output_that_msgpack_cannot_hold_fails_alone() -> None:
+    found = outcome(ran(["a", "b"], [2**70, 2]))
+    assert found.outputs == [None, 2]
+    assert [failure.code for failure in found.failures] == ["handler_contract"]
+
+
+def test_stages_are_sums_and_rows_and_calls_are_counted() -> None:
+    frame = ran(["a", "b", "c"], [1, Failure("no"), 3]).frame(9.0)
+    done = frame.done
+    assert (frame.calls, done.rows, done.bad_rows) == (2, 3, 1)
+    assert (done.began_at, done.ended_at, done.inference_s, done.padding) == (5.0, 9.0, 1.0, 0.5)

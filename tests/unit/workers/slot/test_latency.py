@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from penstock.workers.slot.latency import Latency
+
+
+def learned(*runs: tuple[int, float], times: int = 1) -> Latency:
+    latency = Latency()
+    for size, seconds in runs:
+        for _ in range(times):
+            latency.observe(size, seconds)
+    return latency
+
+
+def test_nothing_is_expected_before_the_first_run() -> None:
+    latency = Latency()
+    assert (latency.expect(4), latency.bound(4), latency.largest, latency.efficient(8)) == (None, None, 0, 1)
+
+
+def test_a_measured_size_is_expected_to_take_its_median() -> None:
+    assert learned((8, 0.010), (8, 0.012), (8, 0.500)).expect(8) == 0.012
+
+
+def test_sizes_between_two_measured_ones_lie_on_the_line_between_them() -> None:
+    latency = learned((4, 0.010), (8, 0.020), (16, 0.040))
+    assert latency.expect(6) is not None
+    assert abs(latency.expect(6) - 0.015) < 1e-9  # type: ignore[operator]
+
+
+def test_sizes_beyond_the_measured_ones_follow_the_fitted_line() -> None:
+    latency = learned((1, 0.0055), (2, 0.006), (4, 0.007))
+    assert abs((latency.expect(64) or 0) - 0.037) < 1e-6
+    assert abs(latency.slope - 0.0005) < 1e-9
+
+
+def test_the_bound_lies_above_nearly_all_runs() -> None:
+    runs = [0.010 + (n % 20) * 0.0005 for n in range(200)]
+    latency = learned(*[(8, run) for run in runs])
+    assert sum(run <= (latency.bound(8) or 0) for run in runs) >= 0.9 * len(runs)
+
+
+def test_a_lasting_change_is_followed_at_once_and_a_spike_is_not() -> None:
+    latency = learned((8, 0.010), times=32)
+    latency.observe(8, 0.200)
+    assert latency.expect(8) == 0.010
+    for _ in range(5):
+        latency.observe(8, 0.050)
+    assert latency.expect(8) == 0.050
+
+
+def test_the_efficient_size_is_the_smallest_near_the_best_throughput() -> None:
+    # 5 ms + 0.5 ms per item: 64 reach 1.73 items/ms, 32 reach 1.52 of it.
+    latency = learned(*[(size, 0.005 + 0.0005 * size) for size in (1, 2, 4, 8, 16, 32, 64)])
+    assert latency.efficient(64) == 32
+
+
+def test_one_item_is_efficient_where_batching_gains_nothing() -> None:
+    assert learned(*[(size, 0.010 * size) for size in (1, 2, 4, 8)]).efficient(8) == 1
+
+
+def test_a_smaller_batch_is_worthwhile_when_larger_ones_cost_more_per_item() -> None:
+    latency = learned((4, 0.014), (32, 0.420), times=9)
+    assert latency.worthwhile(32) == 4
+
+
+def test_the_limit_stays_when_its_cost_per_item_is_about_the_same() -> None:
+    latency = learned((4, 0.040), (32, 0.340), times=9)
+    assert latency.worthwhile(32) == 32
+
+
+def test_the_larger_size_is_tried_again_from_time_to_time() -> None:
+    latency = learned((4, 0.014), (32, 0.420), times=32)
+    assert latency.worthwhile(32) == 32

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.errors import StoreUnavailable
+from penstock.job import JobState, Payload
+from penstock.job_id import JobId
+from penstock.workers.slot.outcomes import blob_name
+from penstock.workers.slot.settlement import Absence, Exchange, Finish, Release
+
+ID = JobId("0" * 26, "m")
+ASK = ClaimRequest("m", "1", "w", "n", limit=8)
+
+
+class ShakyStore:
+    """Answers `answer` to every settling; is away while `away` is set. `calls` are those it took."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.details: list[str] = []
+        self.away = False
+        self.answer = Settled.OK
+
+    def _take(self, name: str, what: Any) -> None:
+        if self.away:
+            raise StoreUnavailable("gone")
+        self.calls.append((name, what))
+
+    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 0) -> list[Submitted]:
+        self._take("submit", jobs)
+        return []
+
+    def claim(self, request: ClaimRequest) -> Claim:
+        self._take("claim", request)
+        return Claim()
+
+    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
+        self._take("finish", endings)
+        return [self.answer for _ in endings]
+
+    def finish_and_claim(
+        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
+    ) -> tuple[list[Settled], Claim]:
+        self._take("finish_and_claim", endings)
+        return [self.answer for _ in endings], Claim()
+
+    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+        self._take("retry", items)
+        return [self.answer for _ in items]
+
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
+        self._take("release", items)
+        self.details.append(detail)
+        return [self.answer for _ in items]
+
+    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None:
+        self._take("reject_foreign", message)
+
+    def close(self) -> None: ...
+
+
+def ending(data: bytes = b"1") -> Ending:
+    return Ending(ID, "1:w:n", JobState.SUCCEEDED, Payload("application/json", data))
+
+
+def finish(*endings: Ending) -> Finish:
+    return Finish(endings or (ending(),), "w", BatchStamp())
+
+
+@pytest.fixture
+def store() -> ShakyStore:
+    return ShakyStore()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> LocalBlobs:
+    return LocalBlobs(tmp_path)
+
+
+@pytest.fixture
+def exchange(store: ShakyStore, blobs: LocalBlobs) -> Exchange:
+    return Exchange(store, blobs, inline_bytes=65_536, on_settled=lambda finish, answers, store_s: None)
+
+
+def names(store: ShakyStore) -> list[str]:
+    return [name for name, _ in store.calls]
+
+
+def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(exchange: Exchange, store: ShakyStore) -> None:
+    exchange.owe(finish())
+    assert exchange.trade(ASK) is not None
+    assert names(store) == ["finish_and_claim"]
+    assert not exchange.owes
+
+
+def test_everything_owed_is_settled_before_more_is_taken(exchange: Exchange, store: ShakyStore) -> None:
+    exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED))
+    exchange.owe(finish())
+    exchange.trade(ASK)
+    assert names(store) == ["release", "finish_and_claim"]
+
+
+def test_how_the_process_of_a_batch_died_is_told_to_the_store(exchange: Exchange, store: ShakyStore) -> None:
+    # Users read "the process running it died 2 times" and had to search the worker's log for why.
+    exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
+    exchange.trade(None)
+    assert store.details == ["ended by SIGSEGV"]
+
+
+def test_nothing_owed_is_forgotten_while_the_store_is_away(exchange: Exchange, store: ShakyStore) -> None:
+    exchange.owe(finish())
+    store.away = True
+    for request in (ASK, None):
+        with pytest.raises(StoreUnavailable):
+            exchange.trade(request)
+    assert exchange.owes
+    store.away = False
+    exchange.trade(None)
+    assert names(store) == ["finish"]
+    assert not exchange.owes
+
+
+def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
+    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs
+) -> None:
+    large = ending(b"x" * 100_000)
+    exchange.owe(finish(large, ending()))
+    exchange.trade(None)
+    [(_, (first, second))] = store.calls
+    assert first.output == Payload("application/json", blob=blob_name(large))
+    assert blobs.get(blob_name(large)) == b"x" * 100_000
+    assert second.output == Payload("application/json", b"1")
+
+
+@pytest.mark.parametrize("answer", [Settled.STALE, Settled.CANCELLED])
+def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
+    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs, answer: Settled
+) -> None:
+    store.answer = answer
+    large = ending(b"x" * 100_000)
+    exchange.owe(finish(large))
+    exchange.trade(None)
+    assert blobs.local_path(blob_name(large)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "deleted"),
+    [
+        (JobState.SUCCEEDED, Settled.OK, True),
+        (JobState.SUCCEEDED, Settled.ALREADY, True),
+        (JobState.SUCCEEDED, Settled.CANCELLED, True),
+        (JobState.SUCCEEDED, Settled.STALE, False),
+        (JobState.FAILED, Settled.OK, False),
+    ],
+)
+def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_it(
+    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
+) -> None:
+    """Inputs of succeeded jobs once lay on disk until the end of retention: 137 MB a second at full load."""
+    store.answer = answer
+    name = f"{ID.serial}.in"
+    blobs.put(name, b"x" * 100_000)
+    exchange.owe(Finish((Ending(ID, "t", state),), "w", BatchStamp(), inputs=(name,)))
+    exchange.trade(None)
+    assert (blobs.local_path(name) is None) is deleted
+
+
+def test_a_store_that_is_away_is_tried_ever_more_seldom_up_to_two_seconds_until_it_answers() -> None:
+    absence = Absence()
+    assert [absence.failed(100.0) for _ in range(12)] == [True] + [False] * 11
+    assert 101.0 <= absence.try_at <= 102.0
+    assert absence.over()
+    assert not absence.over()
+    assert absence.failed(200.0)
+    assert 200.05 <= absence.try_at <= 200.1

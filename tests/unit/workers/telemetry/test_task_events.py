@@ -1,0 +1,67 @@
+"""What Flower is told: how many successes, and what became of jobs that came back without a verdict."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import GiveBack, Settled
+from penstock.job_id import JobId, new_job_id
+from penstock.model_spec import ModelSpec
+from penstock.workers.bootstep.consumer import tells_of_tasks
+from penstock.workers.slot.settlement import Release
+from penstock.workers.telemetry.task_events import EventFeed, Sampler
+
+
+def test_every_success_is_shown_up_to_the_rate_and_no_more() -> None:
+    sampler = Sampler(per_s=500)
+    assert [sampler.take(300, 10.0), sampler.take(300, 10.5), sampler.take(300, 10.9)] == [300, 200, 0]
+
+
+def test_the_next_second_starts_anew() -> None:
+    sampler = Sampler(per_s=500)
+    sampler.take(900, 10.0)
+    assert sampler.take(32, 11.0) == 32
+
+
+def test_events_are_made_for_those_who_asked_for_tasks_and_not_for_heartbeats() -> None:
+    """Enabled by the heartbeats alone, the dispatcher was taken for one that somebody listens to: a third of a worker's CPU."""
+    cases = [(True, {"worker"}, False), (True, {"worker", "task"}, True), (True, set(), True), (False, set(), False)]
+    for enabled, groups, wanted in cases:
+        assert tells_of_tasks(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups
+    assert not tells_of_tasks(None)
+
+
+@pytest.fixture
+def feed() -> EventFeed:
+    made = EventFeed(None, hostname="here")
+    made.follow(lambda: True)
+    return made
+
+
+def held(*ids: JobId) -> Any:
+    return SimpleNamespace(jobs=[SimpleNamespace(id=id, attempts=1) for id in ids], size=len(ids))
+
+
+def crashed(*ids: JobId) -> Release:
+    return Release(tuple(GiveBack(id, "token") for id in ids), "w1", ReleaseReason.CRASHED)
+
+
+def told(feed: EventFeed) -> list[tuple[str, str]]:
+    return [(kind, fields["uuid"]) for kind, fields in feed._events]
+
+
+def test_a_job_given_up_after_a_crash_has_failed_and_its_neighbour_is_tried_again(feed: EventFeed) -> None:
+    spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
+    feed.claimed(spec, held(dead, alive))
+    feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
+    assert told(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
+
+
+def test_of_jobs_that_flower_was_not_shown_it_hears_the_failures_only(feed: EventFeed) -> None:
+    spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
+    feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
+    assert told(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]

@@ -1,0 +1,119 @@
+"""From measurements to candidates: what is worth real load, in which order, and why the rest is not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.model_spec import BatchPolicy
+from penstock.tune.prune import Bank
+from penstock.tune.result import Choice, Engine, Figures, Goal, Overheads
+from penstock.tune.simulation.predict import MARGIN, Plant, highest_rate, holds, told
+
+_JOBS = 1_200
+_TRIALS = 5
+_LEAST_CONFIRMED, _MOST_CONFIRMED = 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What predictions rest on. `stretch`: by how much batches were longer under real load than when they were measured."""
+
+    bank: Bank
+    overheads: Overheads
+    devices: int = 1
+    stretch: Mapping[tuple[Engine, int], float] = field(default_factory=dict)
+
+    def plant(self, choice: Choice) -> Plant:
+        key = (choice.engine, choice.workers)
+        known = list(self.stretch.values())
+        usual = sum(known) / len(known) if known else 1.0
+        return Plant(
+            times=self.bank[key].times,
+            policy=BatchPolicy(choice.batch_size, choice.max_wait_s),
+            slots=choice.workers * (1 if choice.engine.device == "cpu" else self.devices),
+            overheads=self.overheads,
+            stretch=self.stretch.get(key, usual),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """`order`: the best first. `lost`: what is known to be worse or too slow, and why."""
+
+    order: tuple[Choice, ...]
+    predicted: Mapping[Choice, Figures]
+    lost: Mapping[Choice, str]
+
+
+def ranked(
+    choices: Sequence[Choice], knowledge: Knowledge, goal: Goal, *, told_of: Callable[[int], None], over: Callable[[], bool]
+) -> Ranking:
+    """Every configuration simulated, those with the highest ceiling first, until the time is `over`: then a ceiling below the
+    best so far is reason enough, and what is left is lost for want of time."""
+    ceilings = {choice: knowledge.plant(choice).ceiling_rps() for choice in choices}
+    predicted: dict[Choice, Figures] = {}
+    lost: dict[Choice, str] = {}
+    best = 0.0
+    for number, choice in enumerate(sorted(choices, key=lambda choice: -ceilings[choice])):
+        told_of(number)
+        if over():
+            lost[choice] = _unseen(ceilings[choice] / MARGIN, best)
+            continue
+        figures = _figures(knowledge.plant(choice), goal)
+        if figures is None:
+            lost[choice] = _missed(goal)
+            continue
+        predicted[choice] = figures
+        best = max(best, figures.offered_rps)
+    return Ranking(tuple(sorted(predicted, key=lambda choice: preference(choice, predicted[choice], goal))), predicted, lost)
+
+
+def _figures(plant: Plant, goal: Goal) -> Figures | None:
+    if goal.min_rate is not None:
+        enough = holds(plant, goal, goal.min_rate, jobs=_JOBS)
+        return told(plant, goal, goal.min_rate, jobs=_JOBS) if enough else None
+    rate = highest_rate(plant, goal, jobs=_JOBS, trials=_TRIALS)
+    return told(plant, goal, rate, jobs=_JOBS) if rate > 0.0 else None
+
+
+def preference(choice: Choice, figures: Figures, goal: Goal) -> tuple[float, ...]:
+    """Sorts the best first: the highest rate, or, where a rate is given, the fewest cores and then the shortest tail."""
+    cores = choice.workers * (choice.engine.threads or 1)
+    if goal.min_rate is not None:
+        return (cores, figures.tail_ms, choice.batch_size)
+    return (-round(figures.offered_rps, 1), cores, figures.tail_ms, choice.batch_size)
+
+
+def _missed(goal: Goal) -> str:
+    if goal.min_rate is not None:
+        return f"simulated: at {goal.min_rate:g}/s it does not keep {goal.text}"
+    return f"simulated: it keeps {goal.text} at no rate"
+
+
+def _unseen(ceiling: float, best: float) -> str:
+    if ceiling <= best:
+        return f"even without a pause it gives at most {ceiling:.4g}/s, the best so far {best:.4g}/s"
+    return "not simulated: the time was over"
+
+
+def shortlist(ranking: Ranking) -> list[Choice]:
+    """In the order of their prediction, without those that differ from a better one in their wait alone."""
+    return [choice for choice in ranking.order if choice not in stand_ins(ranking)]
+
+
+def stand_ins(ranking: Ranking) -> dict[Choice, str]:
+    """Those that a configuration with another wait, and no worse by simulation, stands for."""
+    first: dict[Choice, Choice] = {}
+    found = {}
+    for choice in ranking.order:
+        rival = first.setdefault(replace(choice, max_wait_s=0.0), choice)
+        if rival != choice:
+            waits = f"a wait of {rival.max_wait_s * 1e3:g} ms"
+            found[choice] = f"simulated at {ranking.predicted[choice].offered_rps:.4g}/s, no better than with {waits}"
+    return found
+
+
+def most_confirmed(configurations: int) -> int:
+    """How many may meet real load: under a tenth of the space, but two at least."""
+    return max(_LEAST_CONFIRMED, min(_MOST_CONFIRMED, (configurations - 1) // 10))

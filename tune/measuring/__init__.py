@@ -1,0 +1,1 @@
+"""Batch times, memory and answers of real children, measured without a queue."""

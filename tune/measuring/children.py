@@ -1,0 +1,144 @@
+"""The workers' own children without a queue: started side by side, given batches, heard by one loop that never blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
+
+from penstock.errors import HandlerLoadError, PenstockError
+from penstock.model_spec import ModelSpec
+from penstock.workers.devices.pins import Pin
+from penstock.workers.ipc.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready
+from penstock.workers.slot.child_process import ChildProcess
+
+_TURN_S = 0.2
+_STOP_WITHIN_S = 2.0
+_LOG_LINES = 5
+
+
+class Lost(PenstockError):
+    """A child ended while it was measured; the message says how."""
+
+    kind = "child_lost"
+
+
+class Child:
+    """One child, its batches under way, and what it last wrote."""
+
+    def __init__(self, process: ChildProcess) -> None:
+        self.process = process
+        self.ready: Ready | None = None
+        self.under_way: dict[int, int] = {}
+        self.said: list[str] = []
+
+    def give(self, items: Sequence[Item]) -> None:
+        number = self.process.give(items)
+        self.under_way[number] = len(items)
+
+
+class Children:
+    """Started with `started`. All moments are monotonic."""
+
+    def __init__(self, members: Sequence[Child]) -> None:
+        self.members = members
+        self._selector = DefaultSelector()
+        for child in members:
+            for fd, what in (
+                (child.process.wire.fileno(), "wire"),
+                (child.process.exit_fd, "exit"),
+                (child.process.log_fd, "log"),
+            ):
+                self._selector.register(fd, EVENT_READ, (child, what))
+
+    def await_ready(self, *, within_s: float) -> list[Ready]:
+        """Raises `HandlerLoadError` when one cannot load the model, or takes too long."""
+        until = time.monotonic() + within_s
+        while not all(child.ready for child in self.members):
+            if time.monotonic() > until:
+                raise HandlerLoadError(f"the model did not load within {within_s:g} s")
+            self.turn(lambda child, done: None)
+        return [child.ready for child in self.members if child.ready]
+
+    def turn(self, on_done: Callable[[Child, Done], None]) -> None:
+        """Wait a moment for what the children say, and hand on what came of batches."""
+        for child in self.members:
+            fd = child.process.wire.fileno()
+            child.process.wire.flush()
+            mask = EVENT_READ | (EVENT_WRITE if child.process.wire.stuck else 0)
+            self._selector.modify(fd, mask, (child, "wire"))
+        for key, mask in self._selector.select(_TURN_S):
+            child, what = key.data
+            if what == "log":
+                self._listen(child)
+            elif what == "exit":
+                self._listen(child)
+                raise Lost(f"its process {self._end(child)}{_tail(child)}")
+            elif mask & EVENT_READ:
+                self._hear(child, on_done)
+
+    def _hear(self, child: Child, on_done: Callable[[Child, Done], None]) -> None:
+        try:
+            frames = child.process.receive()
+        except ChildGone:
+            self._listen(child)
+            raise Lost(f"its process {self._end(child)}{_tail(child)}") from None
+        for frame in frames:
+            self._take(child, frame, on_done)
+
+    def _take(self, child: Child, frame: FromChild, on_done: Callable[[Child, Done], None]) -> None:
+        match frame:
+            case Ready():
+                child.ready = frame
+            case LoadFailed(message):
+                raise HandlerLoadError(message)
+            case DeviceLost(message):
+                raise Lost(f"its device fails every call: {message}")
+            case Done():
+                child.under_way.pop(frame.batch, None)
+                on_done(child, frame)
+
+    def _listen(self, child: Child) -> None:
+        lines = child.process.read_log()
+        if lines is None:
+            if child.process.log_fd in self._selector.get_map():
+                self._selector.unregister(child.process.log_fd)
+            return
+        child.said = [*child.said, *lines][-_LOG_LINES:]
+
+    def _end(self, child: Child) -> str:
+        child.process.ended(within_s=1.0)
+        return child.process.how()
+
+    def close(self) -> None:
+        self._selector.close()
+        for child in self.members:
+            child.process.stop()
+        until = time.monotonic() + _STOP_WITHIN_S
+        for child in self.members:
+            child.process.ended(within_s=max(0.0, until - time.monotonic()))
+            child.process.close()
+
+
+def _tail(child: Child) -> str:
+    return f"; it said last: {child.said[-1][:200]}" if child.said else ""
+
+
+@contextmanager
+def started(spec: ModelSpec, pins: Sequence[Pin], *, within_s: float) -> Iterator[Children]:
+    """One child per pin, loaded and warm. Raises `HandlerLoadError`, `Lost`."""
+    made: list[Child] = []
+    children = None
+    try:
+        for pin in pins:
+            made.append(Child(ChildProcess(spec, pin, max_batch_size=spec.policy.max_batch_size)))
+        children = Children(made)
+        children.await_ready(within_s=within_s)
+        yield children
+    finally:
+        if children is not None:
+            children.close()
+        else:
+            for child in made:
+                child.process.close()

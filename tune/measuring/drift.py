@@ -1,0 +1,73 @@
+"""How far the answers of one engine are from those of another on the same inputs. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.tune.result import Drift
+
+_JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    content_type: str
+    data: bytes
+
+
+def drift(answers: Sequence[Answer], references: Sequence[Answer], *, reference: str) -> Drift:
+    """Numbers are compared as numbers wherever they stand in an answer; all else must be equal.
+
+    A relative drift is the largest difference within an answer over the largest number of that answer in the reference, so that
+    numbers near zero do not count more than others.
+    """
+    absolute = relative = 0.0
+    differing = compared = 0
+    for answer, its in zip(answers, references, strict=True):
+        found = list(_pairs(_value(answer), _value(its)))
+        numbers = [(mine, theirs) for mine, theirs in found if _number(mine) and _number(theirs)]
+        others = [(mine, theirs) for mine, theirs in found if not (_number(mine) and _number(theirs))]
+        differences = [_difference(mine, theirs) for mine, theirs in numbers]
+        most = max(differences, default=0.0)
+        scale = max((abs(theirs) for _, theirs in numbers if math.isfinite(theirs)), default=0.0)
+        absolute = max(absolute, most)
+        relative = max(relative, most / scale if scale else most)
+        differing += sum(mine != theirs for mine, theirs in others)
+        compared += len(found)
+    return Drift(reference, absolute, relative, differing, compared)
+
+
+def _value(answer: Answer) -> Any:
+    if _JSON not in answer.content_type:
+        return answer.data
+    try:
+        return json.loads(answer.data)
+    except ValueError:
+        return answer.data
+
+
+def _pairs(mine: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
+    """The leaves of both, side by side; where the shapes part, the parts as they are."""
+    if isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
+        for key in theirs:
+            yield from _pairs(mine[key], theirs[key])
+    elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        for one, other in zip(mine, theirs, strict=True):
+            yield from _pairs(one, other)
+    else:
+        yield mine, theirs
+
+
+def _number(value: Any) -> bool:
+    """Whole numbers are labels and counts: they must be equal."""
+    return isinstance(value, float)
+
+
+def _difference(mine: float, theirs: float) -> float:
+    if mine == theirs or (math.isnan(mine) and math.isnan(theirs)):
+        return 0.0
+    return abs(mine - theirs) if math.isfinite(mine) and math.isfinite(theirs) else 1e308

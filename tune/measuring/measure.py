@@ -1,0 +1,213 @@
+"""How long batches take, what memory a child needs, and what it answers: measured on the real children, without a queue."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from penstock.errors import BadRequest, ConfigError, PenstockError
+from penstock.loadtest.bodies import from_schema
+from penstock.loadtest.generator.connection import Body
+from penstock.model_spec import ModelSpec, fitted_buckets
+from penstock.tune.measuring.children import Child, Children, started
+from penstock.tune.measuring.drift import Answer, drift
+from penstock.tune.result import BatchTime, Drift, Engine, Measured
+from penstock.workers.devices.gpus import PyNvml
+from penstock.workers.devices.machine import Machine
+from penstock.workers.devices.pins import Pin
+from penstock.workers.devices.plan import plan, unpinned
+from penstock.workers.ipc.frames import Done, Failed, Item, Ready
+from penstock.workers.telemetry.gpu_meter import GpuMeter
+
+# One batch at the device and one behind it, as a worker feeds its child.
+_AHEAD = 2
+_LEAST_RUNS = 5
+_FIRST_RUNS = 2
+_QUANTILES = 21
+_REFERENCE_INPUTS = 16
+_RAW = Body(b"penstock tune", "application/octet-stream")
+_INPUT_HINT = "give real inputs: --input cat.jpg, a folder, a .jsonl file or JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a measurement brings beside its figures: the answers to the first inputs, the largest batch the handler takes."""
+
+    measured: Measured
+    answers: tuple[Answer, ...] = ()
+    largest: int | None = None
+    inputs: tuple[Body, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """`inputs` empty: one is made from what the model declares. `slice_s` is spent on each batch size."""
+
+    spec: ModelSpec
+    machine: Machine
+    inputs: tuple[Body, ...]
+    slice_s: float = 0.5
+
+    def measure(self, engine: Engine, workers: int, sizes: Sequence[int]) -> Found:
+        """`workers` children side by side, each with batches back to back. What cannot run is told in the result's `error`."""
+        began = time.monotonic()
+        try:
+            found = self._run(engine, workers, sorted(sizes))
+        except BadRequest:
+            raise
+        except (PenstockError, OSError) as fault:
+            message = fault.message if isinstance(fault, PenstockError) else str(fault)
+            found = Found(Measured(engine, workers, error=message[:300]))
+        return replace(found, measured=replace(found.measured, took_s=time.monotonic() - began))
+
+    def _run(self, engine: Engine, workers: int, sizes: Sequence[int]) -> Found:
+        spec = spec_for(self.spec, engine, workers, batch_size=max(sizes))
+        pins = pins_for(spec, self.machine, pinning=engine.pinning)[:workers]
+        meter, before = GpuMeter(PyNvml()), 0
+        if pins[0].uuid:
+            before = _used(meter, pins[0])
+        with started(spec, pins, within_s=spec.limits.load_timeout_s) as children:
+            ready = children.members[0].ready
+            assert ready is not None
+            inputs = self.inputs or (_made(ready, spec.name),)
+            answers = _answers(children, inputs)
+            taken = [size for size in sizes if size <= (ready.max_batch_size or size)]
+            times = tuple(time for size in taken if (time := self._times(children, size, inputs)))
+            measured = Measured(
+                engine,
+                workers,
+                times,
+                memory_bytes=max(child.process.resident_bytes() for child in children.members),
+                device_memory_bytes=(_used(meter, pins[0]) - before) // workers if pins[0].uuid else 0,
+                load_s=ready.load_s,
+            )
+        return Found(measured, tuple(answers), ready.max_batch_size, inputs)
+
+    def _times(self, children: Children, size: int, inputs: Sequence[Body]) -> BatchTime | None:
+        """None when a batch of this size does not fit into memory."""
+        runs = _Runs(children, size, inputs)
+        done = runs.until(time.monotonic() + self.slice_s, at_least=_LEAST_RUNS * len(children.members))
+        if any(one.cap is not None for one in done):
+            return None
+        kept = done[min(_FIRST_RUNS * len(children.members), len(done) // 2) :]
+        return BatchTime(
+            size,
+            inference_s=median(one.inference_s for one in kept),
+            preprocess_s=median(one.preprocess_s + one.decode_s for one in kept),
+            postprocess_s=median(one.postprocess_s for one in kept),
+            quantiles_s=_quantiles([one.inference_s for one in kept]),
+        )
+
+
+class _Runs:
+    """Batches of one size for every child, two under way at each, until the time is over and all have had some."""
+
+    def __init__(self, children: Children, size: int, inputs: Sequence[Body]) -> None:
+        self._children = children
+        self._size = size
+        self._inputs = itertools.cycle(_items(inputs))
+        self._done: list[Done] = []
+        self._until = 0.0
+        self._at_least = 0
+
+    def until(self, moment: float, *, at_least: int) -> list[Done]:
+        self._until, self._at_least = moment, at_least
+        for child in self._children.members:
+            for _ in range(_AHEAD):
+                child.give(self._batch())
+        while any(child.under_way for child in self._children.members):
+            self._children.turn(self._on_done)
+        return self._done
+
+    def _on_done(self, child: Child, done: Done) -> None:
+        self._done.append(done)
+        refused = next((outcome for outcome in done.outcomes if isinstance(outcome, Failed)), None)
+        if refused is not None and done.cap is None:
+            raise BadRequest(f"the model refused the input: {refused.code}: {refused.message}", hint=_INPUT_HINT)
+        if time.monotonic() < self._until or len(self._done) < self._at_least:
+            child.give(self._batch())
+
+    def _batch(self) -> list[Item]:
+        return list(itertools.islice(self._inputs, self._size))
+
+
+def _answers(children: Children, inputs: Sequence[Body]) -> list[Answer]:
+    """To each of the first inputs on its own. Raises `BadRequest` when the model takes none of them."""
+    found: list[Answer] = []
+
+    def keep(child: Child, done: Done) -> None:
+        for outcome in done.outcomes:
+            if isinstance(outcome, Failed):
+                raise BadRequest(f"the model refused the input: {outcome.code}: {outcome.message}", hint=_INPUT_HINT)
+            found.append(Answer(outcome.content_type, bytes(outcome.data)))
+
+    child = children.members[0]
+    for item in _items(inputs[:_REFERENCE_INPUTS]):
+        child.give([item])
+        while child.under_way:
+            children.turn(keep)
+    return found
+
+
+def compared(found: Found, reference: Found) -> Measured:
+    """The measurement with its drift from the reference's answers."""
+    if found.measured.error or len(found.answers) != len(reference.answers):
+        return found.measured
+    told: Drift = drift(found.answers, reference.answers, reference=reference.measured.engine.label)
+    return replace(found.measured, drift=told)
+
+
+def _items(bodies: Sequence[Body]) -> Iterator[Item]:
+    return (Item(body.content_type, body.data) for body in bodies)
+
+
+def _made(ready: Ready, model: str) -> Body:
+    """The smallest input that the model's schema admits; a few bytes where it takes any."""
+    if ready.schemas[0] is not None:
+        return from_schema(ready.schemas[0], model)
+    return _RAW
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    ordered = sorted(values)
+    places = [number / (_QUANTILES - 1) * (len(ordered) - 1) for number in range(_QUANTILES)]
+    return tuple(
+        ordered[int(place)] + (place - int(place)) * (ordered[min(int(place) + 1, len(ordered) - 1)] - ordered[int(place)])
+        for place in places
+    )
+
+
+def spec_for(spec: ModelSpec, engine: Engine, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
+    """The model as this configuration runs it. On GPUs `workers` are those of each device."""
+    on_cpu = engine.device == "cpu"
+    buckets = fitted_buckets(spec.runtime.batch_buckets, batch_size)
+    engine_runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
+    return replace(
+        spec,
+        policy=replace(spec.policy, max_batch_size=batch_size),
+        runtime=replace(engine_runtime, batch_buckets=buckets),
+        device=engine.device,
+        threads=engine.threads,
+        placement=placement or spec.placement,
+        workers=workers if on_cpu else spec.workers,
+        workers_per_device=1 if on_cpu else workers,
+    )
+
+
+def pins_for(spec: ModelSpec, machine: Machine, *, pinning: str) -> list[Pin]:
+    """As the worker would place its children. Raises `ConfigError` for a device that is not there."""
+    found = plan([spec], machine)
+    if pinning == "none":
+        found = unpinned(found)
+    pins = [pin for _, pin in found.places()]
+    if not pins:
+        raise ConfigError(f"no place for {spec.name} on {spec.device}")
+    return pins
+
+
+def _used(meter: GpuMeter, pin: Pin) -> int:
+    reading = meter.read(pin.uuid)
+    return reading.used_bytes if reading else 0

@@ -1,0 +1,98 @@
+"""What a search has measured so far, one JSON line each, so that the next one need not measure it again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+
+from penstock.errors import BadRequest
+from penstock.loadtest.generator.connection import Body
+
+T = TypeVar("T")
+_ABOUT = "about"
+
+
+class _Line(msgspec.Struct):
+    kind: str
+    key: str
+    value: msgspec.Raw
+
+
+class Notebook:
+    """With a `path` every entry is written at once; without one they last as long as the search."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._entries: dict[tuple[str, str], msgspec.Raw] = {}
+
+    def open(self, about: str) -> int:
+        """Reads what is there, and how much that is. Raises `BadRequest` when it is about another model, or cannot be read."""
+        if self._path is None:
+            return 0
+        if self._path.exists():
+            self._read(self._path)
+        mine = self.get(_ABOUT, "", str)
+        if mine is not None and mine != about:
+            raise BadRequest(
+                f"{self._path} was written for another model, other inputs or another machine",
+                hint="name another file with --resume, or delete this one",
+            )
+        if mine is None:
+            self.put(_ABOUT, "", about)
+        return len(self._entries) - 1
+
+    def _read(self, path: Path) -> None:
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as fault:
+            raise BadRequest(f"{path} cannot be read: {fault.strerror}", hint="name another file with --resume") from fault
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = msgspec.json.decode(line, type=_Line)
+            except msgspec.DecodeError as fault:
+                if number == len(lines):
+                    # Cut off in the middle of its last line: that one is measured again.
+                    return
+                raise BadRequest(f"line {number} of {path} is no entry: {fault}", hint="delete the file") from fault
+            self._entries[entry.kind, entry.key] = entry.value
+
+    def get(self, kind: str, key: str, type_: type[T]) -> T | None:
+        found = self._entries.get((kind, key))
+        return None if found is None else msgspec.json.decode(found, type=type_)
+
+    def put(self, kind: str, key: str, value: Any) -> None:
+        raw = msgspec.Raw(msgspec.json.encode(value))
+        self._entries[kind, key] = raw
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(_Line(kind, key, raw)) + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What must be the same for measurements to be reused."""
+
+    model: str
+    table: Mapping[str, Any]
+    inputs: Sequence[Body]
+
+    def digest(self) -> str:
+        source = Path(str(self.table.get("source", "")).partition(":")[0])
+        parts = [self.model.encode(), msgspec.json.encode(dict(self.table), order="sorted"), str(psutil.cpu_count()).encode()]
+        parts += [source.read_bytes()] if source.is_file() else []
+        parts += [part for body in self.inputs for part in (body.content_type.encode(), body.data)]
+        whole = hashlib.sha256()
+        for part in parts:
+            whole.update(len(part).to_bytes(8, "big") + part)
+        return whole.hexdigest()
+
+
+def key_of(value: Any) -> str:
+    """A key for a record, equal for equal records."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,142 @@
+"""What need not be simulated: ruled out by what was measured, each with its reason in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.tune.result import BatchTime, Choice, Drift, Engine, Goal, Measured
+from penstock.tune.simulation.predict import Learned
+
+# A difference below this is noise of the measurement.
+_CLEARLY = 1.02
+_MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that all children together may have; None: not known."""
+
+    memory_bytes: int | None = None
+    device_memory_bytes: int | None = None
+
+
+Bank = Mapping[tuple[Engine, int], Measured]
+
+
+def refused(measured: Measured, goal: Goal) -> str:
+    """Why this engine is out whatever its batch size; empty: it is not."""
+    if measured.error:
+        return f"it does not run: {measured.error}"
+    drift = drift_in_words(measured.drift, goal.tolerance)
+    if drift:
+        return drift
+    if not measured.times:
+        return "it was not measured: the time was over"
+    alone_s = Learned(measured.times).alone_s(1)
+    if alone_s > goal.limit_s:
+        return f"one item alone takes {_ms(alone_s)}, the limit is {_ms(goal.limit_s)}"
+    return ""
+
+
+def drift_in_words(drift: Drift | None, tolerance: float) -> str:
+    """Why its answers are too far from the reference's; empty: they are not."""
+    if drift is None:
+        return ""
+    if drift.relative > tolerance:
+        return (
+            f"its answers drift from those of {drift.reference} by {drift.relative:.2g} of the largest value, "
+            f"the tolerance is {tolerance:g}"
+        )
+    if drift.differing > tolerance * drift.compared:
+        return f"{drift.differing} of {drift.compared} answers are not those of {drift.reference}"
+    return ""
+
+
+def pruned(choices: Sequence[Choice], bank: Bank, goal: Goal, room: Room) -> dict[Choice, str]:
+    """The configurations that are out, and why."""
+    rivals = _beaten(bank, goal)
+    return {choice: why for choice in choices if (why := _why(choice, choices, bank, goal, room, rivals))}
+
+
+def _why(
+    choice: Choice, choices: Sequence[Choice], bank: Bank, goal: Goal, room: Room, rivals: Mapping[tuple[Engine, int], str]
+) -> str:
+    measured = bank.get((choice.engine, choice.workers))
+    if measured is None:
+        return _from_one(choice, bank, goal) or "it was not measured: the time was over"
+    return (
+        refused(measured, goal)
+        or _too_large(choice, measured, room)
+        or _too_slow(choice, choices, measured, goal)
+        or rivals.get((choice.engine, choice.workers), "")
+    )
+
+
+def _from_one(choice: Choice, bank: Bank, goal: Goal) -> str:
+    """Several children side by side are never faster each than one that is alone."""
+    alone = bank.get((choice.engine, 1))
+    return refused(alone, goal) if alone else ""
+
+
+def _too_large(choice: Choice, measured: Measured, room: Room) -> str:
+    for name, each, there in (
+        ("memory", measured.memory_bytes, room.memory_bytes),
+        ("device memory", measured.device_memory_bytes, room.device_memory_bytes),
+    ):
+        if there is not None and each * choice.workers > there * _MEMORY_SHARE:
+            many = "1 child takes" if choice.workers == 1 else f"{choice.workers} children take"
+            return f"{many} {_gib(each * choice.workers)} of {name}, there is {_gib(there)}"
+    return ""
+
+
+def too_many(engine: Engine, workers: int, alone: Measured, room: Room) -> str:
+    """Why so many children need not even be started, by what one of them took."""
+    return _too_large(Choice(engine, workers=workers), alone, room)
+
+
+def _too_slow(choice: Choice, choices: Sequence[Choice], measured: Measured, goal: Goal) -> str:
+    """A full batch beyond the limit, where a smaller one is to be had."""
+    full_s = Learned(measured.times).alone_s(choice.batch_size)
+    smaller = min(other.batch_size for other in choices)
+    if full_s <= goal.limit_s or choice.batch_size == smaller:
+        return ""
+    return f"a full batch of {choice.batch_size} alone takes {_ms(full_s)}, the limit is {_ms(goal.limit_s)}"
+
+
+def _beaten(bank: Bank, goal: Goal) -> dict[tuple[Engine, int], str]:
+    """Engines that another with as many children, and no more cores, beats at every batch size."""
+    fit = {key: measured for key, measured in bank.items() if not refused(measured, goal)}
+    found = {}
+    for key, measured in fit.items():
+        for other, rival in fit.items():
+            if other != key and other[1] == key[1] and _cores(rival.engine) <= _cores(measured.engine):
+                factor = _slower_by(measured, rival)
+                if factor > _CLEARLY:
+                    found[key] = f"slower than {rival.engine.label} at every batch size, by {(factor - 1):.0%} at least"
+    return found
+
+
+def _cores(engine: Engine) -> int:
+    return engine.threads or 1
+
+
+def _slower_by(measured: Measured, rival: Measured) -> float:
+    """The least factor over the sizes both were measured at."""
+    rivals = {time.size: time for time in rival.times}
+    pairs = [(time, rivals[time.size]) for time in measured.times if time.size in rivals]
+    whole = [(_whole_s(time), _whole_s(other)) for time, other in pairs]
+    return min((mine / max(1e-9, its) for mine, its in whole), default=0.0)
+
+
+def _whole_s(time: BatchTime) -> float:
+    return time.preprocess_s + time.inference_s + time.postprocess_s
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:,.0f} ms" if ms >= 100.0 else f"{ms:.3g} ms"
+
+
+def _gib(count: float) -> str:
+    return f"{count / (1 << 30):.2f} GiB"

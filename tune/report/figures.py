@@ -1,0 +1,128 @@
+"""The plots of the report of a search. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.loadtest.report.charts import Dot, Line, bar_chart, heat_map, line_chart, scatter, stack
+from penstock.loadtest.report.parts import figure
+from penstock.loadtest.report.wording import milliseconds, number, rate
+from penstock.tune.report.findings import best_by_size, figures_of, ranked
+from penstock.tune.result import BatchTime, Configuration, Measured, TuneResult, Verdict
+
+_COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
+_MOST_DOTS = 1_500
+_MOST_BARS = 8
+# What the later ones of these hide the earlier ones with.
+_LOOKS = {
+    Verdict.PRUNED: ("c4", 2.5),
+    Verdict.LOST: ("c4", 2.5),
+    Verdict.CONFIRMED: ("c0", 4.5),
+    Verdict.WINNER: ("c1", 6.0),
+}
+
+
+def figures(result: TuneResult) -> Iterable[str]:
+    """Those that there is something to draw for."""
+    tail, winner = f"p{result.goal.percentile:g}", result.winner
+    text = f"each configuration at the highest rate at which it should keep the goal; Poisson arrivals; {tail} of the latency"
+    yield figure("Throughput against latency", text, _configurations(result))
+    text = "full batches one after another, no arrivals and no queue: what a closed loop shows of each engine"
+    yield figure("Batches back to back", text, _back_to_back(result))
+    text = (
+        "the most requests per second within the goal, of all that has this batch size and so many workers; framed: the winner"
+    )
+    yield figure("Batch size and workers", text, _map(result))
+    if winner and winner.stages_ms:
+        parts = [(name, max(0.0, value)) for name, value in winner.stages_ms.items()]
+        text = "the mean request under load; rest is network, gateway, store, claim and settling"
+        yield figure("Where the winner's time goes", text, stack(parts, words=milliseconds))
+    yield figure("How long a batch takes", "all stages of one batch, one worker alone, by batch size", _batch_times(result))
+    text = f"at {number(result.goal.price_per_hour)} an hour, within the goal" if result.goal.price_per_hour else ""
+    yield figure("Cost of a million requests", text, _costs(result))
+
+
+def _configurations(result: TuneResult) -> str:
+    told = [one for one in reversed(ranked(result)) if figures_of(one)][-_MOST_DOTS:]
+    dots = [_dot(one) for one in told]
+    names = [("simulated", "c4"), ("measured", "c0"), ("winner", "c1"), (result.goal.text, "c3"), ("not surpassed", "c5")]
+    x, limit = f"p{result.goal.percentile:g}, ms", result.goal.limit_s * 1e3
+    return scatter(dots, x=x, y="requests per second", names=names, limit=limit, path=front(dots))
+
+
+def _dot(one: Configuration) -> Dot:
+    found = figures_of(one)
+    assert found is not None
+    color, radius = _LOOKS[one.verdict]
+    told = f"{one.choice.label}: {rate(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
+    return Dot(found.tail_ms, found.throughput_rps, color, told, radius)
+
+
+def front(dots: Sequence[Dot]) -> list[Dot]:
+    """Those that no other surpasses in both: less latency and more throughput (Pareto)."""
+    best: list[Dot] = []
+    for dot in sorted(dots, key=lambda each: (each.x, -each.y)):
+        if not best or dot.y > best[-1].y:
+            best.append(dot)
+    return best
+
+
+def _back_to_back(result: TuneResult) -> str:
+    chosen = result.winner.choice if result.winner else None
+    dots = []
+    for measured in result.measured:
+        for time in measured.times:
+            mine = chosen and (chosen.engine, chosen.workers, chosen.batch_size) == (
+                measured.engine,
+                measured.workers,
+                time.size,
+            )
+            dots.append(_full_batches(measured, time, "c1" if mine else "c0", 6.0 if mine else 3.5))
+    dots.sort(key=lambda dot: dot.radius)
+    names = [("batch size and engine", "c0"), ("the winner's", "c1"), (result.goal.text, "c3"), ("not surpassed", "c5")]
+    limit = result.goal.limit_s * 1e3
+    return scatter(dots, x="ms of a batch", y="items per second", names=names, limit=limit, path=front(dots))
+
+
+def _full_batches(measured: Measured, time: BatchTime, color: str, radius: float) -> Dot:
+    whole_s = time.preprocess_s + time.inference_s + time.postprocess_s
+    # The stages of following batches run at the same time: the longest of them sets the pace.
+    pace_s = max(time.preprocess_s, time.inference_s, time.postprocess_s, 1e-9)
+    throughput = measured.workers * time.size / pace_s
+    told = (
+        f"batch {time.size}, {measured.workers} x {measured.engine.label}: {rate(throughput)} at {milliseconds(whole_s * 1e3)}"
+    )
+    return Dot(whole_s * 1e3, throughput, color, told, radius)
+
+
+def _map(result: TuneResult) -> str:
+    sizes = sorted({one.choice.batch_size for one in result.configurations})
+    workers = sorted({one.choice.workers for one in result.configurations})
+    cells = {
+        (str(one.choice.batch_size), str(one.choice.workers)): found.throughput_rps
+        for one in best_by_size(result)
+        if (found := figures_of(one))
+    }
+    chosen = result.winner.choice if result.winner else None
+    best = (str(chosen.batch_size), str(chosen.workers)) if chosen else ("", "")
+    return heat_map(cells, columns=[*map(str, sizes)], rows=[*map(str, workers)], x="batch size", y="workers", best=best)
+
+
+def _batch_times(result: TuneResult) -> str:
+    alone = [measured for measured in result.measured if measured.workers == 1 and measured.times]
+    alone.sort(key=lambda measured: measured.times[-1].inference_s / measured.times[-1].size)
+    chosen = result.winner.choice.engine if result.winner else None
+    alone.sort(key=lambda measured: measured.engine != chosen)
+    lines = []
+    for measured, color in zip(alone, _COLORS, strict=False):
+        points = [
+            (float(time.size), 1e3 * (time.preprocess_s + time.inference_s + time.postprocess_s)) for time in measured.times
+        ]
+        lines.append(Line(measured.engine.label, color, sorted(points)))
+    return line_chart(lines, x="batch size", y="ms", left=0.0)
+
+
+def _costs(result: TuneResult) -> str:
+    told = [one for one in best_by_size(result) if one.cost_per_million]
+    bars = [(f"{one.choice.batch_size}x{one.choice.workers}", one.cost_per_million or 0.0) for one in told[:_MOST_BARS]]
+    return bar_chart(bars, x="batch size x workers", y="a million")

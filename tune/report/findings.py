@@ -1,0 +1,210 @@
+"""What a search found, in words and as rows: the same on the terminal, in the documentation and in the HTML report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate
+from penstock.tune.result import Choice, Configuration, Figures, Goal, TuneResult, Verdict
+
+CASE_COLUMNS = (
+    "model",
+    "device",
+    "runtime",
+    "precision",
+    "batch size",
+    "workers",
+    "threads",
+    "offered/s",
+    "throughput/s",
+    "p50, ms",
+    "p99, ms",
+    "in SLO",
+    "figures",
+)
+_RUNTIMES = {"onnx": "ONNX Runtime", "torch": "torch", "tensorrt": "TensorRT", "auto": "the file's own runtime"}
+_ORDER = {Verdict.WINNER: 0, Verdict.CONFIRMED: 1, Verdict.LOST: 2, Verdict.PRUNED: 3}
+
+
+def figures_of(configuration: Configuration) -> Figures | None:
+    """Measured under real load where it was, else simulated."""
+    return configuration.confirmed or configuration.predicted
+
+
+def keeps(figures: Figures, goal: Goal) -> bool:
+    """The percentile is within the limit, and no less is answered than is asked for at least."""
+    enough = goal.min_rate is None or figures.throughput_rps >= goal.min_rate
+    return figures.tail_ms <= goal.limit_s * 1e3 and enough
+
+
+def goal_in_words(goal: Goal) -> str:
+    more = f", at least {rate(goal.min_rate)}" if goal.min_rate else ""
+    return f"p{goal.percentile:g} within {milliseconds(goal.limit_s * 1e3)}{more}"
+
+
+def answer(result: TuneResult) -> str:
+    """What to serve and what it gives, or that nothing keeps the goal; a sentence or two."""
+    winner = result.winner
+    figures = figures_of(winner) if winner else None
+    if winner is None or figures is None:
+        return f"No configuration was shown to keep {goal_in_words(result.goal)} under real load.{_nearest(result)}"
+    how = "measured under load" if winner.confirmed else "simulated, not measured under load"
+    tail = f"p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
+    held = f"within {milliseconds(result.goal.limit_s * 1e3)}" if keeps(figures, result.goal) else "over the limit"
+    gives = f"{rate(figures.throughput_rps)} of {rate(figures.offered_rps)} offered"
+    return f"{served(winner.choice)}: {gives} at a {tail} ({held}; {how}).{_rival(result, figures)}"
+
+
+def served(choice: Choice) -> str:
+    """`Batches of up to 4 in 2 workers on cpu, ONNX Runtime in fp32 on 1 core each, waiting at most 10 ms for company`."""
+    engine = choice.engine
+    size = f"Batches of up to {choice.batch_size}" if choice.batch_size > 1 else "One request at a time"
+    workers = "one worker" if choice.workers == 1 else f"{choice.workers} workers"
+    if engine.device != "cpu":
+        workers += " per device" + (", shared" if choice.placement != "dedicated" else "")
+    runs = f"{_RUNTIMES.get(engine.runtime, engine.runtime)} in {engine.precision}"
+    runs += "" if engine.compile == "off" else f", compiled ({engine.compile})"
+    runs += "" if engine.threads is None else f", {engine.threads} {'thread' if engine.threads == 1 else 'threads'} each"
+    return f"{size} in {workers} on {engine.device}, {runs}{_waiting(choice)}"
+
+
+def _waiting(choice: Choice) -> str:
+    if choice.batch_size == 1 or choice.workers == 1:
+        return ""
+    wait_ms = choice.max_wait_s * 1e3
+    return f", waiting at most {milliseconds(wait_ms)} for company" if wait_ms else ", never waiting for company"
+
+
+def ranked(result: TuneResult) -> list[Configuration]:
+    """The winner, what was confirmed, what was simulated, what was ruled out; within each the fastest first."""
+
+    def place(one: Configuration) -> tuple[int, float]:
+        figures = figures_of(one)
+        return _ORDER[one.verdict], -figures.throughput_rps if figures else 0.0
+
+    return sorted(result.configurations, key=place)
+
+
+def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
+    """The best configurations as rows of `CASE_COLUMNS`, the winner first; those without figures are left out.
+
+    Of several that differ by the wait alone the first is told: the column would be the only one to differ.
+    """
+    shown = {_place(one): one for one in reversed(ranked(result)) if figures_of(one) is not None}
+    return [_row(result, one) for one in list(reversed(shown.values()))[:most]]
+
+
+def best_by_size(result: TuneResult) -> list[Configuration]:
+    """The best of each batch size and number of workers that keeps the goal, in the order of `ranked`."""
+    found: dict[tuple[int, int], Configuration] = {}
+    for one in ranked(result):
+        figures = figures_of(one)
+        if figures and (one.verdict is Verdict.WINNER or keeps(figures, result.goal)):
+            found.setdefault((one.choice.batch_size, one.choice.workers), one)
+    return list(found.values())
+
+
+def predicted_and_confirmed(result: TuneResult) -> list[tuple[str, ...]]:
+    """Configuration, offered, throughput predicted and measured with the difference, the same of the percentile."""
+    rows = []
+    for one in ranked(result):
+        if one.predicted and one.confirmed:
+            rows.append(_compared(one.choice.label, one.predicted, one.confirmed))
+        if one.predicted and one.rerun:
+            rows.append(_compared(f"{one.choice.label}, run again", one.predicted, one.rerun))
+    return rows
+
+
+def why_lost(result: TuneResult, *, most: int) -> list[tuple[str, str]]:
+    """Reason by reason, with how many configurations it ended: those with figures one by one, the others together."""
+    losers = [one for one in ranked(result) if one.verdict is not Verdict.WINNER]
+    together: dict[str, list[str]] = {}
+    for one in losers:
+        together.setdefault(one.why, []).append(one.choice.label)
+    rows = [(_named(labels), why) for why, labels in together.items()]
+    left = sum(len(labels) for labels in list(together.values())[most:])
+    return rows[:most] + ([(f"{left} more", "as the JSON result tells one by one")] if left else [])
+
+
+def difference(predicted: float, measured: float) -> str:
+    """Of what was measured from what was predicted, in per cent."""
+    return f"{(measured / predicted - 1.0) * 100:+.1f} %" if predicted > 0.0 else UNKNOWN
+
+
+def space_in_words(space: Mapping[str, Iterable[Any]]) -> dict[str, str]:
+    return {name: ", ".join("auto" if value is None else str(value) for value in values) for name, values in space.items()}
+
+
+def _place(one: Configuration) -> tuple[object, ...]:
+    choice = one.choice
+    return choice.engine, choice.batch_size, choice.workers, choice.placement
+
+
+def _row(result: TuneResult, one: Configuration) -> tuple[str, ...]:
+    figures, engine = figures_of(one), one.choice.engine
+    assert figures is not None
+    precision = engine.precision if engine.compile == "off" else f"{engine.precision}, compiled"
+    return (
+        result.model,
+        engine.device,
+        engine.runtime,
+        precision,
+        str(one.choice.batch_size),
+        str(one.choice.workers),
+        "auto" if engine.threads is None else str(engine.threads),
+        number(figures.offered_rps),
+        number(figures.throughput_rps),
+        number(figures.p50_ms),
+        number(figures.p99_ms),
+        "yes" if keeps(figures, result.goal) else "no",
+        "winner, measured" if one.verdict is Verdict.WINNER and one.confirmed else "measured" if one.confirmed else "simulated",
+    )
+
+
+def _compared(label: str, predicted: Figures, measured: Figures) -> tuple[str, ...]:
+    return (
+        label,
+        number(measured.offered_rps),
+        number(predicted.throughput_rps),
+        number(measured.throughput_rps),
+        difference(predicted.throughput_rps, measured.throughput_rps),
+        number(predicted.tail_ms),
+        number(measured.tail_ms),
+        difference(predicted.tail_ms, measured.tail_ms),
+    )
+
+
+def _nearest(result: TuneResult) -> str:
+    """The best by simulation where one keeps the goal so, else what came nearest."""
+    told = [(figures, one) for one in result.configurations if (figures := figures_of(one))]
+    if not told:
+        return " None of them got as far as a simulation: the reasons are below."
+    hopeful = [pair for pair in told if keeps(pair[0], result.goal)]
+    figures, one = (
+        max(hopeful, key=lambda pair: pair[0].throughput_rps) if hopeful else min(told, key=lambda pair: pair[0].tail_ms)
+    )
+    gives = f"{rate(figures.throughput_rps)} at a p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
+    if not hopeful:
+        return f" Nearest came {one.choice.label}: {gives}."
+    return f" Not confirmed, the best is {one.choice.label}: {gives}. More time (--budget) confirms more."
+
+
+def _rival(result: TuneResult, best: Figures) -> str:
+    """The next best that was measured under load and keeps the goal."""
+    rest = [one for one in ranked(result) if one.verdict is Verdict.CONFIRMED]
+    told = [(figures, one) for one in rest if (figures := one.confirmed) and keeps(figures, result.goal)]
+    if not told:
+        return ""
+    figures, one = max(told, key=lambda pair: pair[0].throughput_rps)
+    less = 1.0 - figures.throughput_rps / best.throughput_rps
+    much = f"{less * 100:.0f} % less" if less >= 0.005 else f"{-less * 100:.0f} % more" if less <= -0.005 else "as much"
+    return f" Next measured: {one.choice.label} with {rate(figures.throughput_rps)}, {much}."
+
+
+def _named(labels: list[str]) -> str:
+    """One as it is; of several how many, and some."""
+    if len(labels) == 1:
+        return labels[0]
+    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+    return f"{len(labels)}: {'; '.join(labels[:3])}{more}"

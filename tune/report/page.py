@@ -1,0 +1,159 @@
+"""The report of a search as one HTML file: no script, no network, no second file; light and dark, on a phone and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from penstock.errors import BadRequest
+from penstock.loadtest.report.parts import document, machine_line, table, tiles
+from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate, share, size
+from penstock.tune.report import findings
+from penstock.tune.report.figures import figures
+from penstock.tune.result import Capacity, Drift, Measured, TuneResult
+
+_MOST_ROWS = 12
+_MOST_REASONS = 40
+_MOST_ENGINES = 40
+_METHOD = (
+    "Every engine (device, runtime, precision, compile mode, threads) runs batches of each size in a process of its own; its "
+    "answers are compared with those of the first. What cannot keep the goal, does not fit into memory or is surpassed at "
+    "every size is out. For the rest Poisson arrivals are simulated with these times and the batching policy that the workers "
+    "run. The best meet real load, open loop, on the whole stack; among these the winner is chosen."
+)
+
+
+def write_report(result: TuneResult, path: Path) -> None:
+    """Raises `BadRequest` where nothing can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(result), "utf-8")
+    except OSError as fault:
+        raise BadRequest(f"{path} cannot be written: {fault.strerror}", hint="name a file in a folder of yours") from fault
+
+
+def render(result: TuneResult) -> str:
+    """The whole page."""
+    name = result.model if result.version in ("", "1") else f"{result.model} {result.version}"
+    searched = f"{result.spent.configurations or len(result.configurations):,} configurations"
+    parts = [
+        f"<h1>{escape(name)}: {escape(findings.goal_in_words(result.goal))}</h1>",
+        f"<p class='sub'>penstock tune, {searched} searched in {_minutes(result.spent.total_s)}</p>",
+        f"<p class='answer'>{escape(findings.answer(result))}</p>",
+        _capacity(result.capacity) if result.capacity else "",
+        "".join(f"<p class='banner'>{escape(note)}</p>" for note in result.notes),
+        _tiles(result),
+        f"<div class='wide'>{_best(result)}</div>",
+        f"<div class='grid wide'>{''.join(figures(result))}</div>",
+        "".join(f"<div class='wide'>{part}</div>" for part in _tables(result) if part),
+        f"<footer>{escape(machine_line(result.machine))}</footer>",
+    ]
+    return document(f"penstock tune: {result.model}", parts)
+
+
+def _tiles(result: TuneResult) -> str:
+    winner = result.winner
+    found = findings.figures_of(winner) if winner else None
+    if winner is None or found is None:
+        return ""
+    cost = winner.cost_per_million
+    memory = winner.device_memory_bytes or winner.memory_bytes
+    named = {
+        "requests per second": rate(found.throughput_rps),
+        "p50": milliseconds(found.p50_ms),
+        "p99": milliseconds(found.p99_ms),
+        f"of the p{result.goal.percentile:g} allowed": share(found.tail_ms / (result.goal.limit_s * 1e3)),
+        "in a batch, on average": number(found.mean_batch) if found.mean_batch else "",
+        "memory of a worker": size(memory) if memory else "",
+        "cost of a million": "" if cost is None else number(cost),
+        "met real load": f"{result.spent.confirmed} of {result.spent.configurations}" if result.spent.configurations else "",
+    }
+    return tiles(named)
+
+
+def _capacity(found: Capacity) -> str:
+    where = f"{found.workers} workers on {found.devices} devices" if found.devices else f"{found.workers} workers"
+    spread = f"{found.workers_low} to {found.workers_high}" if found.workers_low != found.workers_high else str(found.workers)
+    text = (
+        f"{rate(found.rate)} need {where} of {found.choice.label}; within the error of {share(found.error)}: {spread}. "
+        f"Basis: {found.basis}."
+    )
+    return f"<p class='answer'>{escape(text)}</p>"
+
+
+def _best(result: TuneResult) -> str:
+    # The heading has the model; the last column becomes the title of a card.
+    _, *columns, origin = findings.CASE_COLUMNS
+    rows = [(row[-1], *row[1:-1]) for row in findings.case_rows(result, most=_MOST_ROWS)]
+    return table("The best configurations", (origin, *columns), rows, look="cards")
+
+
+def _tables(result: TuneResult) -> Iterable[str]:
+    tail = f"p{result.goal.percentile:g}"
+    head = ("configuration", "offered/s", "simulated/s", "measured/s", "", f"{tail} simulated", f"{tail} measured", "")
+    named = [name or "difference" for name in head]
+    yield table("Predicted against measured", named, findings.predicted_and_confirmed(result), look="cards")
+    yield table("Why the others lost", ("configuration", "why"), findings.why_lost(result, most=_MOST_REASONS), look="reasons")
+    columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift")
+    rows = [_engine(measured) for measured in result.measured[:_MOST_ENGINES]]
+    yield table("What was measured of each engine", columns, rows, look="cards")
+    yield table("What was searched", ("", ""), list(findings.space_in_words(result.space).items()), look="words")
+    yield table("How", ("", ""), _how(result), look="words")
+
+
+def _engine(measured: Measured) -> tuple[str, ...]:
+    name, workers = measured.engine.label, str(measured.workers)
+    if not measured.times:
+        return (f"{name}: {measured.error or 'not measured'}", workers, *[UNKNOWN] * 5)
+    ordered = sorted(measured.times, key=lambda time: time.size)
+    alone, full = (
+        f"{number((time.preprocess_s + time.inference_s + time.postprocess_s) * 1e3)} ms" for time in (ordered[0], ordered[-1])
+    )
+    memory = measured.device_memory_bytes or measured.memory_bytes
+    largest = f"{full} for {ordered[-1].size}"
+    return name, workers, alone, largest, size(memory or None), f"{number(measured.load_s)} s", _drift(measured.drift)
+
+
+def _drift(found: Drift | None) -> str:
+    if found is None:
+        return UNKNOWN
+    if found.differing:
+        return f"{found.differing} of {found.compared} differ"
+    return f"{number(found.relative * 100)} %" if found.relative >= 1e-6 else "none"
+
+
+def _how(result: TuneResult) -> list[tuple[str, str]]:
+    costs, spent = result.overheads, result.spent
+    steps = ", ".join(f"{name} {number(seconds)} s" for name, seconds in spent.steps_s.items())
+    outside = ", ".join(
+        f"{name} {milliseconds(seconds * 1e3)}"
+        for name, seconds in (("claim", costs.claim_s), ("feed", costs.feed_s), ("request", costs.request_s))
+        if seconds
+    )
+    told = {
+        "method": _METHOD,
+        "inputs": result.sample,
+        "a request beside its batch": outside,
+        "answers may drift by": share(result.goal.tolerance),
+        "time of the search": steps,
+        "time given": _minutes(spent.budget_s) if spent.budget_s else "",
+        "memory of the machine": size(_bytes(result)),
+        "versions": _versions(result),
+    }
+    return [(name, text) for name, text in told.items() if text and text != UNKNOWN]
+
+
+def _bytes(result: TuneResult) -> float | None:
+    found = result.machine.get("memory_bytes")
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+def _versions(result: TuneResult) -> str:
+    packages = result.machine.get("packages")
+    told = {"python": result.machine.get("python"), **(packages if isinstance(packages, dict) else {})}
+    return ", ".join(f"{name} {version}" for name, version in told.items() if version not in (None, "absent"))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{number(seconds / 60.0)} min" if seconds >= 120.0 else f"{number(seconds)} s"

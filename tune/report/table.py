@@ -1,0 +1,78 @@
+"""The outcome of a search on a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.loadtest.report.wording import milliseconds, number, rate, share, size
+from penstock.tune.result import Capacity, Configuration, Figures, TuneResult, Verdict
+
+_SHOWN = 12
+
+
+def print_result(result: TuneResult, console: Console) -> None:
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    say(f"{result.model} (version {result.version}), {result.goal.text}", "bold")
+    console.print(_table(result))
+    say(_counts(result))
+    winner = result.winner
+    if winner is None:
+        say("no configuration kept the goal under real load", "bold red")
+    else:
+        say(f"winner: {winner.choice.label}", "bold green")
+        say(f"  {winner.why}")
+        say(f"  {_rerun(winner)}")
+    if result.capacity:
+        say(capacity_line(result.capacity), "bold")
+    for note in result.notes:
+        say(f"note: {note}", "yellow")
+
+
+def _table(result: TuneResult) -> Table:
+    table = Table("verdict", "configuration", "predicted", "tail", "confirmed", "tail", "memory", "why", title_justify="left")
+    shown = [one for one in result.configurations if one.verdict is not Verdict.PRUNED][:_SHOWN]
+    pruned = [one for one in result.configurations if one.verdict is Verdict.PRUNED]
+    for one in [*shown, *pruned[: max(3, _SHOWN - len(shown))]]:
+        cells = (*_cells(one.predicted), *_cells(one.confirmed), size(one.memory_bytes or None))
+        table.add_row(one.verdict.value, one.choice.label, *cells, one.why)
+    return table
+
+
+def _cells(figures: Figures | None) -> tuple[str, str]:
+    return (rate(figures.offered_rps), milliseconds(figures.tail_ms)) if figures else ("-", "-")
+
+
+def _counts(result: TuneResult) -> str:
+    counts = Counter(one.verdict.value for one in result.configurations)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    spent = result.spent
+    return (
+        f"{spent.configurations} configurations: {told}; real load on {spent.confirmed} ({share(spent.visited_share)}); "
+        f"{number(spent.total_s)} s of {number(spent.budget_s)} s"
+    )
+
+
+def _rerun(winner: Configuration) -> str:
+    if winner.rerun is None or winner.predicted is None:
+        return "it was not run again"
+    told, again = winner.predicted, winner.rerun
+    return (
+        f"run again: {rate(again.throughput_rps)} (predicted {rate(told.throughput_rps)}), p50 {milliseconds(again.p50_ms)} "
+        f"({milliseconds(told.p50_ms)}), p99 {milliseconds(again.p99_ms)} ({milliseconds(told.p99_ms)})"
+    )
+
+
+def capacity_line(capacity: Capacity) -> str:
+    count = capacity.workers
+    devices = f" on {capacity.devices} devices" if capacity.devices else ""
+    between = (
+        f", between {capacity.workers_low} and {capacity.workers_high}" if capacity.workers_low != capacity.workers_high else ""
+    )
+    many = "1 worker" if count == 1 else f"{count} workers"
+    error = f"error of the rate {share(capacity.error)}: {capacity.basis}"
+    return f"{rate(capacity.rate)} needs {many}{devices}{between} ({error})"

@@ -1,0 +1,111 @@
+"""What became of every configuration of the space, and why, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from penstock.tune.candidates import Knowledge, Ranking, preference
+from penstock.tune.confirming import Tried
+from penstock.tune.result import Choice, Configuration, Figures, Goal, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a search: what was ruled out, simulated, run under real load, put behind by what was seen there; the second run."""
+
+    out: Mapping[Choice, str]
+    ranking: Ranking
+    tried: Mapping[Choice, Tried]
+    behind: Mapping[Choice, str]
+    rerun: Figures | None = None
+    # Whose second run was had: it stays the winner, whatever that run took back.
+    champion: Choice | None = None
+
+    def winner(self, goal: Goal) -> tuple[Choice, Figures] | None:
+        """The best of those that kept the goal under real load."""
+        if self.champion is not None:
+            return self.champion, cast("Figures", self.tried[self.champion].figures)
+        kept = [(choice, tried.figures) for choice, tried in self.tried.items() if tried.figures is not None]
+        return min(kept, key=lambda pair: preference(pair[0], pair[1], goal), default=None)
+
+
+def configurations(points: Sequence[Choice], outcome: Outcome, knowledge: Knowledge, goal: Goal) -> tuple[Configuration, ...]:
+    """One per point, the winner first, then by what they reached."""
+    winner = outcome.winner(goal)
+    found = [_configuration(point, outcome, knowledge, goal, winner) for point in points]
+    order = list(Verdict).index
+    return tuple(sorted(found, key=lambda one: (order(one.verdict), -reached(one))))
+
+
+def reached(one: Configuration) -> float:
+    """Requests per second, by the best that is known; 0: none."""
+    figures = one.confirmed or one.predicted
+    return figures.offered_rps if figures else 0.0
+
+
+def _configuration(
+    choice: Choice, outcome: Outcome, knowledge: Knowledge, goal: Goal, winner: tuple[Choice, Figures] | None
+) -> Configuration:
+    measured = knowledge.bank.get((choice.engine, choice.workers)) or knowledge.bank.get((choice.engine, 1))
+    tried = outcome.tried.get(choice)
+    verdict, why = _verdict(choice, outcome, goal, winner)
+    predicted = tried.predicted if tried and tried.predicted else outcome.ranking.predicted.get(choice)
+    one = Configuration(
+        choice,
+        verdict,
+        why,
+        predicted=predicted,
+        confirmed=tried.figures if tried else None,
+        rerun=outcome.rerun if verdict is Verdict.WINNER else None,
+        stages_ms=dict(tried.stages_ms) if tried else {},
+        memory_bytes=measured.memory_bytes if measured else 0,
+        device_memory_bytes=measured.device_memory_bytes if measured else 0,
+        drift=measured.drift if measured else None,
+    )
+    return replace(one, cost_per_million=cost_per_million(reached(one), goal.price_per_hour))
+
+
+def cost_per_million(rate: float, price_per_hour: float | None) -> float | None:
+    """Of requests, at `rate` per second without a pause, on what costs `price_per_hour`."""
+    return price_per_hour / (rate * 3_600.0) * 1e6 if price_per_hour is not None and rate > 0.0 else None
+
+
+def _verdict(choice: Choice, outcome: Outcome, goal: Goal, winner: tuple[Choice, Figures] | None) -> tuple[Verdict, str]:
+    if choice in outcome.out:
+        return Verdict.PRUNED, outcome.out[choice]
+    tried = outcome.tried.get(choice)
+    if tried is not None:
+        return _of_tried(choice, tried, goal, winner)
+    known = outcome.behind.get(choice) or outcome.ranking.lost.get(choice)
+    if known:
+        return Verdict.LOST, known
+    return Verdict.LOST, _behind(outcome.ranking.predicted[choice], goal, winner)
+
+
+def _of_tried(choice: Choice, tried: Tried, goal: Goal, winner: tuple[Choice, Figures] | None) -> tuple[Verdict, str]:
+    if tried.figures is None or winner is None:
+        return Verdict.LOST, tried.why
+    if choice == winner[0]:
+        return Verdict.WINNER, _won(winner[1], goal)
+    return Verdict.CONFIRMED, f"confirmed at {_rate(tried.figures)}, the winner at {_rate(winner[1])}"
+
+
+def _won(figures: Figures, goal: Goal) -> str:
+    best = "the cheapest that carries it" if goal.min_rate is not None else "the most of all"
+    return f"{_rate(figures)} with p{goal.percentile:g} at {figures.tail_ms:.3g} ms under real load, {best}"
+
+
+def _behind(predicted: Figures, goal: Goal, winner: tuple[Choice, Figures] | None) -> str:
+    if winner is None:
+        return f"simulated at {_rate(predicted)}; not confirmed"
+    if goal.min_rate is not None:
+        return "it carries the rate too, and takes no fewer cores"
+    if predicted.offered_rps > winner[1].offered_rps:
+        return f"simulated at {_rate(predicted)} before real load showed what it costs; it was not its turn"
+    return f"simulated at {_rate(predicted)}, the winner has {_rate(winner[1])}"
+
+
+def _rate(figures: Figures) -> str:
+    return f"{figures.offered_rps:.4g}/s"

@@ -1,0 +1,230 @@
+"""What a configuration will do under Poisson arrivals: the workers' own batching policy on a made-up clock, with the measured
+batch times. Pure: equal seeds give equal answers.
+
+The rate told for a configuration is not the last one before the goal breaks: there a device slower by a per cent would break
+it, and no measurement repeats that well. It is the highest rate at which the goal would hold even if every batch took `MARGIN`
+longer; the figures told for that rate are without the margin.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+
+from penstock.broker.records import Claim
+from penstock.loadtest.generator.summary import percentile
+from penstock.model_spec import BatchPolicy
+from penstock.tune.result import BatchTime, Figures, Goal, Overheads
+from penstock.tune.simulation.simulator import Costs, Run, Scenario, Simulation
+from penstock.workers.slot.batcher import AHEAD
+
+MARGIN = 1.05
+# Beside a gateway, a store and a client's own share of the machine no more than this of the path's throughput is promised.
+PATH_SHARE = 0.8
+# Answers that are missing after so many goals count as never.
+_OVERDUE_GOALS = 4.0
+_WARM_UP_SHARE = 0.15
+_NO_DEADLINE_S = 1e6
+_TRIALS = 7
+_ALL_BUT = 0.999
+_NEARLY = 0.9
+
+
+class Learned:
+    """Batch times as measured. Between measured sizes, and quantile by quantile, a straight line; above them by the last slope.
+
+    `stretch` multiplies every one of them.
+    """
+
+    def __init__(self, times: Sequence[BatchTime], *, stretch: float = 1.0) -> None:
+        self._times = sorted(times, key=lambda time: time.size)
+        self._stretch = stretch
+        self._known: dict[int, tuple[tuple[float, ...], Run]] = {}
+
+    def expected_s(self, size: int) -> float:
+        return self._at(size)[1].inference_s
+
+    def draw(self, size: int, chance: random.Random) -> Run:
+        quantiles, typical = self._at(size)
+        place = chance.random() * (len(quantiles) - 1)
+        low = min(int(place), len(quantiles) - 2)
+        inference_s = quantiles[low] + (place - low) * (quantiles[low + 1] - quantiles[low])
+        return Run(inference_s, typical.preprocess_s, typical.postprocess_s)
+
+    def batch_s(self, size: int) -> float:
+        """From one batch to the next under load: by the slowest of the three threads, or because a child never has more than
+        `AHEAD` batches, those that are being answered included."""
+        run = self._at(size)[1]
+        return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / AHEAD)
+
+    def alone_s(self, size: int) -> float:
+        run = self._at(size)[1]
+        return run.preprocess_s + run.inference_s + run.postprocess_s
+
+    def _at(self, size: int) -> tuple[tuple[float, ...], Run]:
+        if size not in self._known:
+            self._known[size] = self._between(size)
+        return self._known[size]
+
+    def _between(self, size: int) -> tuple[tuple[float, ...], Run]:
+        sizes = [time.size for time in self._times]
+        place = min(max(1, bisect_right(sizes, size)), len(sizes) - 1) if len(sizes) > 1 else 0
+        first, last = self._times[max(0, place - 1)], self._times[place]
+        share = (size - first.size) / (last.size - first.size) if last.size != first.size else 0.0
+
+        def line(low: float, high: float) -> float:
+            return max(0.0, low + share * (high - low)) * self._stretch
+
+        quantiles = tuple(line(low, high) for low, high in zip(_quantiles(first), _quantiles(last), strict=True))
+        typical = Run(
+            line(first.inference_s, last.inference_s),
+            line(first.preprocess_s, last.preprocess_s),
+            line(first.postprocess_s, last.postprocess_s),
+        )
+        return quantiles, typical
+
+
+def _quantiles(time: BatchTime) -> tuple[float, ...]:
+    return time.quantiles_s if len(time.quantiles_s) > 1 else (time.inference_s, time.inference_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """All that a prediction needs to know of a configuration. `slots`: children that serve the queue."""
+
+    times: tuple[BatchTime, ...]
+    policy: BatchPolicy
+    slots: int = 1
+    overheads: Overheads = field(default_factory=Overheads)
+    stretch: float = 1.0
+
+    @property
+    def learned(self) -> Learned:
+        return Learned(self.times, stretch=self.stretch)
+
+    def ceiling_rps(self) -> float:
+        """No arrangement of batches gets beyond it: all slots busy with the cheapest size, or the path before them full."""
+        learned = self.learned
+        sizes = range(1, self.policy.max_batch_size + 1)
+        device = self.slots * max(size / max(1e-9, learned.batch_s(size)) for size in sizes)
+        each_s = self.overheads.per_item_s + self.overheads.per_batch_s / self.policy.max_batch_size
+        return min(device, PATH_SHARE / each_s if each_s else math.inf)
+
+
+class Watch:
+    """Counts what arrives in the measured part of a run. Latencies in seconds, infinite for what was never answered."""
+
+    def __init__(self, begins_s: float, ends_s: float) -> None:
+        self._begins_s = begins_s
+        self._ends_s = ends_s
+        self._arrived = 0
+        self._items = 0
+        self._batches = 0
+        self._latencies_s = array("d")
+
+    def arrived(self, now: float) -> None:
+        self._arrived += self._begins_s <= now <= self._ends_s
+
+    def ran(self, claim: Claim, run_s: float, *, now: float) -> None:
+        counted = [now - job.created_at for job in claim.jobs if self._begins_s <= job.created_at <= self._ends_s]
+        self._latencies_s.extend(counted)
+        if counted:
+            self._items += len(claim.jobs)
+            self._batches += 1
+
+    def figures(self, goal: Goal, *, request_s: float) -> Figures:
+        """`request_s` is what every request spends outside: it adds to each latency."""
+        seconds = self._ends_s - self._begins_s
+        missing = max(0, self._arrived - len(self._latencies_s))
+        ordered = [latency + request_s for latency in sorted(self._latencies_s)] + [_OVERDUE_GOALS * goal.limit_s] * missing
+        if not ordered:
+            return Figures(0.0, 0.0, 0.0, 0.0, 0.0)
+        return Figures(
+            offered_rps=self._arrived / seconds,
+            throughput_rps=len(self._latencies_s) / seconds,
+            p50_ms=percentile(ordered, 50.0) * 1e3,
+            p99_ms=percentile(ordered, 99.0) * 1e3,
+            tail_ms=percentile(ordered, goal.percentile) * 1e3,
+            mean_batch=self._items / max(1, self._batches),
+            seconds=seconds,
+        )
+
+
+def at_rate(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> Figures:
+    """What `jobs` arrivals at `rate` per second meet, after a warm-up of a few more."""
+    measured_s = jobs / rate
+    warm_up_s = measured_s * _WARM_UP_SHARE + 2 * goal.limit_s
+    whole_s = warm_up_s + measured_s + _OVERDUE_GOALS * goal.limit_s
+    costs = Costs(plant.overheads.claim_s, plant.overheads.feed_s)
+    scenario = Scenario(
+        load=1.0,
+        device=plant.learned,
+        policy=plant.policy,
+        workers=plant.slots,
+        deadline_s=_NO_DEADLINE_S,
+        seconds=whole_s,
+        seed=seed,
+        costs=costs,
+    )
+    watch = Watch(warm_up_s, warm_up_s + measured_s)
+    Simulation(replace(scenario, load=rate / scenario.peak_rps), watch).run()
+    return watch.figures(goal, request_s=plant.overheads.request_s)
+
+
+def keeps(figures: Figures, goal: Goal) -> bool:
+    """By the tail. The throughput of a short load differs by what was under way at its two ends, so it only has to be near."""
+    return figures.tail_ms <= goal.limit_s * 1e3 and figures.throughput_rps >= _NEARLY * figures.offered_rps
+
+
+def holds(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> bool:
+    """Whether the goal holds at `rate`, the margin included."""
+    slower = replace(plant, stretch=plant.stretch * MARGIN)
+    return rate < slower.ceiling_rps() and keeps(at_rate(slower, goal, rate, jobs=jobs, seed=seed), goal)
+
+
+def highest_rate(plant: Plant, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS) -> float:
+    """Requests per second, to a share of 2^-trials of the ceiling; 0 when even a trickle breaks the goal."""
+    low, high = 0.0, plant.ceiling_rps() / MARGIN
+    if holds(plant, goal, high * _ALL_BUT, jobs=jobs, seed=seed):
+        # The path before the device is the limit, and not the device.
+        return high * _ALL_BUT
+    for _ in range(trials):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(plant, goal, middle, jobs=jobs, seed=seed) else (low, middle)
+    return low
+
+
+def best(plant: Plant, goal: Goal, *, jobs: int, seeds: Sequence[int] = (1,), trials: int = _TRIALS) -> Figures | None:
+    """The figures at the highest rate that keeps the goal, with the bounds that the seeds give; None when no rate does."""
+    rates = [highest_rate(plant, goal, jobs=jobs, seed=seed, trials=trials) for seed in seeds]
+    if min(rates) <= 0.0:
+        return None
+    return replace(told(plant, goal, mean(rates), jobs=jobs, seeds=seeds), low_rps=min(rates), high_rps=max(rates))
+
+
+def told(plant: Plant, goal: Goal, rate: float, *, jobs: int, seeds: Sequence[int] = (1,)) -> Figures:
+    """The figures at `rate`, means over the seeds."""
+    runs = [at_rate(plant, goal, rate, jobs=jobs, seed=seed) for seed in seeds]
+    return Figures(
+        offered_rps=rate,
+        throughput_rps=min(rate, mean(run.throughput_rps / max(1e-9, run.offered_rps) for run in runs) * rate),
+        p50_ms=mean(run.p50_ms for run in runs),
+        p99_ms=mean(run.p99_ms for run in runs),
+        tail_ms=mean(run.tail_ms for run in runs),
+        mean_batch=mean(run.mean_batch for run in runs),
+        seconds=sum(run.seconds for run in runs),
+    )
+
+
+def slots_needed(plant: Plant, goal: Goal, rate: float, *, most: int, jobs: int, seed: int = 1) -> int | None:
+    """The fewest slots that keep the goal at `rate`; None when not even `most` do."""
+    least = max(1, math.ceil(rate / max(1e-9, replace(plant, slots=1, overheads=Overheads()).ceiling_rps())))
+    return next(
+        (slots for slots in range(least, most + 1) if holds(replace(plant, slots=slots), goal, rate, jobs=jobs, seed=seed)),
+        None,
+    )

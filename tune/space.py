@@ -1,0 +1,175 @@
+"""The configurations to choose from: what the user names, and for the rest what makes sense for this model here. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import BadRequest
+from penstock.model_spec import ModelSpec
+from penstock.tune.result import Choice, Engine
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    "runtime": ("auto", "torch", "onnx", "tensorrt"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "compile": ("off", "default", "reduce-overhead", "max-autotune"),
+    "pinning": ("cores", "none"),
+    "placement": ("dedicated", "shared"),
+}
+DIMENSIONS = (
+    "batch_size",
+    "max_wait_s",
+    "workers",
+    "threads",
+    "pinning",
+    "device",
+    "runtime",
+    "precision",
+    "compile",
+    "placement",
+)
+# What other tools, and the settings, call the same thing.
+_ALIASES = {
+    "max_batch_size": "batch_size",
+    "processors": "device",
+    "processor": "device",
+    "devices": "device",
+    "batch_delay": "max_wait_ms",
+    "max_batch_delay": "max_wait_ms",
+    "wait": "max_wait_s",
+    "workers_per_device": "workers",
+    "batch_sizes": "batch_size",
+}
+_PROCESSORS = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
+_TORCH_FILES = (".pt2", ".pt", ".pth", ".ts", ".safetensors")
+_LARGEST_BATCH = 32
+_WAITS_S = (0.0, 0.005, 0.010)
+_MOST_WORKERS_PER_GPU = 4
+_HINT = "write --space batch_size=1,2,4,8 --space workers=1,2; the names are " + ", ".join(DIMENSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What there is to run on."""
+
+    cores: int
+    gpus: int = 0
+
+
+def read_pairs(pairs: Sequence[str]) -> dict[str, list[Any]]:
+    """`["batch_size=1,2", "workers=1"]` as lists of text, for `checked`. Raises `BadRequest`."""
+    found: dict[str, list[Any]] = {}
+    for pair in pairs:
+        name, equals, values = pair.partition("=")
+        if not equals or not values.strip():
+            raise BadRequest(f"--space {pair!r} names no values", hint=_HINT)
+        found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
+    return found
+
+
+def checked(named: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """Every dimension by its own name, with values of its own type, each once. Raises `BadRequest`."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for given, values in named.items():
+        name = _ALIASES.get(given, given)
+        read = tuple(_value(name, given, value) for value in values)
+        name = "max_wait_s" if name == "max_wait_ms" else name
+        if not read:
+            raise BadRequest(f"{given} has no values", hint=_HINT)
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *read)))
+    return found
+
+
+def _value(name: str, given: str, value: Any) -> Any:
+    text = str(value).strip()
+    try:
+        if name in ("batch_size", "workers"):
+            return _at_least_one(int(text))
+        if name == "threads":
+            return None if text in ("auto", "None", "0") else _at_least_one(int(text))
+        if name in ("max_wait_s", "max_wait_ms"):
+            return _not_negative(float(text)) * (1e-3 if name == "max_wait_ms" else 1.0)
+    except ValueError as fault:
+        raise BadRequest(f"{given}: {text!r} is no value for it", hint=_HINT) from fault
+    if name == "device":
+        return _PROCESSORS.get(text.lower(), text)
+    if name not in _WORDS:
+        raise BadRequest(f"there is no dimension {given!r}", hint=_HINT)
+    if text not in _WORDS[name]:
+        raise BadRequest(f"{given}: {text!r} is none of {', '.join(_WORDS[name])}", hint=_HINT)
+    return text
+
+
+def _at_least_one(value: int) -> int:
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _not_negative(value: float) -> float:
+    if not 0.0 <= value < 3600.0:
+        raise ValueError
+    return value
+
+
+def default_space(spec: ModelSpec, around: Surroundings, *, largest_batch: int | None = None) -> dict[str, tuple[Any, ...]]:
+    """What is searched when nothing is named. `largest_batch`: more the handler does not take."""
+    largest = largest_batch or max(_LARGEST_BATCH, spec.policy.max_batch_size)
+    on_gpu = spec.device != "cpu"
+    cores = [1 << power for power in range(around.cores.bit_length()) if 1 << power <= around.cores]
+    if around.cores not in cores:
+        cores.append(around.cores)
+    return {
+        "batch_size": tuple(1 << power for power in range(largest.bit_length()) if 1 << power <= largest),
+        "max_wait_s": tuple(sorted({*_WAITS_S, spec.policy.max_wait_s})),
+        "workers": tuple(range(1, _MOST_WORKERS_PER_GPU + 1)) if on_gpu else tuple(cores),
+        "threads": (spec.threads,) if on_gpu else tuple(cores),
+        "pinning": ("cores",),
+        "device": (spec.device,),
+        "runtime": (spec.runtime.runtime,),
+        "precision": _precisions(spec),
+        "compile": _compiles(spec),
+        "placement": (spec.placement,),
+    }
+
+
+def _is_torch_file(spec: ModelSpec) -> bool:
+    return Path(spec.source.partition(":")[0]).suffix in _TORCH_FILES
+
+
+def _precisions(spec: ModelSpec) -> tuple[str, ...]:
+    """A handler in Python decides by itself what a precision means, an ONNX file on the CPU has the one that is in it."""
+    mine = spec.runtime.precision
+    if not _is_torch_file(spec):
+        return (mine,)
+    others = ("fp32", "bf16") if spec.device == "cpu" else ("fp32", "tf32", "bf16", "fp16")
+    return tuple(dict.fromkeys((mine, *others)))
+
+
+def _compiles(spec: ModelSpec) -> tuple[str, ...]:
+    mine = spec.runtime.compile
+    if not _is_torch_file(spec) or spec.device == "cpu":
+        # A compiler for the CPU is not on every machine; who has one names it.
+        return (mine,)
+    return tuple(dict.fromkeys((mine, "off", "default")))
+
+
+def choices(space: Mapping[str, Sequence[Any]], around: Surroundings) -> list[Choice]:
+    """Every configuration that differs from the others in what happens, in the order of the space."""
+    return list(dict.fromkeys(_all(space, around)))
+
+
+def _all(space: Mapping[str, Sequence[Any]], around: Surroundings) -> Iterator[Choice]:
+    for values in itertools.product(*(space[name] for name in DIMENSIONS)):
+        point = dict(zip(DIMENSIONS, values, strict=True))
+        engine = Engine(*(point[name] for name in ("device", "runtime", "precision", "compile", "threads", "pinning")))
+        if engine.device == "cpu" and (engine.threads or 1) * point["workers"] > max(around.cores, point["workers"]):
+            # More threads than cores: they would take turns, and every one of them would be late.
+            continue
+        # Nobody else could run a lone worker's jobs meanwhile, so it never waits for company; nor does a batch of one.
+        waits = point["workers"] > 1 and point["batch_size"] > 1
+        wait_s = point["max_wait_s"] if waits else min(space["max_wait_s"])
+        yield Choice(engine, point["batch_size"], wait_s, point["workers"], point["placement"])

@@ -1,0 +1,1 @@
+"""What Celery loads: the consumer step, the pool, the worker program. Nothing here knows of batches."""

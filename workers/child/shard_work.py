@@ -1,0 +1,124 @@
+"""One shard inside a child: its rows in the order in which they run, and what has come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock.errors import HandlerContractError
+from penstock.handlers.contract import Failure
+from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
+from penstock.workers.child.runner import Flow, RowsOutcome
+from penstock.workers.ipc.frames import Done, Output, ShardDone
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds per stage, summed over a shard's micro-batches. `padded`: rows times their share of padding."""
+
+    decode_s: float = 0.0
+    preprocess_s: float = 0.0
+    inference_s: float = 0.0
+    postprocess_s: float = 0.0
+    device_wait_s: float = 0.0
+    padded: float = 0.0
+    measured: int = 0
+
+
+@dataclass(slots=True)
+class ShardWork:
+    """`began_at`: when the child took it up (monotonic). Cut by one thread, filled by another."""
+
+    number: int
+    shard: Shard
+    began_at: float
+    costs: list[int]
+    order: Sequence[int]
+    outputs: list[Any]
+    cut: int = 0
+    done: int = 0
+    calls: int = 0
+    failures: list[RowFailure] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
+
+    @property
+    def ended(self) -> bool:
+        return self.done == len(self.outputs)
+
+    @property
+    def next_cost(self) -> int:
+        return self.costs[self.order[self.cut]]
+
+    def take(self, size: int) -> Sequence[int]:
+        """The places of the next rows; fewer at the end."""
+        places = self.order[self.cut : self.cut + size]
+        self.cut += len(places)
+        return places
+
+    def put(self, places: Sequence[int], outcome: RowsOutcome) -> None:
+        """What came of those rows, back into the shard's order."""
+        for place, output in zip(places, outcome.outputs, strict=True):
+            if isinstance(output, Failure):
+                self._refuse(place, output)
+            else:
+                self.outputs[place] = output
+        self.done += len(places)
+        self.calls += 1
+
+    def account(self, flow: Flow, *, postprocess_s: float, device_wait_s: float) -> None:
+        spent = self.spent
+        spent.decode_s += flow.decode_s
+        spent.preprocess_s += flow.preprocess_s
+        spent.inference_s += flow.inference_s
+        spent.postprocess_s += postprocess_s
+        spent.device_wait_s += device_wait_s
+        if flow.padding is not None:
+            spent.padded += flow.padding * flow.size
+            spent.measured += flow.size
+
+    def frame(self, now: float) -> ShardDone:
+        """The whole shard's end."""
+        data = self._encoded()
+        spent = self.spent
+        done = Done(
+            self.number,
+            [Output(SHARD_MEDIA, data)],
+            self.began_at,
+            now,
+            spent.preprocess_s,
+            spent.inference_s,
+            spent.postprocess_s,
+            decode_s=spent.decode_s,
+            padding=spent.padded / spent.measured if spent.measured else None,
+            device_wait_s=spent.device_wait_s,
+            rows=len(self.outputs),
+            bad_rows=len(self.failures),
+        )
+        return ShardDone(self.number, done, self.calls)
+
+    def _encoded(self) -> bytes:
+        try:
+            return encode_outcome(ShardOutcome(self.outputs, self.failures))
+        except (OverflowError, ValueError, msgspec.MsgspecError):
+            # JSON writes whole numbers of any size, a shard's outcome up to 64 bits: the rows that hold larger ones fail.
+            for place, output in enumerate(self.outputs):
+                self._refuse_unwritable(place, output)
+            return encode_outcome(ShardOutcome(self.outputs, self.failures))
+
+    def _refuse_unwritable(self, place: int, output: Any) -> None:
+        try:
+            encode_outcome(ShardOutcome([output]))
+        except (OverflowError, ValueError, msgspec.MsgspecError) as error:
+            self.outputs[place] = None
+            self._refuse(place, Failure(f"the output cannot be written: {error}", HandlerContractError.kind))
+
+    def _refuse(self, place: int, failure: Failure) -> None:
+        self.failures.append(RowFailure(place, failure.code, failure.message, failure.retryable))
+
+
+def shard_work(number: int, shard: Shard, began_at: float) -> ShardWork:
+    costs = row_costs(shard.rows)
+    return ShardWork(number, shard, began_at, costs, by_cost(costs), [None] * len(costs))

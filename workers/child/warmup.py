@@ -1,0 +1,151 @@
+"""The runs before a model is ready: every batch size once for the first call's cost, and once more for what jobs will see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from penstock.errors import HandlerContractError, HandlerLoadError, PenstockError
+from penstock.handlers.contract import Failure, failure_of, fatal_device_error, out_of_memory
+from penstock.handlers.example_input import NoExample, example_input
+from penstock.handlers.loaded import Loaded
+from penstock.handlers.media import JSON
+from penstock.model_spec import WarmOrigin, fitted_buckets
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRun:
+    """One batch size: seconds of its first call, and of the next one."""
+
+    size: int
+    first_s: float
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What was run before the first job; `note` says why sizes are missing. `fits`: the largest batch that there was memory
+    for, where it ran out, else None."""
+
+    origin: WarmOrigin = WarmOrigin.NONE
+    runs: tuple[WarmRun, ...] = ()
+    note: str = ""
+    fits: int | None = None
+
+
+def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
+    """The batch sizes to run, ascending: the declared buckets, or else 1, 2, 4 ... and the limit."""
+    wanted = buckets or [1 << power for power in range(limit.bit_length() + 1)]
+    return list(fitted_buckets([*wanted, limit], limit))
+
+
+def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
+    """Run every size on the handler's `sample`, or on an input made from its schema; ends early before `budget_s` is over, and
+    at the first size that does not fit into memory.
+
+    Raises what the handler raises on its own sample, `HandlerLoadError` where that is refused or not even the smallest size
+    fits; what it raises on a generated one is a note, unless it broke the contract: no input is to blame for that.
+    """
+    done = _ran(loaded, wanted, budget_s=budget_s, clock=clock)
+    return replace(done, runs=_with_first_call(done.runs, loaded.handler.first_call_s))
+
+
+def _ran(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
+    sample: Any = getattr(loaded.handler, "sample", None)
+    if sample is not None:
+        return _on_sample(loaded, sample, wanted, budget_s=budget_s, clock=clock)
+    try:
+        generated = _generated(loaded)
+        return _run_all(loaded, generated, wanted, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
+    except HandlerContractError:
+        raise
+    except (NoExample, PenstockError) as error:
+        return WarmUp(note=f"no warm-up: {error}; set `sample` on the handler")
+    except Exception as error:
+        if fatal_device_error(error):
+            raise
+        return WarmUp(
+            note=f"no warm-up: an input made from the schema raised {type(error).__name__}; set `sample` on the handler"
+        )
+
+
+def _on_sample(loaded: Loaded, sample: Any, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
+    try:
+        return _run_all(loaded, sample, wanted, origin=WarmOrigin.SAMPLE, budget_s=budget_s, clock=clock)
+    except NoExample as error:
+        raise HandlerLoadError(
+            f"the model cannot be warmed up on its own sample: {error}; set `sample` to an input that it takes"
+        ) from error
+
+
+def _generated(loaded: Loaded) -> Any:
+    if loaded.codec.raw or loaded.input_schema is None:
+        raise NoExample("the model declares no sample, and no schema of its inputs")
+    return loaded.codec.decode(JSON, json.dumps(example_input(loaded.input_schema)).encode())
+
+
+def _run_all(
+    loaded: Loaded, sample: Any, wanted: Sequence[int], *, origin: WarmOrigin, budget_s: float, clock: Clock
+) -> WarmUp:
+    runs: list[WarmRun] = []
+    until = clock() + budget_s
+    for size in wanted:
+        # Twice the size takes at most about twice the time of the last; better one size cold than a load that times out.
+        if runs and clock() + 2 * (runs[-1].first_s + runs[-1].run_s) > until:
+            note = f"sizes over {runs[-1].size} are not warm: they would take longer than {budget_s:.0f} s"
+            return WarmUp(origin, tuple(runs), note)
+        run = _timed_if_it_fits(loaded, sample, size, clock)
+        if isinstance(run, Failure):
+            return WarmUp(origin, tuple(runs), *_what_fits(loaded, runs, size, run))
+        runs.append(run)
+    return WarmUp(origin, tuple(runs))
+
+
+def _what_fits(loaded: Loaded, runs: Sequence[WarmRun], size: int, failure: Failure) -> tuple[str, int]:
+    """The note and the largest size, where one of `size` did not fit; raises `HandlerLoadError` if it was the first."""
+    if not runs:
+        raise HandlerLoadError(
+            f"not even a batch of {size} fits into memory on {loaded.context.device}: {failure.message}. Free memory there, "
+            "raise memory_limit_bytes if it is set, or serve a smaller model or precision"
+        )
+    fits = runs[-1].size
+    note = f"a batch of {size} does not fit into memory, one of {fits} does: batches begin there; set max_batch_size = {fits}"
+    return note, fits
+
+
+def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> WarmRun | Failure:
+    """As `_timed`; a `Failure` if memory ran out, and not the exception: its traceback would hold the batch's memory."""
+    try:
+        return _timed(loaded, sample, size, clock)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return failure_of(error)
+
+
+def _with_first_call(runs: tuple[WarmRun, ...], first_call_s: float) -> tuple[WarmRun, ...]:
+    """A runtime that made the smallest size's first call as it was opened has left nothing dear to the one timed here."""
+    if not runs:
+        return runs
+    return (replace(runs[0], first_s=max(runs[0].first_s, first_call_s)), *runs[1:])
+
+
+def _timed(loaded: Loaded, sample: Any, size: int, clock: Clock) -> WarmRun:
+    values = list(loaded.preprocess([sample] * size)) if loaded.preprocess else [sample] * size
+    refused = next((value for value in values if isinstance(value, Failure)), None)
+    if refused is not None:
+        raise NoExample(f"preprocess refused it: {refused.message}")
+    began = clock()
+    # The first run of a size compiles, allocates, fills caches; the second is what jobs will see.
+    loaded.inference(list(values))
+    between = clock()
+    outputs = loaded.inference(values)
+    ended = clock()
+    if loaded.postprocess:
+        loaded.postprocess(list(outputs))
+    return WarmRun(size, between - began, ended - between)

@@ -1,0 +1,100 @@
+"""Collects blobs that no record names: a crash between a blob and its record would else leave the file for good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import islice
+from typing import Protocol
+
+import structlog
+
+from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
+
+log = structlog.get_logger(__name__)
+ORPHANS_DELETED = "orphans_deleted"
+ORPHANS_MISSED = "orphans_missed"
+FOREIGN_BLOBS = "blobs_of_another_store"
+
+FIRST_AFTER_S = 60.0
+EVERY_S = 600.0
+# A record follows its blob within one request; nothing is left of that request after this.
+OLD_S = 3_600.0
+# Looked at in one round: some milliseconds, so that the sweeps that share the thread are not late.
+PART = 1_000
+_CUT_SHORT = ".new"
+
+
+class Records(Protocol):
+    def identity(self) -> str: ...
+
+    def known(self, serials: Sequence[str]) -> set[str]: ...
+
+
+def serial_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def old_ones(blobs: Iterable[tuple[str, float]]) -> list[str]:
+    """The names among (name, age in seconds) whose record, if there is to be one, has long been written."""
+    return [name for name, age_s in blobs if age_s > OLD_S]
+
+
+def orphans(names: Iterable[str], known: Set[str]) -> list[str]:
+    """Those whose job is not among the `known` serials, and writes that were cut short: those nobody reads even then."""
+    return [name for name in names if name.endswith(_CUT_SHORT) or serial_of(name) not in known]
+
+
+class Orphans:
+    """A pass over all blobs a minute after the start and every ten minutes, a part of it per call. For one thread.
+
+    Only in a folder that belongs to this very store: to another Redis on the same folder, or to one that lost its data, all
+    blobs look like orphans.
+    """
+
+    def __init__(self, records: Records, blobs: BlobStore) -> None:
+        self._records = records
+        self._blobs = blobs
+        self._due_at: float | None = None
+        self._left: Iterator[tuple[str, float]] | None = None
+
+    def once(self, now: float) -> None:
+        """Raises `StoreUnavailable`; the part at hand then waits for the next pass. `now` is monotonic."""
+        try:
+            if self._due(now):
+                self._part()
+        except (OSError, BlobsUnavailable) as fault:
+            # A folder or bucket that cannot be read or written today must not hold up the sweeps.
+            log.warning(ORPHANS_MISSED, error=str(fault))
+            self._left = None
+
+    def _are_ours(self) -> bool:
+        ours = self._blobs.belong_to(self._records.identity())
+        if not ours:
+            log.warning(
+                FOREIGN_BLOBS, next="give each Redis a store.blob_dir or blob_url of its own; orphans here are not collected"
+            )
+        return ours
+
+    def _due(self, now: float) -> bool:
+        if self._due_at is None:
+            self._due_at = now + FIRST_AFTER_S
+            # Marks a new folder as this store's before anybody else's blobs lie in it.
+            self._are_ours()
+        if self._left is None and now >= self._due_at:
+            self._due_at = now + EVERY_S
+            self._left = self._blobs.names(now=time.time()) if self._are_ours() else None
+        return self._left is not None
+
+    def _part(self) -> None:
+        assert self._left is not None
+        part = list(islice(self._left, PART))
+        if len(part) < PART:
+            self._left = None
+        names = old_ones(part)
+        if not names:
+            return
+        gone = orphans(names, self._records.known(sorted(set(map(serial_of, names)))))
+        self._blobs.delete_all(gone)
+        if gone:
+            log.warning(ORPHANS_DELETED, blobs=len(gone))

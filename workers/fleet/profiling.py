@@ -1,0 +1,215 @@
+"""Which batches of a slot are recorded by a profiler, and the table of stages beside each recording.
+
+One recording is a folder `<profile_dir>/<model>-<version>/<UTC time>-<pid>`: the child's trace
+(`penstock.workers.child.batch_profile`), and `stages.json` and `stages.txt` over the batches since the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from penstock.broker.records import BatchStamp, Settled
+from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
+from penstock.workers.child.batch_profile import FACTS, Facts
+from penstock.workers.slot.batcher import BULK, Held
+from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.context import Observer
+from penstock.workers.slot.settlement import Finish, Release, TryAgain
+
+log = structlog.get_logger(__name__)
+BATCH_RECORDED = "batch_recorded"
+PROFILE_FAILED = "profile_failed"
+
+# The way of a batch; `copy` is a part of the recorded one's inference, or ran beside it, and is not added up.
+STAGES = ("queue", "batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess", "settle")
+COPY = "copy"
+KEPT = 20
+# A slot holds two batches. A recorded one that so many later ones have passed was given up with its lease.
+_PATIENCE = 8
+
+
+class StageSums:
+    """Seconds per stage, summed over batches."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._sums = dict.fromkeys(STAGES, 0.0)
+        self._queued: dict[str, float] = {}
+
+    def claimed(self, held: Held) -> None:
+        waited = sum(max(0.0, held.leased_at - job.created_at) for job in held.jobs)
+        self._queued[held.nonce] = waited / max(1, held.size)
+
+    def settled(self, stamp: BatchStamp, store_s: float) -> None:
+        self.batches += 1
+        self._sums["queue"] += self._queued.pop(stamp.id, 0.0)
+        for name in ("batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess"):
+            self._sums[name] += getattr(stamp, f"{name}_s")
+        self._sums["settle"] += store_s
+
+    def means_s(self) -> dict[str, float]:
+        return {name: total / max(1, self.batches) for name, total in self._sums.items()}
+
+
+class Profiler(Observer):
+    """One slot's. All but `wish` and `info` run in the slot's thread."""
+
+    def __init__(self, spec: ModelSpec, root: Path, *, done: Callable[[], None]) -> None:
+        """`done` is called when what `info` says has changed."""
+        self._spec = spec
+        self._root = root / f"{spec.name}-{spec.version}"
+        self._done = done
+        self._given = 0
+        self._sums = StageSums()
+        self._recording: Held | None = None
+        self._asked: ProfileInfo | None = None
+        self._until = 0.0
+
+    # From the beat's thread.
+
+    def wish(self, wish: ProfileWish | None, now: float) -> None:
+        """What the store says now; `now` is Unix time. A wish is met once."""
+        mine = wish is not None and wish.version == self._spec.version and now < wish.until
+        if not mine or wish is None:
+            if self._asked is not None and now >= self._until:
+                self._asked = None
+        elif self._asked is None or self._asked.wish != wish.id:
+            self._asked, self._until = ProfileInfo(wish.id), wish.until
+
+    def info(self) -> ProfileInfo | None:
+        return self._asked
+
+    # Which batch.
+
+    def folder(self, held: Held) -> str:
+        """Where this batch is to be recorded; empty for nearly every one."""
+        if not self._active:
+            return ""
+        self._given += 1
+        if self._recording is not None and self._given > _PATIENCE:
+            self._recording = None
+        if self._recording is not None or not self._due:
+            return ""
+        self._given = 0
+        try:
+            path = new_folder(self._root, datetime.now(UTC))
+        except OSError as error:
+            log.warning(PROFILE_FAILED, model=self._spec.name, error=str(error))
+            self._answer(replace(self._asked, state="failed", note=str(error)) if self._asked else None)
+            return ""
+        self._recording = replace(held, profile_dir=str(path))
+        return str(path)
+
+    @property
+    def _due(self) -> bool:
+        every = self._spec.profile_every
+        return self._armed or (every is not None and self._given >= every)
+
+    @property
+    def _armed(self) -> bool:
+        asked = self._asked
+        return asked is not None and asked.state == "armed"
+
+    @property
+    def _active(self) -> bool:
+        return self._spec.profile_every is not None or self._armed
+
+    # What it took.
+
+    def claimed(self, spec: ModelSpec, held: Held) -> None:
+        if self._active and not held.shard:
+            self._sums.claimed(held)
+
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+        # A shard is many batches, and its stages run beside each other.
+        if self._active and finish.stamp.reason != BULK:
+            self._sums.settled(finish.stamp, store_s)
+        if self._recording is not None and finish.stamp.id == self._recording.nonce:
+            self._report(self._recording)
+
+    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+        recording = self._recording
+        if recording is None or not _jobs(debt) & {job.id.serial for job in recording.jobs}:
+            return
+        if isinstance(debt, TryAgain):
+            # All its jobs may be tried again; then nothing is ever settled of it.
+            self._report(recording)
+        else:
+            self._recording = None
+
+    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+        if self._recording is not None and held.nonce == self._recording.nonce:
+            self._recording = None
+
+    def _report(self, held: Held) -> None:
+        folder, facts = Path(held.profile_dir), _facts(Path(held.profile_dir))
+        stages = self._sums.means_s() | ({COPY: facts.copy_s} if facts.copy_s is not None else {})
+        found = ProfileInfo(
+            self._asked.wish if self._asked else "",
+            "done",
+            batch=held.nonce,
+            folder=str(folder),
+            kind=facts.kind,
+            note=facts.note,
+            batches=self._sums.batches,
+            stages_s=stages,
+        )
+        self._recording, self._sums = None, StageSums()
+        try:
+            (folder / "stages.json").write_bytes(msgspec.json.encode({**asdict(found), "items": held.size}))
+            (folder / "stages.txt").write_text(stage_table(found))
+        except OSError as error:
+            log.warning(PROFILE_FAILED, model=self._spec.name, error=str(error))
+        log.info(BATCH_RECORDED, model=self._spec.name, batch=held.nonce, folder=str(folder), kind=facts.kind, note=facts.note)
+        self._answer(found if self._armed else None)
+
+    def _answer(self, info: ProfileInfo | None) -> None:
+        if info is not None:
+            self._asked = info
+            self._done()
+
+
+def stage_table(info: ProfileInfo) -> str:
+    """A line per stage: milliseconds and share of a batch's whole way."""
+    total = sum(info.stages_s.get(name, 0.0) for name in STAGES) or 1.0
+    lines = [f"{'stage':<12}{'ms':>12}{'share':>8}"]
+    lines += [f"{name:<12}{_ms(info.stages_s, name):>12.3f}{info.stages_s.get(name, 0.0) / total:>8.1%}" for name in STAGES]
+    if COPY in info.stages_s:
+        lines.append(f"{COPY:<12}{_ms(info.stages_s, COPY):>12.3f}          between host and device, in the recorded batch")
+    lines.append(f"mean of {info.batches} batch{'' if info.batches == 1 else 'es'}; queue is per job")
+    return "\n".join([*lines, ""])
+
+
+def _ms(stages_s: Mapping[str, float], name: str) -> float:
+    return stages_s.get(name, 0.0) * 1e3
+
+
+def new_folder(root: Path, now: datetime) -> Path:
+    """A folder for one recording; of those before, the newest stay, so that all of them are never more than `KEPT`."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Their names sort by time.
+    for old in sorted(path for path in root.iterdir() if path.is_dir())[: -(KEPT - 1)]:
+        shutil.rmtree(old, ignore_errors=True)
+    path = root / f"{now:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def _facts(folder: Path) -> Facts:
+    try:
+        return msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts)
+    except (OSError, msgspec.DecodeError) as error:
+        return Facts("", note=f"the child left no {FACTS}: {error}")
+
+
+def _jobs(debt: TryAgain | Release) -> set[str]:
+    items = debt.items if isinstance(debt, Release) else [debt.retry.item]
+    return {item.id.serial for item in items}

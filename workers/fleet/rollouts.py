@@ -1,0 +1,66 @@
+"""Which versions a worker should hold now, from its settings and from what operators changed. Pure but for a file's path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.errors import ConfigError, PenstockError
+from penstock.model_spec import ModelSpec
+from penstock.rollout import SETTLED_AFTER_S, Rollout
+from penstock.settings.tables import Settings
+
+Key = tuple[str, str]
+
+
+def key_of(spec: ModelSpec) -> Key:
+    return spec.name, spec.version
+
+
+def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[dict[Key, ModelSpec], dict[Key, str]]:
+    """Every version there is, by model and version; and beside them why others cannot be loaded here."""
+    own = {key_of(spec): spec for spec in settings.specs()}
+    specs, refused = dict(own), dict[Key, str]()
+    for model, rollout in rollouts.items():
+        for version, table in rollout.added.items():
+            if version in rollout.undone and (model, version) in own:
+                continue
+            try:
+                spec = settings.added_spec(model, version, table)
+                specs[model, version] = replace(spec, source=located(spec.source, settings.worker.model_dir))
+            except PenstockError as error:
+                refused[model, version] = error.message
+    return specs, refused
+
+
+def located(source: str, model_dir: Path | None) -> str:
+    """The source below `model_dir`; raises `ConfigError` for one that is not there. A link may not lead out of the folder."""
+    if model_dir is None:
+        raise ConfigError("worker.model_dir is not set on this worker, so it loads no versions at run time")
+    file, colon, name = source.partition(".py:")
+    path = (model_dir / (file + ".py" if colon else source)).resolve()
+    if not path.is_relative_to(model_dir.resolve()):
+        raise ConfigError(f"{source} does not lie in the worker's model_dir")
+    if not path.exists():
+        raise ConfigError(f"there is no {source} in this worker's model_dir; copy it there")
+    return f"{path}:{name}" if colon else str(path)
+
+
+def kept(
+    keys: Iterable[Key], own: Set[Key], rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float
+) -> set[Key]:
+    """The versions to hold: all that were not removed, and removed ones until nothing waits for them any more.
+
+    A reset removes none of the worker's `own`, which its settings name. `waiting` counts a version's waiting jobs; `now` is
+    Unix time. A removed version that gets a job after all, from a worker that died with it say, is held again.
+    """
+
+    def is_kept(key: Key) -> bool:
+        model, version = key
+        rollout = rollouts.get(model)
+        if rollout is None or version not in rollout.removed or (version in rollout.undone and key in own):
+            return True
+        return now < rollout.removed[version] + SETTLED_AFTER_S or waiting(model, version) > 0
+
+    return {key for key in keys if is_kept(key)}

@@ -1,0 +1,126 @@
+"""What a worker tells beside its batches: sweeps, slots, memory, devices, build. Gauges are read when they are scraped.
+
+At the scrape and not at the beat: the beat renews leases, and a driver that hangs must not cost a worker its jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Sequence
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+import penstock
+from penstock.broker.records import Repair, SweepReport
+from penstock.errors import StoreUnavailable
+from penstock.model_spec import SlotInfo
+from penstock.workers.devices.gpus import PyNvml
+from penstock.workers.telemetry.gpu_meter import GpuMeter
+
+Once = Callable[[float], float | None]
+
+
+class Upkeep:
+    """`slots` are this worker's, as they are now; `store_failed` counts a call without an answer, by part."""
+
+    def __init__(
+        self,
+        worker: str,
+        registry: CollectorRegistry,
+        *,
+        slots: Callable[[], Sequence[SlotInfo]],
+        store_failed: Callable[[str], None],
+    ) -> None:
+        self._store_failed = store_failed
+        self._sweeps = Counter("penstock_sweeps", "Rounds of one model by the sweeper.", registry=registry)
+        self._swept = Counter("penstock_swept", "Jobs moved by sweeps.", ["to"], registry=registry)
+        self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
+        build = Gauge("penstock_build_info", "Always 1; the version runs here.", ["version"], registry=registry)
+        build.labels(penstock.__version__).set(1)
+        registry.register(_SlotGauges(worker, slots, GpuMeter(PyNvml())))
+
+    def swept(self, report: SweepReport) -> None:
+        self._sweeps.inc()
+        moved = {
+            "queued": report.requeued,
+            "dead": report.dead,
+            "expired": report.expired,
+            "cancelled": report.cancelled,
+            "promoted": report.promoted,
+            "collected": report.collected,
+        }
+        for to, count in moved.items():
+            if count:
+                self._swept.labels(to).inc(count)
+
+    def repaired(self, found: Repair) -> None:
+        for what, count in (("orphan", found.orphans), ("tickets", found.tickets)):
+            if count:
+                self._repairs.labels(what).inc(count)
+
+    def watched(self, part: str, once: Once) -> Once:
+        """The same round, counted under `part` when the store is away."""
+
+        def counted(now: float) -> float | None:
+            try:
+                return once(now)
+            except StoreUnavailable:
+                self._store_failed(part)
+                raise
+
+        return counted
+
+
+class _SlotGauges(Collector):
+    def __init__(self, worker: str, slots: Callable[[], Sequence[SlotInfo]], gpus: GpuMeter) -> None:
+        self._worker = worker
+        self._slots = slots
+        self._gpus = gpus
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing: registering must not ask the slots, which are not there yet."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        slots = self._slots()
+        yield self._up(slots)
+        yield _resident(slots)
+        yield from self._devices(sorted({slot.device_uuid for slot in slots} - {""}))
+
+    def _up(self, slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
+        up = GaugeMetricFamily("penstock_worker_up", "Ready slots.", labels=("model", "worker"))
+        for model in sorted({slot.model for slot in slots}):
+            ready = sum(slot.state == "ready" for slot in slots if slot.model == model)
+            up.add_metric((model, self._worker), ready)
+        return up
+
+    def _devices(self, devices: Sequence[str]) -> Iterator[GaugeMetricFamily]:
+        used = GaugeMetricFamily("penstock_device_memory_used_bytes", "Memory in use, by anybody.", labels=("device",))
+        total = GaugeMetricFamily("penstock_device_memory_total_bytes", "Memory of the device.", labels=("device",))
+        busy = GaugeMetricFamily("penstock_device_utilization_ratio", "Share of the last moment it worked.", labels=("device",))
+        for device in devices:
+            reading = self._gpus.read(device)
+            if reading is None:
+                continue
+            used.add_metric((device,), reading.used_bytes)
+            total.add_metric((device,), reading.total_bytes)
+            if reading.utilization is not None:
+                busy.add_metric((device,), reading.utilization)
+        yield from (used, total, busy)
+
+
+def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily("penstock_child_resident_bytes", "Memory of a slot's child.", labels=("model", "slot"))
+    numbers: Tally[str] = Tally()
+    for slot in slots:
+        number, numbers[slot.model] = numbers[slot.model], numbers[slot.model] + 1
+        if not slot.pid:
+            continue
+        try:
+            family.add_metric((slot.model, str(number)), psutil.Process(slot.pid).memory_info().rss)
+        except psutil.NoSuchProcess:
+            continue  # between two lives
+    return family

@@ -1,0 +1,92 @@
+"""A worker's log lines about single jobs: one per change of state, as many of them as the settings want."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from penstock import job_events
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import Change, Ending, Settled
+from penstock.job import JobState
+from penstock.job_events import JobLines
+from penstock.model_spec import ModelSpec
+from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.context import Observer
+from penstock.workers.slot.outcomes import Accepted
+from penstock.workers.slot.settlement import Finish, Release, TryAgain
+
+log = structlog.get_logger(__name__)
+_ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: JobState.CANCELLED.public}
+
+
+class JobLog(Observer):
+    """`seconds` that it logs: how long the job took from its submit, its stages, how long it waited for its claim."""
+
+    def __init__(self, lines: JobLines) -> None:
+        self._all = lines is JobLines.ALL
+        self._on = lines is not JobLines.OFF
+
+    def claimed(self, spec: ModelSpec, held: Held) -> None:
+        if not self._all:
+            return
+        for job in held.jobs:
+            told = job_events.fields(job.id, version=spec.version, batch=held.nonce, trace=job.trace)
+            waited_s = round(max(0.0, held.leased_at - job.created_at), 3)
+            log.info(job_events.JOB_CLAIMED, **told, attempt=job.attempts, size=held.size, reason=held.reason, age_s=waited_s)
+
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+        if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in finish.endings)):
+            return
+        ended_at = time.monotonic()
+        for ending, job, answer in zip(finish.endings, finish.accepted, answers, strict=False):
+            if answer is not Settled.STALE:
+                self._finished(spec, finish, ending, job, answer, ended_at=ended_at)
+
+    def _finished(
+        self, spec: ModelSpec, finish: Finish, ending: Ending, job: Accepted, answer: Settled, *, ended_at: float
+    ) -> None:
+        state = _ENDED_BY_RETURN.get(answer, ending.state.public)
+        if not self._all and state in job_events.WANTED_ENDS:
+            return
+        told = job_events.fields(ending.id, version=spec.version, batch=finish.stamp.id, trace=job.trace)
+        run_s = {name: round(getattr(finish.stamp, name), 6) for name in ("preprocess_s", "inference_s", "postprocess_s")}
+        error = {"code": ending.error_code} if ending.error_code else {}
+        line = {**told, "state": state, **error, "total_s": round(max(0.0, ended_at - job.at), 3), **run_s}
+        say = log.info if state in job_events.WANTED_ENDS else log.warning
+        say(job_events.JOB_FINISHED, **line)
+
+    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+        if not self._on:
+            return
+        items = [debt.retry.item] if isinstance(debt, TryAgain) else debt.items
+        for item, answer in zip(items, answers, strict=True):
+            if answer is Settled.STALE:
+                continue
+            told = job_events.fields(item.id, version=spec.version, batch=item.token.rpartition(":")[2], trace=item.trace)
+            event, why = _returned(debt)
+            # At the limit of attempts a retry is none: the job has ended.
+            if answer is Settled.OK or event == job_events.JOB_LOST:
+                log.warning(event, **told, **why)
+            if answer in _ENDED_BY_RETURN:
+                log.warning(job_events.JOB_FINISHED, **told, state=_ENDED_BY_RETURN[answer])
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        if not self._on:
+            return
+        for change in changes:
+            told = job_events.fields(change.id, version=change.version, batch=change.batch, trace=change.trace)
+            if change.event == "lost":
+                log.warning(job_events.JOB_LOST, **told, cause="worker_lost", worker=change.worker)
+            elif self._all or change.state.public not in job_events.WANTED_ENDS:
+                log.warning(job_events.JOB_FINISHED, **told, state=change.state.public)
+
+
+def _returned(debt: TryAgain | Release) -> tuple[str, dict[str, object]]:
+    if isinstance(debt, TryAgain):
+        return job_events.JOB_RETRIED, {"code": debt.retry.code, "delay_s": round(debt.retry.delay_s, 3)}
+    if debt.reason is ReleaseReason.CRASHED:
+        return job_events.JOB_LOST, {"cause": debt.reason.value, "how": debt.detail}
+    return job_events.JOB_RELEASED, {"cause": debt.reason.value}

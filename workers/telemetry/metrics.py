@@ -1,0 +1,220 @@
+"""What the slots of a worker count, in Prometheus' words. Told once per batch; served only if a port is set.
+
+Every name with its meaning stands in docs/metrics.md, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, start_http_server
+
+from penstock.broker.records import Settled
+from penstock.errors import ConfigError
+from penstock.job import Priority
+from penstock.model_spec import ModelSpec
+from penstock.workers.ipc.frames import Done
+from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.context import Observer
+from penstock.workers.slot.settlement import Finish
+from penstock.workers.telemetry.histograms import Histogram, Histograms
+
+# With more models than this a worker tells stages and sizes for all of them together, and waits less finely: a scrape of 50
+# models would else have 11,000 series.
+DETAILED_MODELS = 6
+ALL = ""
+_RUN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
+_COARSE_WAIT_BUCKETS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 300.0, 1_800.0)
+_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_SHARE_BUCKETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75)
+
+# A second series per figure for the moment it was first counted: nobody asks for it.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfModel:
+    """What is told of every batch of a model, its labels looked up once: that costs as much as the observation itself."""
+
+    queue_waits: dict[Priority, Histogram]
+    durations: dict[Priority, Histogram]
+    batch_wait: Histogram
+    stages: tuple[Histogram, Histogram, Histogram]
+    decode: Histogram
+    store: Histogram
+    size: Histogram
+    padding: Histogram
+    claims: Counter
+    items: Counter
+    busy: Counter
+    rows: Counter
+    bad_rows: Counter
+    consumed: Gauge
+
+
+class Metrics(Observer):
+    """Counts nothing until it is served."""
+
+    def __init__(self, worker: str, *, models: int = 1) -> None:
+        self._worker = worker
+        self._detailed = models <= DETAILED_MODELS
+        self.registry = registry = CollectorRegistry()
+        self._batches = _Batches(registry, _WAIT_BUCKETS_S if self._detailed else _COARSE_WAIT_BUCKETS_S)
+        self._flush = Counter("penstock_batch_flush", "Batches by reason of release.", ["model", "reason"], registry=registry)
+        self._lost = Counter(
+            "penstock_batches_lost", "Batches that the child did not bring back.", ["model", "reason"], registry=registry
+        )
+        self._restarts = Counter(
+            "penstock_worker_restarts",
+            "Children that ended by themselves or were replaced.",
+            ["model", "reason"],
+            registry=registry,
+        )
+        self._leases = Counter("penstock_lease_losses", "Leases lost or lapsed.", ["model", "reason"], registry=registry)
+        self._store_errors = Counter(
+            "penstock_store_errors", "Calls that the store did not answer.", ["part"], registry=registry
+        )
+        self._load = Histograms(
+            "penstock_model_load_seconds", "Time to load the model.", ["model"], bounds=_WAIT_BUCKETS_S, registry=registry
+        )
+        self._models: dict[str, _OfModel] = {}
+        self.serving = False
+
+    def serve(self, host: str, port: int) -> None:
+        """Open `/metrics` there; port 0 opens nothing and counts nothing. Raises `ConfigError` if the address cannot be had."""
+        if not port:
+            return
+        try:
+            start_http_server(port, addr=host, registry=self.registry)
+        except OSError as fault:
+            raise ConfigError(
+                f"the worker's metrics cannot be served on {host} port {port}: {fault.strerror}",
+                hint="Choose another worker.metrics_port; each worker of a machine needs its own.",
+            ) from fault
+        self.serving = True
+
+    def claimed(self, spec: ModelSpec, held: Held) -> None:
+        if not self.serving:
+            return
+        ours = self._of(spec)
+        ours.claims.inc()
+        ours.items.inc(held.size)
+        ours.consumed.set(time.time())
+        for priority, histogram in ours.queue_waits.items():
+            # A later run waited for the earlier one too, and a job has one wait only.
+            waits = [
+                max(0.0, held.leased_at - job.created_at) for job in held.jobs if job.attempts == 1 and job.priority is priority
+            ]
+            if waits:
+                histogram.observe_all(waits)
+
+    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None:
+        if not self.serving:
+            return
+        ours = self._of(spec)
+        if held.shard:
+            # Sums over many micro-batches would say nothing beside the figures of single batches.
+            ours.busy.inc(done.inference_s)
+            ours.rows.inc(done.rows - done.bad_rows)
+            ours.bad_rows.inc(done.bad_rows)
+            self._flush.labels(self._shared(spec), held.reason).inc()
+            return
+        ours.batch_wait.observe(max(0.0, done.began_at - held.claimed_at))
+        ours.size.observe(held.size)
+        ours.decode.observe(done.decode_s)
+        ours.busy.inc(done.inference_s)
+        for histogram, seconds in zip(ours.stages, (done.preprocess_s, done.inference_s, done.postprocess_s), strict=True):
+            histogram.observe(seconds)
+        if done.padding is not None:
+            ours.padding.observe(done.padding)
+        self._flush.labels(self._shared(spec), held.reason).inc()
+
+    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+        if not self.serving:
+            return
+        ours, now = self._of(spec), time.monotonic()
+        ours.store.observe(store_s)
+        counted = [job for job, answer in zip(finish.accepted, answers, strict=True) if answer is not Settled.STALE]
+        for priority, histogram in ours.durations.items():
+            durations = [max(0.0, now - job.at) for job in counted if job.priority is priority]
+            if durations:
+                histogram.observe_all(durations)
+
+    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+        self._lost.labels(self._shared(spec), cause.value).inc()
+
+    def child_ended(self, spec: ModelSpec, why: str) -> None:
+        self._restarts.labels(spec.name, why).inc()
+
+    def lease_lost(self, spec: ModelSpec, how: str) -> None:
+        self._leases.labels(self._shared(spec), how).inc()
+
+    def store_failed(self, part: str) -> None:
+        self._store_errors.labels(part).inc()
+
+    def loaded(self, spec: ModelSpec, load_s: float) -> None:
+        self._load.labels(self._shared(spec)).observe(load_s)
+
+    def _shared(self, spec: ModelSpec) -> str:
+        """The model's label where a series per model would be too many."""
+        return spec.name if self._detailed else ALL
+
+    def _of(self, spec: ModelSpec) -> _OfModel:
+        found = self._models.get(spec.name)
+        if found is None:
+            found = self._batches.bind(spec.name, self._shared(spec), self._worker, priorities=self._detailed)
+            self._models[spec.name] = found
+        return found
+
+
+class _Batches:
+    """The metrics that are told of every batch."""
+
+    def __init__(self, registry: CollectorRegistry, waits_s: Sequence[float]) -> None:
+        def spread(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Histograms:
+            return Histograms(f"penstock_{name}", text, ("model", *labels), bounds=bounds, registry=registry)
+
+        self._queue_wait = spread("queue_wait_seconds", "Accepted to first claimed.", "priority", bounds=waits_s)
+        self._duration = spread("job_duration_seconds", "Accepted to settled.", "priority", bounds=waits_s)
+        self._batch_wait = spread("batch_wait_seconds", "Claimed to taken up by the device.", bounds=_WAIT_BUCKETS_S)
+        self._handler = spread("handler_seconds", "Stages of a batch in the handler.", "stage", bounds=_RUN_BUCKETS_S)
+        self._io = spread("io_seconds", "Reading a batch's inputs, settling it.", "stage", bounds=_RUN_BUCKETS_S)
+        self._size = spread("batch_size", "Items per batch.", bounds=_SIZE_BUCKETS)
+        self._padding = spread("batch_padding_ratio", "Share of a batch that was padding.", bounds=_SHARE_BUCKETS)
+        self._claims = Counter("penstock_claims", "Claims that took jobs.", ["model"], registry=registry)
+        self._items = Counter("penstock_claimed_items", "Jobs claimed.", ["model"], registry=registry)
+        self._busy = Counter("penstock_slot_busy_seconds", "Seconds of inference.", ["model"], registry=registry)
+        self._rows = Counter(
+            "penstock_bulk_rows", "Rows of shards by what came of them.", ["model", "outcome"], registry=registry
+        )
+        self._consumed = Gauge(
+            "penstock_worker_last_consumed_timestamp_seconds", "The latest claim.", ["model", "worker"], registry=registry
+        )
+
+    def bind(self, model: str, shared: str, worker: str, *, priorities: bool) -> _OfModel:
+        """The children of one model; `shared` is its name or nothing, `priorities` whether these are told apart."""
+        told = {priority: priority.value if priorities else ALL for priority in Priority}
+        return _OfModel(
+            queue_waits={priority: self._queue_wait.labels(model, label) for priority, label in told.items()},
+            durations={priority: self._duration.labels(model, label) for priority, label in told.items()},
+            batch_wait=self._batch_wait.labels(shared),
+            stages=(
+                self._handler.labels(shared, "preprocess"),
+                self._handler.labels(shared, "inference"),
+                self._handler.labels(shared, "postprocess"),
+            ),
+            decode=self._io.labels(shared, "decode"),
+            store=self._io.labels(shared, "store"),
+            size=self._size.labels(shared),
+            padding=self._padding.labels(shared),
+            claims=self._claims.labels(model),
+            items=self._items.labels(model),
+            busy=self._busy.labels(model),
+            rows=self._rows.labels(model, "succeeded"),
+            bad_rows=self._rows.labels(model, "failed"),
+            consumed=self._consumed.labels(model, worker),
+        )

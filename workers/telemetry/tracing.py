@@ -1,0 +1,102 @@
+"""A worker's spans: one `process` span per batch, with a link to the trace of each of its jobs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock import telemetry as names
+from penstock import trace_context
+from penstock.broker.records import ClaimedJob
+from penstock.broker.store.encoding import queue_name
+from penstock.job_id import JobId
+from penstock.model_spec import ModelSpec
+from penstock.workers.ipc.frames import Done, Failed
+from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.context import Observer
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Link
+
+log = structlog.get_logger(__name__)
+SERVICE = "penstock-worker"
+NOT_INSTALLED = "opentelemetry_not_installed"
+
+
+class BatchSpans(Observer):
+    """Links and never a parent: the jobs of a batch come from as many traces."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer(__name__)
+
+    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None:
+        failed = {job.id: out.code for job, out in zip(held.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
+        # The batch itself failed only if nothing came of it; an item's failure stands with the link to its job.
+        all_failed = len(failed) == held.size
+        self._send(spec, held, failed, error=next(iter(failed.values())) if all_failed and failed else "")
+
+    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+        self._send(spec, held, {}, error=cause.value)
+
+    def close(self) -> None:
+        names.close(self._provider)
+
+    def _send(self, spec: ModelSpec, held: Held, failed: Mapping[JobId, str], *, error: str) -> None:
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        now, now_ns = time.monotonic(), time.time_ns()
+        span = self._tracer.start_span(
+            f"process {queue_name(spec.name)}",
+            kind=SpanKind.CONSUMER,
+            attributes=_attributes(spec, held, failed),
+            links=[link for job in held.jobs if (link := _link(job, failed.get(job.id, ""))) is not None],
+            # On the wall clock as it is now: a batch that ran while that was set back must not end before it began.
+            start_time=now_ns - int((now - held.claimed_at) * 1e9),
+        )
+        if error:
+            span.set_attribute(names.ERROR_TYPE, error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(now_ns)
+
+
+def _attributes(spec: ModelSpec, held: Held, failed: Mapping[JobId, str]) -> dict[str, str | int]:
+    return {
+        names.SYSTEM: names.SYSTEM_NAME,
+        names.DESTINATION: queue_name(spec.name),
+        names.OPERATION_NAME: "process",
+        names.OPERATION_TYPE: "process",
+        names.MESSAGE_COUNT: held.size,
+        names.MODEL: spec.name,
+        names.VERSION: spec.version,
+        names.DEVICE: held.device or spec.device,
+        names.BATCH: held.nonce,
+        names.BATCH_REASON: held.reason,
+        names.BATCH_FAILED: len(failed),
+    }
+
+
+def _link(job: ClaimedJob, error: str) -> Link | None:
+    from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+    found = trace_context.stored(job.trace) if job.trace else None
+    if found is None:
+        return None
+    at = SpanContext(int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=TraceFlags(found.flags))
+    return Link(at, {names.MESSAGE_ID: str(job.id), **({names.ERROR_TYPE: error} if error else {})})
+
+
+def batch_spans(env: Mapping[str, str] = os.environ) -> Sequence[BatchSpans]:
+    """The one observer that traces, or none: where nobody asked for it or its package is missing."""
+    if not names.asked_for(env):
+        return ()
+    if not names.installed():
+        log.warning(NOT_INSTALLED, hint="pip install 'penstock[otel]'")
+        return ()
+    return (BatchSpans(names.provider(SERVICE, env)),)
