@@ -98,7 +98,7 @@ def sources_digest(root: Path = _ROOT) -> str:
     """Of all that runs in a row. The modules of `benchmarks/gpu` only choose and note. No commit: a copied tree may have no
     history, and the results are committed between two calls."""
     files = [file for package in _PACKAGES for kind in ("*.py", "*.lua") for file in (root / package).rglob(kind)]
-    files += [file for file in (root / "benchmarks" / "models").glob("*.py")]
+    files += list((root / "benchmarks" / "models").glob("*.py"))
     files += [file for example in ("vision", "embeddings") for file in (root / "examples" / example).glob("*.py")]
     return digest(root, files)
 
