@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.report import Findings
 from penstock.errors import PenstockError
-from penstock.loadtest.generator.connection import Body, parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadReport, Plan, run_load
+from penstock.loadtest.generator.connection import RequestBody, parse_target, request_bytes
+from penstock.loadtest.generator.load import LoadPlan, LoadReport, run_load
 from penstock.loadtest.observed.costs import per_request_us, read_machine
 from penstock.loadtest.stack import Processes, StackPlan, free_port
 
@@ -20,7 +20,7 @@ _BAD_SHARE = 0.01  # more refusals than this and a closed loop measures refusals
 
 
 @dataclass(slots=True)
-class Session:
+class MeasuringSession:
     """`seconds` is the length of one load; `deep_jobs` the depth that stands for a deep queue."""
 
     folder: Path
@@ -32,7 +32,7 @@ class Session:
     def stack_plan(self, name: str, *, fsync: str = "always") -> StackPlan:
         return StackPlan(self.folder / name, free_port(), fsync)
 
-    def load(self, name: str, processes: Processes, plan: Plan) -> LoadReport:
+    def load(self, name: str, processes: Processes, plan: LoadPlan) -> LoadReport:
         """Run one load against a started stack, after a short one to warm up; its CPU and figures go into the findings."""
         self._warm_up(name, plan)
         before, machine = processes.read_cpu(), read_machine()
@@ -46,7 +46,7 @@ class Session:
             check_answers(name, report)
         return report
 
-    def _warm_up(self, name: str, plan: Plan) -> None:
+    def _warm_up(self, name: str, plan: LoadPlan) -> None:
         """A short closed loop. With a deadline late answers are expected, and only their absence is a fault."""
         few = 32 if plan.rate else 64
         report = run_load(
@@ -79,8 +79,8 @@ def check_answers(name: str, report: LoadReport) -> None:
         raise PenstockError(f"{name}: {bad} errors, {report.summary.count} answers: {report.summary.errors}; {report.bodies}")
 
 
-def post_plan(url: str, body: Body, *, connections: int, duration_s: float, deadline_s: float = math.inf) -> Plan:
+def post_plan(url: str, body: RequestBody, *, connections: int, duration_s: float, deadline_s: float = math.inf) -> LoadPlan:
     """A closed loop of one POST repeated; `replace(plan, rate=...)` makes it an open one."""
     target = parse_target(url)
     request = request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
-    return Plan(target, itertools.repeat(request), connections=connections, duration_s=duration_s, deadline_s=deadline_s)
+    return LoadPlan(target, itertools.repeat(request), connections=connections, duration_s=duration_s, deadline_s=deadline_s)

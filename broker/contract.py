@@ -8,12 +8,12 @@ from typing import Protocol
 
 from penstock.broker.records import (
     BatchStamp,
-    Beat,
     Claim,
     ClaimRequest,
     Ending,
     GiveBack,
     KeptInput,
+    LeaseRenewal,
     NewJob,
     QueueStats,
     Repair,
@@ -54,7 +54,9 @@ class JobStore(Protocol):
 
     def claim(self, request: ClaimRequest) -> Claim: ...
 
-    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
+    def extend(
+        self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
+    ) -> LeaseRenewal:
         """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
 
         For `progressed`, shards whose rows get on, that time begins anew; it does not for other jobs.

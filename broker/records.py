@@ -198,7 +198,7 @@ class Settled(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class LeaseRenewal:
     """The answer to `extend`: `lost` means the worker's lease was taken back and nothing it holds may be settled."""
 
     lost: bool = False

@@ -16,7 +16,7 @@ STARTED_AT = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """Where a command lives (`module` has a Typer `app`) and the line the overview shows of it."""
 
     module: str
@@ -27,7 +27,7 @@ class Entry:
 class LazyGroup(TyperGroup):
     """A group over `table`. Listing gives stand-ins; running or completing a command loads the real one."""
 
-    table: ClassVar[Mapping[str, Entry]] = {}
+    table: ClassVar[Mapping[str, CommandEntry]] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.table)

@@ -10,33 +10,41 @@ import typer
 
 import penstock
 from penstock.cli import exits
-from penstock.cli.lazy import Entry, LazyGroup
+from penstock.cli.lazy import CommandEntry, LazyGroup
 
 _SERVE, _USE, _HELP = "Serve", "Use", "Set up and look into"
 
 
 class Penstock(LazyGroup):
-    table: ClassVar[Mapping[str, Entry]] = {
-        "up": Entry("penstock.cli.serve.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
-        "gateway": Entry("penstock.cli.serve.gateway", "Start a gateway alone, on a Redis of yours.", _SERVE),
-        "worker": Entry("penstock.cli.serve.worker", "Start a worker alone, on a Redis of yours.", _SERVE),
-        "runner": Entry("penstock.cli.serve.runner", "Start a runner alone: it drives the runs made over HTTP.", _SERVE),
-        "flower": Entry("penstock.cli.ops.flower", "Start Flower, Celery's monitor, on the store that is in use.", _SERVE),
-        "call": Entry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", _USE),
-        "jobs": Entry("penstock.cli.jobs.jobs", "List, show and cancel jobs.", _USE),
-        "models": Entry("penstock.cli.models.models", "The models a gateway serves.", _USE),
-        "workers": Entry("penstock.cli.models.workers", "The workers that are alive, and what they run.", _USE),
-        "run": Entry("penstock.cli.runs.run", "Run a model over files: resumable, in the input's order.", _USE),
-        "bench": Entry("penstock.cli.measure.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
-        "tune": Entry("penstock.cli.measure.tune", "Find a model's best settings, or how many workers a rate needs.", _USE),
-        "new": Entry("penstock.cli.models.starter", "Write a folder with a model, its settings and a test.", _HELP),
-        "keys": Entry("penstock.cli.ops.keys", "Make API keys, see which are declared.", _HELP),
-        "store": Entry("penstock.cli.ops.store", "Prepare a Redis of yours: users, functions.", _HELP),
-        "secrets": Entry("penstock.cli.ops.deployment", "Write the secret files of a deployment in containers.", _HELP),
-        "probe": Entry("penstock.cli.ops.probe", "Ask a gateway or worker whether it is well, for health checks.", _HELP),
-        "config": Entry("penstock.cli.ops.config", "Show the settings in force, or check them.", _HELP),
-        "devices": Entry("penstock.cli.models.devices", "This machine's cores and GPUs, and which slot gets what.", _HELP),
-        "doctor": Entry("penstock.cli.ops.doctor", "Check this machine and say what to do next.", _HELP),
+    table: ClassVar[Mapping[str, CommandEntry]] = {
+        "up": CommandEntry("penstock.cli.serve.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
+        "gateway": CommandEntry("penstock.cli.serve.gateway", "Start a gateway alone, on a Redis of yours.", _SERVE),
+        "worker": CommandEntry("penstock.cli.serve.worker", "Start a worker alone, on a Redis of yours.", _SERVE),
+        "runner": CommandEntry("penstock.cli.serve.runner", "Start a runner alone: it drives the runs made over HTTP.", _SERVE),
+        "flower": CommandEntry(
+            "penstock.cli.ops.flower", "Start Flower, Celery's monitor, on the store that is in use.", _SERVE
+        ),
+        "call": CommandEntry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", _USE),
+        "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show and cancel jobs.", _USE),
+        "models": CommandEntry("penstock.cli.models.models", "The models a gateway serves.", _USE),
+        "workers": CommandEntry("penstock.cli.models.workers", "The workers that are alive, and what they run.", _USE),
+        "run": CommandEntry("penstock.cli.runs.run", "Run a model over files: resumable, in the input's order.", _USE),
+        "bench": CommandEntry("penstock.cli.measure.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
+        "tune": CommandEntry(
+            "penstock.cli.measure.tune", "Find a model's best settings, or how many workers a rate needs.", _USE
+        ),
+        "new": CommandEntry("penstock.cli.models.starter", "Write a folder with a model, its settings and a test.", _HELP),
+        "keys": CommandEntry("penstock.cli.ops.keys", "Make API keys, see which are declared.", _HELP),
+        "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of yours: users, functions.", _HELP),
+        "secrets": CommandEntry("penstock.cli.ops.deployment", "Write the secret files of a deployment in containers.", _HELP),
+        "probe": CommandEntry(
+            "penstock.cli.ops.probe", "Ask a gateway or worker whether it is well, for health checks.", _HELP
+        ),
+        "config": CommandEntry("penstock.cli.ops.config", "Show the settings in force, or check them.", _HELP),
+        "devices": CommandEntry(
+            "penstock.cli.models.devices", "This machine's cores and GPUs, and which slot gets what.", _HELP
+        ),
+        "doctor": CommandEntry("penstock.cli.ops.doctor", "Check this machine and say what to do next.", _HELP),
     }
 
 

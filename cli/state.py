@@ -18,7 +18,7 @@ _NOTE = "up.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class RunningStack:
     """A running `penstock up`: its process, its gateway's address, its store's address."""
 
     pid: int
@@ -43,14 +43,14 @@ def state_lock(state_dir: Path) -> Iterator[IO[str]]:
             note.truncate()
 
 
-def write_note(note: IO[str], stack: Stack) -> None:
+def write_note(note: IO[str], stack: RunningStack) -> None:
     note.seek(0)
     note.truncate()
     json.dump(asdict(stack), note)
     note.flush()
 
 
-def running_stack(state_dir: Path) -> Stack | None:
+def running_stack(state_dir: Path) -> RunningStack | None:
     """What runs in `state_dir`, or None. A note whose lock is free is a leftover."""
     try:
         with (state_dir / _NOTE).open("r+", encoding="utf-8") as note:
@@ -100,8 +100,8 @@ def _already_running(state_dir: Path, text: str) -> StartError:
     )
 
 
-def _read(text: str) -> Stack | None:
+def _read(text: str) -> RunningStack | None:
     try:
-        return Stack(**json.loads(text))
+        return RunningStack(**json.loads(text))
     except (ValueError, TypeError):
         return None

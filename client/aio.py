@@ -15,7 +15,7 @@ import httpx2
 
 from penstock.client import exchange, flows, protocol, rollouts, runs
 from penstock.client.flows import Flow, Pause, Reply, T
-from penstock.client.protocol import Answer, Call
+from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
 from penstock.client.run_handle_aio import AsyncRunHandle
 from penstock.client.runs import RunOptions
@@ -211,7 +211,7 @@ class AsyncClient:
 
     async def lines(self, link: str) -> AsyncIterator[str]:
         """The lines of a file of the gateway as they come, without holding it."""
-        with self._peer.sending(Call("GET", link)) as asked:
+        with self._peer.sending(HttpCall("GET", link)) as asked:
             async with self._http.stream(**asked) as response:
                 if response.status_code >= 400:
                     await response.aread()
@@ -219,7 +219,7 @@ class AsyncClient:
                 async for line in response.aiter_lines():
                     yield line
 
-    async def send(self, call: Call) -> Answer:
+    async def send(self, call: HttpCall) -> Answer:
         """The gateway's answer, good or bad, after the retries the call allows. Raises `GatewayUnreachable` for none at all."""
         return await self._retries.asynchronous(call)(self._exchange, call)
 
@@ -233,14 +233,14 @@ class AsyncClient:
             value: T = end.value
             return value
 
-    async def _take(self, step: Call | Pause) -> Reply:
+    async def _take(self, step: HttpCall | Pause) -> Reply:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return Reply(flows.NOTHING, time.monotonic())
         answer = await self.send(step)
         return Reply(answer, time.monotonic())
 
-    async def _exchange(self, call: Call) -> Answer:
+    async def _exchange(self, call: HttpCall) -> Answer:
         try:
             with self._peer.sending(call) as asked:
                 return exchange.answer_of(await self._http.request(**asked))

@@ -1,4 +1,4 @@
-"""One HTTP exchange in httpx2's terms: a `Call` as a request, a response as an `Answer`, its errors as `TransportFault`."""
+"""One HTTP exchange in httpx2's terms: a `HttpCall` as a request, a response as an `Answer`, its errors as `TransportFault`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx2
 
 import penstock
 from penstock.client import protocol
-from penstock.client.protocol import Answer, Call
+from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import TransportFault
 from penstock.errors import BadRequest
 
@@ -24,7 +24,7 @@ _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, h
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class GatewayAddress:
     """The gateway a client talks to. `timeout_s` bounds the silence of one exchange, beyond what the call lets it wait."""
 
     base_url: str
@@ -32,7 +32,7 @@ class Peer:
     timeout_s: float
 
     @contextmanager
-    def sending(self, call: Call) -> Iterator[dict[str, Any]]:
+    def sending(self, call: HttpCall) -> Iterator[dict[str, Any]]:
         """The keyword arguments for `httpx2.Client.request`; a file to be uploaded is open until the block ends."""
         asked = self.request(call)
         if call.upload is None:
@@ -45,7 +45,7 @@ class Peer:
         with file:
             yield {**asked, "files": {"file": (call.upload.name, file, "application/octet-stream")}, "data": UPLOAD_FORM}
 
-    def request(self, call: Call) -> dict[str, Any]:
+    def request(self, call: HttpCall) -> dict[str, Any]:
         """The same without a file."""
         url = protocol.resolve(self.base_url, call.url)
         return {
@@ -74,9 +74,9 @@ class Peer:
         return {"authorization": f"Bearer {self.api_key}"}
 
 
-def peer(base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ) -> Peer:
+def peer(base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ) -> GatewayAddress:
     """What the caller gave, else PENSTOCK_URL and PENSTOCK_API_KEY, else the local default without a key."""
-    return Peer(protocol.base_url(base_url, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
+    return GatewayAddress(protocol.base_url(base_url, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
 
 
 def user_agent() -> dict[str, str]:

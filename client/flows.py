@@ -1,6 +1,6 @@
 """The conversations that take more than one call, written once for both clients.
 
-A flow is a generator: it yields what to do next (a `Call` to make, a `Pause` to keep) and receives a `Reply`. It never touches
+A flow is a generator: it yields what to do next (a `HttpCall` to make, a `Pause` to keep) and receives a `Reply`. It never touches
 a socket or a clock, so that the blocking and the asyncio client run the very same rules.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from penstock.client import protocol
 from penstock.client.problems import WaitTimeout, ended_error, error_from, problem_of
-from penstock.client.protocol import Answer, Call
+from penstock.client.protocol import Answer, HttpCall
 from penstock.client.views import JobView
 from penstock.errors import PenstockError
 
@@ -35,7 +35,7 @@ class Reply:
 NOTHING = Answer(0, {}, b"")
 
 T = TypeVar("T")
-Flow: TypeAlias = Generator[Call | Pause, Reply, T]
+Flow: TypeAlias = Generator[HttpCall | Pause, Reply, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +128,5 @@ def _failure(job: JobView, answer: Answer) -> Flow[PenstockError]:
 
 def _redirected(answer: Answer) -> Flow[Answer]:
     """A result that lies in the blob store, fetched from the address the gateway signed."""
-    reply = yield Call("GET", answer.headers.get("location", ""))
+    reply = yield HttpCall("GET", answer.headers.get("location", ""))
     return protocol.accepted(reply.answer)

@@ -26,7 +26,7 @@ LONGEST_POLL_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpCall:
     """One HTTP request to be made. `url` is a path of the gateway or a link it gave.
 
     `upload`: a file to be sent as a form instead of `content`.
@@ -59,7 +59,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class InputBody:
     """A model's input as bytes with their media type."""
 
     content_type: str
@@ -90,19 +90,19 @@ def same_origin(base: str, url: str) -> bool:
     return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)
 
 
-def body_of(value: Any, content_type: str | None = None) -> Body:
+def body_of(value: Any, content_type: str | None = None) -> InputBody:
     """How an input travels: bytes as they are, a Path as its file's bytes with a guessed media type, all else as JSON.
 
     Text travels as it is when `content_type` is given and is not JSON. Raises `BadRequest` for what JSON cannot hold.
     """
     if isinstance(value, Path):
         guess = content_type or mimetypes.guess_type(value.name)[0] or BYTES
-        return Body(guess, _file_bytes(value))
+        return InputBody(guess, _file_bytes(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return Body(content_type or BYTES, bytes(value))
+        return InputBody(content_type or BYTES, bytes(value))
     if isinstance(value, str) and content_type and not is_json(content_type):
-        return Body(content_type, value.encode())
-    return Body(content_type or JSON, json_bytes(value))
+        return InputBody(content_type, value.encode())
+    return InputBody(content_type or JSON, json_bytes(value))
 
 
 def is_json(media_type: str) -> bool:
@@ -112,25 +112,25 @@ def is_json(media_type: str) -> bool:
 
 def submit_call(
     model: str,
-    body: Body,
+    body: InputBody,
     *,
     version: str | None = None,
     priority: Priority | str | None = None,
     deadline_s: float | None = None,
     idempotency_key: str | None = None,
-) -> Call:
+) -> HttpCall:
     """Carries a key of its own when the caller gives none: repeating it after a lost answer cannot make a second job."""
     headers = {"content-type": body.content_type, "idempotency-key": idempotency_key or uuid.uuid4().hex}
     params = {"priority": str(priority)} if priority is not None else {}
     if deadline_s is not None:
         params["deadline_s"] = _seconds(deadline_s)
     path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
-    return Call("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
+    return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
 
 
-def predict_call(model: str, body: Body, *, version: str | None = None, deadline_s: float | None = None) -> Call:
+def predict_call(model: str, body: InputBody, *, version: str | None = None, deadline_s: float | None = None) -> HttpCall:
     # The gateway holds this one until the model has run: the default of its own cap when the caller sets none.
-    return Call(
+    return HttpCall(
         "POST",
         f"/predictions/{_part(model)}" + (f"/{_part(version)}" if version else ""),
         params={"deadline_s": _seconds(deadline_s)} if deadline_s is not None else {},
@@ -147,29 +147,29 @@ def check_window(in_flight: int) -> None:
         raise BadRequest(f"in_flight must be at least 1, not {in_flight}")
 
 
-def job_call(job_id: str) -> Call:
-    return Call("GET", f"/v1/jobs/{_part(job_id)}")
+def job_call(job_id: str) -> HttpCall:
+    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}")
 
 
-def poll_call(job: JobView, *, wait_s: float = 0.0) -> Call:
+def poll_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
     return _waiting("GET", job.links.get("self") or f"/v1/jobs/{_part(job.id)}", wait_s)
 
 
-def result_call(job: JobView, *, wait_s: float = 0.0) -> Call:
+def result_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
     return _waiting("GET", job.links.get("result") or f"/v1/jobs/{_part(job.id)}/result", wait_s)
 
 
-def timeline_call(job_id: str) -> Call:
-    return Call("GET", f"/v1/jobs/{_part(job_id)}/timeline")
+def timeline_call(job_id: str) -> HttpCall:
+    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}/timeline")
 
 
-def cancel_call(job: JobView) -> Call:
-    return Call("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
+def cancel_call(job: JobView) -> HttpCall:
+    return HttpCall("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
 
 
-def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> Call:
+def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> HttpCall:
     """Carries a key of its own when the caller gives none, as a submit does."""
-    return Call(
+    return HttpCall(
         "POST",
         job.links.get("replay") or f"/v1/jobs/{_part(job.id)}/replay",
         params={"version": version} if version else {},
@@ -177,18 +177,18 @@ def replay_call(job: JobView, *, version: str | None = None, idempotency_key: st
     )
 
 
-def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> Call:
+def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> HttpCall:
     wanted = {"model": model, "status": status, "after": after}
     params = {name: value for name, value in wanted.items() if value}
-    return Call("GET", "/v1/jobs", params={**params, "limit": str(limit)})
+    return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(limit)})
 
 
-def models_call() -> Call:
-    return Call("GET", "/v1/models")
+def models_call() -> HttpCall:
+    return HttpCall("GET", "/v1/models")
 
 
-def workers_call() -> Call:
-    return Call("GET", "/v1/workers")
+def workers_call() -> HttpCall:
+    return HttpCall("GET", "/v1/workers")
 
 
 def accepted(answer: Answer) -> Answer:
@@ -243,10 +243,10 @@ def next_page(answer: Answer) -> str | None:
     return after if isinstance(after, str) else None
 
 
-def _waiting(method: str, url: str, wait_s: float) -> Call:
+def _waiting(method: str, url: str, wait_s: float) -> HttpCall:
     # A poll shorter than the longest one ends with the caller's own timeout.
     patience_s = wait_s if 0.0 < wait_s < LONGEST_POLL_S else None
-    return Call(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s, patience_s=patience_s)
+    return HttpCall(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s, patience_s=patience_s)
 
 
 def _part(text: str) -> str:

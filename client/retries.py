@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from penstock.client.problems import GatewayUnreachable, retry_after_s
-from penstock.client.protocol import Answer, Call
+from penstock.client.protocol import Answer, HttpCall
 
 # Refused before any work began, so that the same call may be sent again whatever it is.
 _REFUSED = frozenset({429, 503})
@@ -34,7 +34,7 @@ class RetryPolicy:
     first_wait_s: float = 0.25
     max_wait_s: float = 30.0
 
-    def worth_it(self, call: Call, outcome: Answer | TransportFault, *, attempt: int, elapsed_s: float = 0.0) -> bool:
+    def worth_it(self, call: HttpCall, outcome: Answer | TransportFault, *, attempt: int, elapsed_s: float = 0.0) -> bool:
         """True if sending `call` again may help, cannot do harm, and still comes in time."""
         asked_s = retry_after_s(outcome.headers) or 0.0 if isinstance(outcome, Answer) else 0.0
         if attempt >= self.max_attempts or asked_s > self.max_wait_s:
@@ -54,7 +54,7 @@ class RetryPolicy:
         return longest * (0.5 + 0.5 * chance)
 
 
-def _answer_invites(call: Call, answer: Answer) -> bool:
+def _answer_invites(call: HttpCall, answer: Answer) -> bool:
     word = answer.headers.get("x-should-retry", "").lower()
     if word in ("true", "false"):
         return word == "true"
@@ -105,15 +105,15 @@ class Retries:
     def __init__(self, policy: RetryPolicy, budget: RetryBudget) -> None:
         self._policy, self._budget = policy, budget
 
-    def blocking(self, call: Call, *, sleep: Callable[[float], None] = time.sleep) -> Retrying:
+    def blocking(self, call: HttpCall, *, sleep: Callable[[float], None] = time.sleep) -> Retrying:
         self._budget.spend_request(time.monotonic())
         return Retrying(sleep=sleep, retry=lambda state: self._again(call, state), wait=self._pause)
 
-    def asynchronous(self, call: Call) -> AsyncRetrying:
+    def asynchronous(self, call: HttpCall) -> AsyncRetrying:
         self._budget.spend_request(time.monotonic())
         return AsyncRetrying(sleep=asyncio.sleep, retry=lambda state: self._again(call, state), wait=self._pause)
 
-    def _again(self, call: Call, state: RetryCallState) -> bool:
+    def _again(self, call: HttpCall, state: RetryCallState) -> bool:
         outcome = _outcome(state)
         if outcome is None or not _failed(outcome):
             return False

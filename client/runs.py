@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.client.problems import UnexpectedAnswer
-from penstock.client.protocol import JSON, Answer, Call, json_bytes, object_of
+from penstock.client.protocol import JSON, Answer, HttpCall, json_bytes, object_of
 from penstock.errors import PenstockError
 
 POLL_S = 0.5
@@ -106,15 +106,15 @@ def run_of(answer: Answer) -> RunView:
     return run_view(object_of(answer))
 
 
-def upload_call(file: Path) -> Call:
-    return Call("POST", "/v1/files", upload=file, params={}, repeatable=False)
+def upload_call(file: Path) -> HttpCall:
+    return HttpCall("POST", "/v1/files", upload=file, params={}, repeatable=False)
 
 
 def file_of(answer: Answer) -> str:
     return str(object_of(answer).get("id"))
 
 
-def create_call(model: str, file_id: str, options: RunOptions) -> Call:
+def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
     """Carries a key of its own: repeating it after a lost answer cannot make a second run."""
     asked: dict[str, Any] = {
         "model": model,
@@ -130,15 +130,15 @@ def create_call(model: str, file_id: str, options: RunOptions) -> Call:
     }
     headers = {"content-type": JSON, "idempotency-key": uuid.uuid4().hex}
     content = json_bytes({name: value for name, value in asked.items() if value})
-    return Call("POST", "/v1/runs", headers=headers, content=content)
+    return HttpCall("POST", "/v1/runs", headers=headers, content=content)
 
 
-def read_call(run_id: str) -> Call:
-    return Call("GET", f"/v1/runs/{quote(run_id, safe='')}")
+def read_call(run_id: str) -> HttpCall:
+    return HttpCall("GET", f"/v1/runs/{quote(run_id, safe='')}")
 
 
-def cancel_call(run_id: str) -> Call:
-    return Call("POST", f"/v1/runs/{quote(run_id, safe='')}/cancel")
+def cancel_call(run_id: str) -> HttpCall:
+    return HttpCall("POST", f"/v1/runs/{quote(run_id, safe='')}/cancel")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import httpx2
 from penstock.client import exchange, flows, protocol, rollouts, runs
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.problems import WaitTimeout
-from penstock.client.protocol import Answer, Call
+from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
 from penstock.client.run_handle import RunHandle
 from penstock.client.runs import RunOptions
@@ -206,13 +206,13 @@ class Client:
 
     def lines(self, link: str) -> Iterator[str]:
         """The lines of a file of the gateway as they come, without holding it."""
-        with self._peer.sending(Call("GET", link)) as asked, self._http.stream(**asked) as response:
+        with self._peer.sending(HttpCall("GET", link)) as asked, self._http.stream(**asked) as response:
             if response.status_code >= 400:
                 response.read()
             protocol.accepted(exchange.head_of(response))
             yield from response.iter_lines()
 
-    def send(self, call: Call) -> Answer:
+    def send(self, call: HttpCall) -> Answer:
         """The gateway's answer, good or bad, after the retries the call allows. Raises `GatewayUnreachable` for none at all."""
         return self._retries.blocking(call)(self._exchange, call)
 
@@ -226,14 +226,14 @@ class Client:
             value: T = end.value
             return value
 
-    def _take(self, step: Call | Pause) -> Reply:
+    def _take(self, step: HttpCall | Pause) -> Reply:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Reply(flows.NOTHING, time.monotonic())
         answer = self.send(step)
         return Reply(answer, time.monotonic())
 
-    def _exchange(self, call: Call) -> Answer:
+    def _exchange(self, call: HttpCall) -> Answer:
         try:
             with self._peer.sending(call) as asked:
                 return exchange.answer_of(self._http.request(**asked))

@@ -23,22 +23,22 @@ from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import framework_errors, problems, wire
 from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
-from penstock.gateway.asgi.problems import Busy, HeadersTooLarge, JobEnded, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.targets import EXPLAIN, PREDICT, Target, submit_target
+from penstock.gateway.asgi.problems import EndedWithoutOutput, GatewayBusy, HeadersTooLarge, MethodNotAllowed, WrongHost
+from penstock.gateway.asgi.targets import EXPLAIN, PREDICT, SubmitTarget, submit_target
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.auth.keys import Door
+from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import Caller, Holds, allowed, is_public, need
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.jobs.events import JobEvents
-from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.results import Results
-from penstock.gateway.jobs.submit import Intake, SubmitEndpoint
+from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submit import SubmitEndpoint, Submitter
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
 from penstock.gateway.openai.batches import OpenAIBatches
 from penstock.gateway.openai.embeddings import Embeddings
@@ -46,10 +46,10 @@ from penstock.gateway.openai.errors import as_openai, speaks_openai
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.runs.routes import Runs
-from penstock.gateway.runs.service import RunDesk
+from penstock.gateway.runs.routes import RunRoutes
+from penstock.gateway.runs.service import RunService
 from penstock.gateway.telemetry.health import PROBES, Health, scrape_router
-from penstock.gateway.telemetry.metrics import Metrics, scrape
+from penstock.gateway.telemetry.metrics import GatewayMetrics, scrape
 from penstock.gateway.telemetry.tracing import Tracing, given_in
 
 log = structlog.get_logger(__name__)
@@ -74,11 +74,11 @@ class Gateway:
         self._options = options
         self._store = store
         self._lifetime = lifetime
-        self._door = Door(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
-        self.metrics = Metrics(open_requests=lambda: self._open, torchserve=options.torchserve_metrics)
-        self.registry = Registry(store, options.models)
-        results = Results(store, blobs)
-        intake = Intake(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics, tracing=tracing)
+        self._door = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
+        self.metrics = GatewayMetrics(open_requests=lambda: self._open, torchserve=options.torchserve_metrics)
+        self.registry = ModelRegistry(store, options.models)
+        results = ResultReader(store, blobs)
+        intake = Submitter(options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics, tracing=tracing)
         self._submit = SubmitEndpoint(intake, store=store, results=results, lifetime=lifetime)
         answer_now = partial(
             PredictEndpoint,
@@ -94,7 +94,7 @@ class Gateway:
         replays, holds = Replays(intake, store=store, blobs=blobs, registry=self.registry), Holds()
         self._embeddings = Embeddings(intake, options, store=store, registry=self.registry, results=results, lifetime=lifetime)
         self._files = OpenAIFiles(files := FileStore(options.files_dir), options)
-        desk = RunDesk(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
+        desk = RunService(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
         self._runs = self._run_routes(desk)
         self._pages = self._dashboard(blobs, replays, holds, desk) if options.dashboard else None
         self._routers = self._slow_routes(results, replays, holds)
@@ -102,11 +102,11 @@ class Gateway:
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
 
-    def _run_routes(self, desk: RunDesk) -> list[APIRouter]:
-        kinds = (Runs, OpenAIBatches)
+    def _run_routes(self, desk: RunService) -> list[APIRouter]:
+        kinds = (RunRoutes, OpenAIBatches)
         return [kind(desk, self._files, registry=self.registry, options=self._options).router() for kind in kinds]
 
-    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, desk: RunDesk) -> Pages:
+    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, desk: RunService) -> Pages:
         return Pages(
             self._options,
             store=self._store,
@@ -120,9 +120,9 @@ class Gateway:
             runs=desk,
         )
 
-    def _slow_routes(self, results: Results, replays: Replays, holds: Holds) -> list[APIRouter]:
+    def _slow_routes(self, results: ResultReader, replays: Replays, holds: Holds) -> list[APIRouter]:
         store, options, registry, lifetime = self._store, self._options, self.registry, self._lifetime
-        job_log = JobLog(options.log_jobs)
+        job_log = GatewayJobLog(options.log_jobs)
         return [
             JobReads(store, registry=registry, results=results, lifetime=lifetime, holds=holds, job_log=job_log).router(),
             replays.router(),
@@ -225,7 +225,7 @@ class Gateway:
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
             )
         if self._open > self._options.max_requests and scope["path"] not in PROBES:
-            raise Busy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
+            raise GatewayBusy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
         """Before the body is read and the path looked up: a stranger learns neither which routes nor which models there are."""
@@ -238,14 +238,14 @@ class Gateway:
             self.metrics.refused("unknown", error)
             raise
 
-    async def _hot(self, target: Target, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller) -> int:
+    async def _hot(self, target: SubmitTarget, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller) -> int:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
             need(caller, "POST", target.route)
         return await self._endpoint(target)(scope, receive, send, head, target.model, target.version)
 
-    def _endpoint(self, target: Target) -> SubmitEndpoint | PredictEndpoint:
+    def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:
         if target.route.startswith(PREDICT):
             return self._predict
         return self._explain if target.route.startswith(EXPLAIN) else self._submit
@@ -295,7 +295,7 @@ class Gateway:
             log.warning("answer_broken_off", path=scope["path"][:200])
         return problem.status
 
-    def _problem(self, error: Exception, scope: Scope, given_id: bytes | None) -> problems.Problem:
+    def _problem(self, error: Exception, scope: Scope, given_id: bytes | None) -> problems.ProblemResponse:
         request_id, instance = problems.request_id_of(given_id), scope["path"][:200]
         trace = scope.get("trace") or given_in(scope["headers"])
         trace_id = trace.trace_id if trace else ""
@@ -305,7 +305,7 @@ class Gateway:
             problem = as_openai(problem, told)
         if isinstance(error, StoreUnavailable):
             log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
-        if problem.status == 500 and not isinstance(error, JobEnded):
+        if problem.status == 500 and not isinstance(error, EndedWithoutOutput):
             log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
         return problem
 

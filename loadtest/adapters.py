@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from penstock.errors import BadRequest
-from penstock.loadtest.generator.connection import Body, Target, parse_target, request_bytes
-from penstock.loadtest.plan import Caller, Kind
+from penstock.loadtest.generator.connection import HttpTarget, RequestBody, parse_target, request_bytes
+from penstock.loadtest.plan import CallStyle, Kind
 
 # As the client's long polls: below the gateway's 30 s, so that proxies do not cut it.
 _POLL_S = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ProtocolAdapter:
     """`base` is the server's address for further questions; `headers` go with every request, the key among them."""
 
     kind: Kind
-    caller: Caller
+    caller: CallStyle
     base: str
-    target: Target
+    target: HttpTarget
     method: str = "POST"
     model: str = ""
     version: str = ""
@@ -32,7 +32,7 @@ class Door:
         """What the reports call it."""
         return self.model or f"{self.base}{self.target.path}"
 
-    def request(self, body: Body | None) -> bytes:
+    def request(self, body: RequestBody | None) -> bytes:
         kind = {"Content-Type": body.content_type} if body else {}
         return request_bytes(self.target, method=self.method, body=body.data if body else b"", headers={**self.headers, **kind})
 
@@ -48,23 +48,25 @@ def open_door(
     base: str,
     model: str,
     *,
-    caller: Caller = Caller.SYNC,
+    caller: CallStyle = CallStyle.SYNC,
     version: str = "",
     deadline_s: float | None = None,
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
-) -> Door:
+) -> ProtocolAdapter:
     """The door of a server at `base`. For `Kind.HTTP` that is the whole URL. Raises `BadRequest`."""
-    if kind is not Kind.PENSTOCK and caller is not Caller.SYNC:
+    if kind is not Kind.PENSTOCK and caller is not CallStyle.SYNC:
         raise BadRequest(f"--client {caller} needs penstock's jobs", hint=f"leave it out for --target {kind}")
     if kind is not Kind.HTTP and not model:
         raise BadRequest(f"--target {kind} needs the model's name", hint="penstock bench MODEL --url http://host:port")
     root = base.rstrip("/") if kind is not Kind.HTTP else base
     target = parse_target(root + _path(kind, caller, model, version, deadline_s))
-    return Door(kind, caller, root, target, method if kind is Kind.HTTP else "POST", model, version, dict(headers or {}))
+    return ProtocolAdapter(
+        kind, caller, root, target, method if kind is Kind.HTTP else "POST", model, version, dict(headers or {})
+    )
 
 
-def _path(kind: Kind, caller: Caller, model: str, version: str, deadline_s: float | None) -> str:
+def _path(kind: Kind, caller: CallStyle, model: str, version: str, deadline_s: float | None) -> str:
     if kind is Kind.HTTP:
         return ""
     name, tail = quote(model, safe=""), quote(version, safe="")
@@ -73,6 +75,6 @@ def _path(kind: Kind, caller: Caller, model: str, version: str, deadline_s: floa
     if kind is Kind.TORCHSERVE:
         return f"/predictions/{name}{f'/{tail}' if tail else ''}"
     query = f"?{urlencode({'deadline_s': f'{deadline_s:g}'})}" if deadline_s else ""
-    if caller is Caller.SYNC:
+    if caller is CallStyle.SYNC:
         return f"/predictions/{name}{f'/{tail}' if tail else ''}{query}"
     return f"/v1/models/{name}{f'/versions/{tail}' if tail else ''}/jobs{query}"

@@ -15,12 +15,12 @@ from typing import Any
 
 from penstock.client.problems import GatewayUnreachable, UnexpectedAnswer
 from penstock.errors import BadRequest
-from penstock.loadtest.adapters import Door, open_door
+from penstock.loadtest.adapters import ProtocolAdapter, open_door
 from penstock.loadtest.bodies import from_schema, from_tensors, read_bodies
 from penstock.loadtest.generator.arrivals import read_trace
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.observed.stack_facts import Standing
-from penstock.loadtest.plan import Arrivals, Caller, Kind, Shape, read_rate
+from penstock.loadtest.plan import Arrivals, CallStyle, Kind, Shape, read_rate
 
 SCHEMA = "schema"
 _DEFAULT_RATE = "100"
@@ -30,14 +30,14 @@ _METADATA_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LoadOptions:
     """The options as given; None: left to the default. `subject` is a model's name or a URL."""
 
     subject: str
     target: Kind | None = None
     url: str | None = None
     version: str = ""
-    client: Caller = Caller.SYNC
+    client: CallStyle = CallStyle.SYNC
     method: str = ""
     headers: tuple[str, ...] = ()
     api_key: str | None = None
@@ -62,7 +62,7 @@ class Asked:
         return self.body or (SCHEMA if self.kind in (Kind.PENSTOCK, Kind.OIP) else "")
 
 
-def shape_of(asked: Asked) -> Shape:
+def shape_of(asked: LoadOptions) -> Shape:
     """When the calls leave. Raises `BadRequest` for options that contradict each other or cannot be read."""
     if asked.closed is not None:
         return _closed(asked, asked.closed)
@@ -82,7 +82,7 @@ def shape_of(asked: Asked) -> Shape:
     )
 
 
-def _closed(asked: Asked, concurrency: int) -> Shape:
+def _closed(asked: LoadOptions, concurrency: int) -> Shape:
     if asked.rate or asked.arrivals != Arrivals.POISSON:
         raise BadRequest("--closed sends as fast as answers come", hint="leave out --rate and --arrivals, or --closed")
     if concurrency < asked.processes:
@@ -96,7 +96,7 @@ def _closed(asked: Asked, concurrency: int) -> Shape:
     )
 
 
-def _warm_up_s(asked: Asked, default_s: float) -> float:
+def _warm_up_s(asked: LoadOptions, default_s: float) -> float:
     return default_s if asked.warm_up_s is None else asked.warm_up_s
 
 
@@ -106,7 +106,7 @@ def _arrivals(text: str) -> Arrivals:
     return Arrivals(text)
 
 
-def _trace(asked: Asked) -> list[float]:
+def _trace(asked: LoadOptions) -> list[float]:
     if not asked.arrivals.startswith(_TRACE):
         return []
     path = Path(asked.arrivals.removeprefix(_TRACE))
@@ -123,7 +123,7 @@ def _length_s(trace: Sequence[float], warm_up_s: float) -> float:
     return max(0.5, math.nextafter(trace[-1] - warm_up_s, math.inf) + 1e-6)
 
 
-def bodies_for(asked: Asked, base: str, standing: Standing) -> list[Body]:
+def bodies_for(asked: LoadOptions, base: str, standing: Standing) -> list[RequestBody]:
     """Raises `BadRequest`, and what asking an OIP server for its metadata raises."""
     text = asked.body_text
     if not text:
@@ -153,7 +153,7 @@ def _tensors(base: str, model: str) -> list[Mapping[str, Any]]:
     return [tensor for tensor in inputs or [] if isinstance(tensor, dict)]
 
 
-def base_of(asked: Asked, gateway: str | None) -> str:
+def base_of(asked: LoadOptions, gateway: str | None) -> str:
     """The server's address. `gateway` is that of penstock, found as every command finds it."""
     if asked.kind is Kind.PENSTOCK:
         return gateway or ""
@@ -164,7 +164,7 @@ def base_of(asked: Asked, gateway: str | None) -> str:
     return asked.url
 
 
-def door_of(asked: Asked, base: str, *, has_body: bool) -> Door:
+def door_of(asked: LoadOptions, base: str, *, has_body: bool) -> ProtocolAdapter:
     return open_door(
         asked.kind,
         base,
@@ -177,7 +177,7 @@ def door_of(asked: Asked, base: str, *, has_body: bool) -> Door:
     )
 
 
-def _headers(asked: Asked) -> dict[str, str]:
+def _headers(asked: LoadOptions) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in asked.headers:
         name, colon, value = line.partition(":")
@@ -190,7 +190,7 @@ def _headers(asked: Asked) -> dict[str, str]:
     return found
 
 
-def as_told(asked: Asked, shape: Shape) -> dict[str, object]:
+def as_told(asked: LoadOptions, shape: Shape) -> dict[str, object]:
     """The load as the reports repeat it, without what was not asked for. No header is among it: they may hold keys."""
     trace = asked.arrivals.removeprefix(_TRACE) if shape.trace else None
     told = {

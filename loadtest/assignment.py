@@ -10,8 +10,8 @@ from typing import IO, cast
 
 import msgspec
 
-from penstock.loadtest.generator.connection import Target
-from penstock.loadtest.plan import Caller, Shape
+from penstock.loadtest.generator.connection import HttpTarget
+from penstock.loadtest.plan import CallStyle, Shape
 
 _LENGTH_BYTES = 4
 _ARRAYS = ("due_at", "sent_at", "latencies_s", "statuses", "lag_s", "queue_s", "run_s", "sizes")
@@ -25,10 +25,10 @@ class Assignment:
     share; the warm-up lies after it.
     """
 
-    target: Target
+    target: HttpTarget
     requests: list[bytes]
     shape: Shape
-    caller: Caller = Caller.SYNC
+    caller: CallStyle = CallStyle.SYNC
     poll: tuple[bytes, bytes] = (b"", b"")
     number: int = 0
     of: int = 1
@@ -47,7 +47,7 @@ class Begin(msgspec.Struct, tag=True):
     starts_at: float
 
 
-class Progress(msgspec.Struct, tag=True):
+class LoadProgress(msgspec.Struct, tag=True):
     """Since the start. `lag_s` is the worst delay of a request within the last second."""
 
     offered: int = 0
@@ -56,7 +56,7 @@ class Progress(msgspec.Struct, tag=True):
     lag_s: float = 0.0
 
 
-class Tally(msgspec.Struct, tag=True):
+class LoadTally(msgspec.Struct, tag=True):
     """Arrays as their bytes: doubles, but `statuses` and `sizes` (unsigned short), `queue_s`, `run_s` (float), `reason_of`
     (byte). Moments count from the end of the warm-up."""
 
@@ -79,13 +79,13 @@ class Tally(msgspec.Struct, tag=True):
     stopped_at: float = math.inf
 
 
-class Failure(msgspec.Struct, tag=True):
+class GeneratorFailure(msgspec.Struct, tag=True):
     """The generator could not begin."""
 
     message: str
 
 
-Word = Progress | Tally | Failure
+Word = LoadProgress | LoadTally | GeneratorFailure
 _encoder = msgspec.msgpack.Encoder()
 _word_decoder = msgspec.msgpack.Decoder(Word)
 
@@ -131,7 +131,7 @@ class Merged:
     stopped_at: float = math.inf
 
 
-def merged(tallies: Sequence[Tally]) -> Merged:
+def merged(tallies: Sequence[LoadTally]) -> Merged:
     whole = Merged()
     for tally in tallies:
         for name in _ARRAYS:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import BadRequest
 from penstock.handlers.example_input import NoExample, example_input
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 
 JSON = "application/json"
 _BYTES = "application/octet-stream"
@@ -21,7 +21,7 @@ _HINT = "name a file (--body @cat.jpg), a folder, a .jsonl file, or give JSON (-
 _OPEN_SIZE = 1
 
 
-def read_bodies(text: str) -> list[Body]:
+def read_bodies(text: str) -> list[RequestBody]:
     """The bodies that `--body` names, taken in turn by the calls. Raises `BadRequest`; `schema` is not for here."""
     path = Path(text.removeprefix("@"))
     if text.startswith("@"):
@@ -35,53 +35,53 @@ def read_bodies(text: str) -> list[Body]:
         json.loads(text)
     except ValueError as fault:
         raise BadRequest(f"--body {text[:40]!r} is neither a folder nor JSON ({fault})", hint=_HINT) from fault
-    return [Body(text.encode(), JSON)]
+    return [RequestBody(text.encode(), JSON)]
 
 
-def _of_file(path: Path) -> Body:
+def _of_file(path: Path) -> RequestBody:
     try:
         data = path.read_bytes()
     except OSError as fault:
         raise BadRequest(f"{path} cannot be read: {fault.strerror}", hint=_HINT) from fault
-    return Body(data, mimetypes.guess_type(path.name)[0] or _BYTES)
+    return RequestBody(data, mimetypes.guess_type(path.name)[0] or _BYTES)
 
 
-def _of_folder(folder: Path) -> list[Body]:
+def _of_folder(folder: Path) -> list[RequestBody]:
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if not files:
         raise BadRequest(f"the folder {folder} holds no files to send", hint=_HINT)
     return [_of_file(path) for path in files]
 
 
-def _of_lines(path: Path) -> list[Body]:
+def _of_lines(path: Path) -> list[RequestBody]:
     lines = [line.strip() for line in _of_file(path).data.splitlines()]
     for number, line in enumerate(lines, 1):
         try:
             json.loads(line or b"null")
         except ValueError as fault:
             raise BadRequest(f"line {number} of {path} is not JSON: {fault}", hint="one JSON value per line") from fault
-    bodies = [Body(line, JSON) for line in lines if line]
+    bodies = [RequestBody(line, JSON) for line in lines if line]
     if not bodies:
         raise BadRequest(f"{path} holds no lines to send", hint=_HINT)
     return bodies
 
 
-def from_schema(schema: Mapping[str, Any] | None, model: str) -> Body:
+def from_schema(schema: Mapping[str, Any] | None, model: str) -> RequestBody:
     """The smallest input the model's schema admits. Raises `BadRequest` when the schema does not say enough."""
     if not schema:
         raise BadRequest(f"the model {model!r} declares no input schema to make an input from", hint=_HINT)
     try:
-        return Body(json.dumps(example_input(schema)).encode(), JSON)
+        return RequestBody(json.dumps(example_input(schema)).encode(), JSON)
     except NoExample as fault:
         raise BadRequest(f"no input can be made from the schema of {model!r}: {fault}", hint=_HINT) from fault
 
 
-def from_tensors(inputs: Sequence[Mapping[str, Any]], model: str) -> Body:
+def from_tensors(inputs: Sequence[Mapping[str, Any]], model: str) -> RequestBody:
     """An inference request of the Open Inference Protocol with zeros (or empty strings) in the shapes the model's metadata
     declares; sizes left open (-1) become 1."""
     if not inputs:
         raise BadRequest(f"the metadata of {model!r} declares no inputs to fill", hint=_HINT)
-    return Body(json.dumps({"inputs": [_tensor(tensor) for tensor in inputs]}).encode(), JSON)
+    return RequestBody(json.dumps({"inputs": [_tensor(tensor) for tensor in inputs]}).encode(), JSON)
 
 
 def _tensor(declared: Mapping[str, Any]) -> dict[str, Any]:

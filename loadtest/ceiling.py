@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from penstock.loadtest.assignment import Assignment, Merged
-from penstock.loadtest.generator.connection import Target
+from penstock.loadtest.generator.connection import HttpTarget
 from penstock.loadtest.generator.load import own_limits
 from penstock.loadtest.generator.summary import is_good, percentile
 from penstock.loadtest.generator_pool import generators
-from penstock.loadtest.plan import Caller, Shape
+from penstock.loadtest.plan import CallStyle, Shape
 from penstock.loadtest.result import Generator
 
 _SECONDS = 0.4
@@ -30,8 +30,8 @@ async def measure_ceiling(assignment: Assignment) -> float | None:
     """
     shape = Shape(duration_s=_SECONDS, warm_up_s=0.0, concurrency=_CONNECTIONS, drain_s=1.0)
     async with _null_server() as port, generators(1, lambda progress: None) as few:
-        target = Target("127.0.0.1", port, "/")
-        await few.ready(replace(assignment, target=target, shape=shape, caller=Caller.SYNC, sample=0))
+        target = HttpTarget("127.0.0.1", port, "/")
+        await few.ready(replace(assignment, target=target, shape=shape, caller=CallStyle.SYNC, sample=0))
         load = await few.run()
     good = sum(1 for status in load.statuses if is_good(status))
     return good / load.cpu_s if good and load.cpu_s else None

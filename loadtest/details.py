@@ -8,22 +8,22 @@ from array import array
 
 from penstock.loadtest.generator.answers import AnswerReader
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.generator.driver import Recorder
+from penstock.loadtest.generator.driver import ResponseRecorder
 from penstock.loadtest.generator.summary import is_good
-from penstock.loadtest.plan import Caller
+from penstock.loadtest.plan import CallStyle
 
 _TIMING = re.compile(rb'queue;dur=([\d.]+), batch;desc="(\d+) ([a-z_]*)", run;dur=([\d.]+)')
 _JOB = re.compile(rb'"id":\s*"([A-Za-z0-9_.-]+)"')
 ACCEPTED = 202
 
 
-class DetailRecorder(Recorder):
+class DetailRecorder(ResponseRecorder):
     """Keeps queue, run (seconds), batch size and reason of each answer that tells them, and a fair sample of the jobs' ids.
 
     `since` is the moment from which calls count, by the load's clock: `good` and `bad` count all, the rest none before it.
     """
 
-    def __init__(self, caller: Caller, poll: tuple[bytes, bytes], *, sample: int, seed: int, since: float) -> None:
+    def __init__(self, caller: CallStyle, poll: tuple[bytes, bytes], *, sample: int, seed: int, since: float) -> None:
         super().__init__()
         self._caller = caller
         self._poll = poll
@@ -45,7 +45,7 @@ class DetailRecorder(Recorder):
     def follow(self, connection: Connection) -> bytes | None:
         """The request for the result after a submit, and again while the job lives."""
         answer = connection.reader
-        if self._caller is not Caller.ASYNC or answer.status != ACCEPTED:
+        if self._caller is not CallStyle.ASYNC or answer.status != ACCEPTED:
             return None
         found = _JOB.search(answer.body)
         if found is None:
@@ -70,9 +70,9 @@ class DetailRecorder(Recorder):
         self.bad += 1
 
     def _note(self, answer: AnswerReader, sent_at: float) -> None:
-        if self._caller is Caller.SUBMIT and (found := _JOB.search(answer.body)):
+        if self._caller is CallStyle.SUBMIT and (found := _JOB.search(answer.body)):
             self._keep(found[1], sent_at)
-        elif self._caller is Caller.SYNC:
+        elif self._caller is CallStyle.SYNC:
             self._keep(answer.header(b"x-penstock-job"), sent_at)
         told = _TIMING.search(answer.header(b"server-timing"))
         if told and sent_at >= self._since:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from penstock.loadtest.assignment import Merged
 from penstock.loadtest.generator.summary import LOST, is_good, percentile
 from penstock.loadtest.plan import Step
-from penstock.loadtest.result import Outcome, Part, Second, Spread
+from penstock.loadtest.result import LoadOutcome, RateStep, Second, Spread
 
 _CDF_POINTS = 240
 _SAID_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CompletedCall:
     """One call that ended. Seconds; `due_at` from the beginning of the measured time."""
 
     due_at: float
@@ -35,8 +35,8 @@ class Call:
         return is_good(self.status)
 
 
-def calls_of(load: Merged) -> list[Call]:
-    return [Call(*of) for of in zip(load.sent_at, load.latencies_s, load.statuses, strict=True)]
+def calls_of(load: Merged) -> list[CompletedCall]:
+    return [CompletedCall(*of) for of in zip(load.sent_at, load.latencies_s, load.statuses, strict=True)]
 
 
 def spread(seconds: Iterable[float]) -> Spread | None:
@@ -48,13 +48,13 @@ def spread(seconds: Iterable[float]) -> Spread | None:
     return Spread(math.fsum(ordered) / len(ordered) * 1e3, p50, p90, p95, p99, p999, ordered[-1] * 1e3)
 
 
-def outcome(load: Merged, calls: Sequence[Call], seconds: float, *, deadline_s: float) -> Outcome:
+def outcome(load: Merged, calls: Sequence[CompletedCall], seconds: float, *, deadline_s: float) -> LoadOutcome:
     """`seconds` is the measured time; what was due before or after it does not count."""
     mine = [call for call in calls if 0.0 <= call.due_at < seconds]
     offered = sum(1 for at in load.due_at if 0.0 <= at < seconds)
     good = [call for call in mine if call.good]
     errors = _errors(mine, offered)
-    return Outcome(
+    return LoadOutcome(
         seconds=seconds,
         offered=offered,
         offered_rps=offered / seconds,
@@ -79,14 +79,14 @@ def _said(body: str) -> str:
     return body[:_SAID_CHARACTERS]
 
 
-def _errors(calls: Sequence[Call], offered: int) -> dict[str, int]:
+def _errors(calls: Sequence[CompletedCall], offered: int) -> dict[str, int]:
     bad = Counter(call.status for call in calls if not call.good)
     named = {"lost" if status == LOST else str(status): count for status, count in sorted(bad.items())}
     unfinished = offered - len(calls)
     return {**named, "unfinished": unfinished} if unfinished > 0 else named
 
 
-def series(load: Merged, calls: Sequence[Call], seconds: float) -> list[Second]:
+def series(load: Merged, calls: Sequence[CompletedCall], seconds: float) -> list[Second]:
     """One entry per begun second."""
     count = math.ceil(seconds)
     due: defaultdict[int, list[float]] = defaultdict(list)
@@ -106,17 +106,17 @@ def _second(at: int, offered: int, answered: int, errors: int, latencies_s: Sequ
     return Second(float(at), offered, answered, errors, p50, p99, latencies_s[-1] * 1e3)
 
 
-def parts(load: Merged, calls: Sequence[Call], steps: Sequence[Step], *, deadline_s: float) -> list[Part]:
+def parts(load: Merged, calls: Sequence[CompletedCall], steps: Sequence[Step], *, deadline_s: float) -> list[RateStep]:
     """One entry per step. What a step's overload leaves behind is answered, and counted, in the next one."""
     return [_part(load, calls, step, deadline_s) for step in steps]
 
 
-def _part(load: Merged, calls: Sequence[Call], step: Step, deadline_s: float) -> Part:
+def _part(load: Merged, calls: Sequence[CompletedCall], step: Step, deadline_s: float) -> RateStep:
     mine = [call for call in calls if step.begins_s <= call.due_at < step.ends_s]
     good = sorted(call.latency_s for call in mine if call.good)
     offered = sum(1 for at in load.due_at if step.begins_s <= at < step.ends_s)
     came = sum(1 for call in calls if call.good and step.begins_s <= call.ended_at < step.ends_s)
-    return Part(
+    return RateStep(
         rate=step.rate or None,
         seconds=step.seconds,
         offered_rps=offered / step.seconds,
@@ -133,7 +133,7 @@ def within(steps: Sequence[Step], seconds: float) -> list[Step]:
     return [Step(step.begins_s, min(step.ends_s, seconds), step.rate) for step in steps if step.begins_s < seconds]
 
 
-def cdf(calls: Sequence[Call], seconds: float) -> list[tuple[float, float]]:
+def cdf(calls: Sequence[CompletedCall], seconds: float) -> list[tuple[float, float]]:
     """(ms, share of the good answers that took no longer), dense towards the slow end where the interest is."""
     ordered = sorted(call.latency_s for call in calls if call.good and 0.0 <= call.due_at < seconds)
     if not ordered:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock.client.problems import GatewayUnreachable, UnexpectedAnswer
 from penstock.errors import CallerError, CapacityError, PenstockError
-from penstock.loadtest.adapters import Door
+from penstock.loadtest.adapters import ProtocolAdapter
 from penstock.loadtest.generator.closed_loop import ClosedLoop
-from penstock.loadtest.generator.driver import Recorder, Wire
+from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.summary import LOST, is_good
 
 # A model may load at its first call.
@@ -14,11 +14,11 @@ _PATIENCE_S = 60.0
 _CAPACITY = (429, 503)
 
 
-async def check_first_call(door: Door, request: bytes) -> None:
+async def check_first_call(door: ProtocolAdapter, request: bytes) -> None:
     """Raises what the server's answer amounts to: `GatewayUnreachable`, `CallerError`, `CapacityError`, `UnexpectedAnswer`."""
-    recorder = Recorder()
+    recorder = ResponseRecorder()
     try:
-        await ClosedLoop(Wire(door.target), iter([request]), recorder).run(1, _PATIENCE_S, drain_s=0.0)
+        await ClosedLoop(LoadWire(door.target), iter([request]), recorder).run(1, _PATIENCE_S, drain_s=0.0)
     except OSError as fault:
         raise GatewayUnreachable(
             f"{_where(door)} cannot be reached: {fault.strerror or fault}", hint=_start_hint(door)
@@ -28,7 +28,7 @@ async def check_first_call(door: Door, request: bytes) -> None:
         raise _refused(door, status, recorder.bodies.get(status or LOST, b"").decode("utf-8", "replace"))
 
 
-def _refused(door: Door, status: int | None, said: str) -> PenstockError:
+def _refused(door: ProtocolAdapter, status: int | None, said: str) -> PenstockError:
     if status is None:
         return UnexpectedAnswer(f"{_where(door)} did not answer the first call within {_PATIENCE_S:.0f} s")
     if status == LOST:
@@ -41,9 +41,9 @@ def _refused(door: Door, status: int | None, said: str) -> PenstockError:
     return UnexpectedAnswer(text, hint="try one call by hand: curl, or penstock call")
 
 
-def _where(door: Door) -> str:
+def _where(door: ProtocolAdapter) -> str:
     return f"{door.method} http://{door.target.host}:{door.target.port}{door.target.path}"
 
 
-def _start_hint(door: Door) -> str:
+def _start_hint(door: ProtocolAdapter) -> str:
     return "start it with `penstock up`, or name its address with --url" if door.kind == "penstock" else "check the address"

@@ -14,10 +14,10 @@ from penstock.loadtest.assignment import (
     LENGTH_BYTES,
     Assignment,
     Begin,
-    Failure,
+    GeneratorFailure,
+    LoadProgress,
+    LoadTally,
     Merged,
-    Progress,
-    Tally,
     Word,
     frame,
     merged,
@@ -28,7 +28,7 @@ from penstock.loadtest.assignment import (
 LEAD_S = 0.15
 
 
-class LoadFailed(PenstockError):
+class LoadNotSent(PenstockError):
     """The load could not be sent."""
 
     kind = "load_failed"
@@ -37,10 +37,10 @@ class LoadFailed(PenstockError):
 class Generators:
     """`told` is called with the sum of what all of them told, about once a second."""
 
-    def __init__(self, processes: Sequence[asyncio.subprocess.Process], told: Callable[[Progress], None]) -> None:
+    def __init__(self, processes: Sequence[asyncio.subprocess.Process], told: Callable[[LoadProgress], None]) -> None:
         self._processes = processes
         self._told = told
-        self._latest = [Progress() for _ in processes]
+        self._latest = [LoadProgress() for _ in processes]
 
     @property
     def pids(self) -> list[int]:
@@ -56,7 +56,7 @@ class Generators:
             await _word_of(process)
 
     async def run(self) -> Merged:
-        """Begin, and wait until all have told their tally. Raises `LoadFailed`."""
+        """Begin, and wait until all have told their tally. Raises `LoadNotSent`."""
         starts_at = time.perf_counter() + LEAD_S
         for process in self._processes:
             assert process.stdin is not None
@@ -68,20 +68,20 @@ class Generators:
             if process.stdin is not None:
                 process.stdin.close()
 
-    async def _follow(self, number: int) -> Tally:
+    async def _follow(self, number: int) -> LoadTally:
         while True:
             said = await _word_of(self._processes[number])
-            if isinstance(said, Tally):
+            if isinstance(said, LoadTally):
                 return said
-            if isinstance(said, Failure):
-                raise LoadFailed(f"the load could not be sent: {said.message}", hint="is the server still there?")
+            if isinstance(said, GeneratorFailure):
+                raise LoadNotSent(f"the load could not be sent: {said.message}", hint="is the server still there?")
             self._latest[number] = said
             if number == 0:
                 self._told(_sum(self._latest))
 
 
-def _sum(parts: Sequence[Progress]) -> Progress:
-    return Progress(
+def _sum(parts: Sequence[LoadProgress]) -> LoadProgress:
+    return LoadProgress(
         sum(part.offered for part in parts),
         sum(part.good for part in parts),
         sum(part.bad for part in parts),
@@ -99,7 +99,7 @@ async def _word_of(process: asyncio.subprocess.Process) -> Word:
 
 
 @asynccontextmanager
-async def generators(count: int, told: Callable[[Progress], None]) -> AsyncIterator[Generators]:
+async def generators(count: int, told: Callable[[LoadProgress], None]) -> AsyncIterator[Generators]:
     """Started, and ended with the block."""
     command = [sys.executable, "-P", "-m", "penstock.loadtest.generator_process"]
     pipe = asyncio.subprocess.PIPE

@@ -18,11 +18,11 @@ import msgspec
 import uvloop
 
 from penstock.errors import PenstockError
-from penstock.loadtest.assignment import Assignment, Begin, Failure, Progress, Tally, frame, read_frame
+from penstock.loadtest.assignment import Assignment, Begin, GeneratorFailure, LoadProgress, LoadTally, frame, read_frame
 from penstock.loadtest.details import DetailRecorder
 from penstock.loadtest.generator.arrivals import along, every_nth, unit_constant, unit_poisson
 from penstock.loadtest.generator.closed_loop import ClosedLoop
-from penstock.loadtest.generator.driver import Wire
+from penstock.loadtest.generator.driver import LoadWire
 from penstock.loadtest.generator.open_loop import OpenLoop
 from penstock.loadtest.plan import Arrivals, Shape
 
@@ -58,12 +58,12 @@ class Work:
     def _made(self) -> ClosedLoop | OpenLoop:
         given = self._given
         requests = itertools.cycle(given.requests[given.number % len(given.requests) :] + given.requests)
-        wire = Wire(given.target, self._recorder.follow)
+        wire = LoadWire(given.target, self._recorder.follow)
         if given.shape.concurrency is not None:
             return ClosedLoop(wire, requests, self._recorder)
         return OpenLoop(wire, requests, every_nth(moments(given.shape), given.number, given.of), self._recorder)
 
-    async def run(self) -> Tally:
+    async def run(self) -> LoadTally:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._stop)
         telling = asyncio.create_task(self._tell())
         began_cpu_s = time.process_time()
@@ -90,16 +90,16 @@ class Work:
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(_TELL_EVERY_S)
-            _say(Progress(self._loop.offered, self._recorder.good, self._recorder.bad, self._worst_lag_s()))
+            _say(LoadProgress(self._loop.offered, self._recorder.good, self._recorder.bad, self._worst_lag_s()))
 
     def _worst_lag_s(self) -> float:
         lags = self._loop.lag_s if isinstance(self._loop, OpenLoop) else array("d")
         fresh, self._lags_told = lags[self._lags_told :], len(lags)
         return max(fresh, default=0.0)
 
-    def _tally(self, cpu_s: float) -> Tally:
+    def _tally(self, cpu_s: float) -> LoadTally:
         recorder, loop = self._recorder, self._loop
-        told = Tally(
+        told = LoadTally(
             sent_at=self._moved(recorder.sent_at),
             latencies_s=recorder.samples.latencies_s.tobytes(),
             statuses=recorder.samples.statuses.tobytes(),
@@ -135,7 +135,7 @@ def _say(value: object) -> None:
 
 def main() -> int:
     assignment = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=Assignment)
-    _say(Progress())
+    _say(LoadProgress())
     begin = read_frame(sys.stdin.buffer)
     if not begin:
         return 1
@@ -146,7 +146,7 @@ def main() -> int:
         os.set_blocking(sys.stdin.fileno(), True)
         sys.stdin.buffer.read()
     except (OSError, PenstockError) as fault:
-        _say(Failure(str(fault)))
+        _say(GeneratorFailure(str(fault)))
         return 1
     return 0
 

@@ -24,7 +24,7 @@ class Kind(StrEnum):
     HTTP = "http"
 
 
-class Caller(StrEnum):
+class CallStyle(StrEnum):
     """sync: the answer comes on the request. async: submit, then long-poll for the result. submit: the 202 is the end."""
 
     SYNC = "sync"

@@ -21,7 +21,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """Over the measured time. Latency counts from the intended moment, of good (2xx) answers; `throughput_rps` are those that
     came within the measured time; `goodput_rps` those within the deadline. `errors`: answers by status, `lost` connections and
     `unfinished` calls."""
@@ -52,7 +52,7 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RateStep:
     """One step of the offered rate. `rate` is the prescribed one, None where a closed loop prescribes none."""
 
     rate: float | None
@@ -126,7 +126,7 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TestSubject:
     """What was measured, and how it stood. `policy` and the slots are penstock's only."""
 
     target: str
@@ -143,20 +143,20 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LoadTestResult:
     """`load` repeats what was asked for. `generator_limited` says that the server must not be judged by this result.
     `foreign_share`: of this machine's CPU, taken by processes that are no part of the measurement."""
 
-    subject: Subject
+    subject: TestSubject
     load: dict[str, Any]
-    outcome: Outcome
+    outcome: LoadOutcome
     generator: Generator
     generator_limited: bool
     stopped: bool
     inside: Inside | None
     processes: list[ProcessUse]
     devices: list[DeviceUse]
-    steps: list[Part]
+    steps: list[RateStep]
     series: list[Second]
     cpu_series: dict[str, list[float]]
     cdf: list[tuple[float, float]]

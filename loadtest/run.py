@@ -13,17 +13,17 @@ from benchmarks.report import describe_machine
 from penstock.client.sync import Client
 from penstock.client.views import JobView
 from penstock.loadtest import figures
-from penstock.loadtest.adapters import Door
-from penstock.loadtest.assignment import Assignment, Merged, Progress
+from penstock.loadtest.adapters import ProtocolAdapter
+from penstock.loadtest.assignment import Assignment, LoadProgress, Merged
 from penstock.loadtest.ceiling import judge, measure_ceiling
 from penstock.loadtest.first_call import check_first_call
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.generator_pool import LEAD_S, Generators, generators
 from penstock.loadtest.observed.inside import counted, told_inside
-from penstock.loadtest.observed.processes import Watch, cpu_series, foreign_share, is_here, listening_on, process_use
+from penstock.loadtest.observed.processes import ProcessWatch, cpu_series, foreign_share, is_here, listening_on, process_use
 from penstock.loadtest.observed.stack_facts import Standing, job_records, read_counters
-from penstock.loadtest.plan import Caller, Kind, Shape
-from penstock.loadtest.result import Inside, Outcome, Result, Subject
+from penstock.loadtest.plan import CallStyle, Kind, Shape
+from penstock.loadtest.result import Inside, LoadOutcome, LoadTestResult, TestSubject
 
 _LOOK_EVERY_S = 1.0
 _SAMPLED_JOBS = 200
@@ -31,17 +31,17 @@ FOREIGN_SHARE = 0.10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-Told = Callable[[float, Progress], None]
+Told = Callable[[float, LoadProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class LoadTest:
     """`bodies` are sent in turn; empty: requests without one. `told` is the load as the reports repeat it. `roots`: processes
     known to belong to the server."""
 
-    door: Door
+    door: ProtocolAdapter
     shape: Shape
-    bodies: Sequence[Body]
+    bodies: Sequence[RequestBody]
     told: Mapping[str, object]
     standing: Standing = field(default_factory=Standing)
     client: Client | None = None
@@ -54,13 +54,13 @@ class _Found:
     """What the run brought, before it is made into figures."""
 
     load: Merged = field(default_factory=Merged)
-    watch: Watch = field(default_factory=lambda: Watch((), (), ()))
+    watch: ProcessWatch = field(default_factory=lambda: ProcessWatch((), (), ()))
     counters: dict[str, float] = field(default_factory=dict)
     ceiling_rps: float | None = None
     stopped: bool = False
 
 
-async def run_bench(bench: Bench, told: Told) -> Result:
+async def run_bench(bench: LoadTest, told: Told) -> LoadTestResult:
     """The result, also of a run that Ctrl-C ended early. A second Ctrl-C cancels it.
 
     `told` is called about once a second with the seconds since moment 0 (the warm-up's beginning) and how far the load is.
@@ -83,20 +83,20 @@ async def run_bench(bench: Bench, told: Told) -> Result:
     return _result(bench, found, records)
 
 
-def _counters(bench: Bench) -> dict[str, float]:
+def _counters(bench: LoadTest) -> dict[str, float]:
     return read_counters(bench.door.base, bench.door.model) if bench.door.kind is Kind.PENSTOCK else {}
 
 
-async def _load(bench: Bench, given: Assignment, found: _Found, told: Told) -> None:
+async def _load(bench: LoadTest, given: Assignment, found: _Found, told: Told) -> None:
     began_at = time.monotonic()
 
-    def summed(progress: Progress) -> None:
+    def summed(progress: LoadProgress) -> None:
         told(time.monotonic() - began_at, progress)
 
     async with generators(bench.processes, summed) as started:
         await started.ready(given)
         with _stopping(started, found):
-            found.watch = Watch(_roots(bench), started.pids, bench.standing.devices)
+            found.watch = ProcessWatch(_roots(bench), started.pids, bench.standing.devices)
             began_at = time.monotonic()
             looking = asyncio.create_task(_look(found.watch, bench.shape))
             found.load = await started.run()
@@ -126,14 +126,14 @@ def _stopping(started: Generators, found: _Found) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _roots(bench: Bench) -> list[int]:
+def _roots(bench: LoadTest) -> list[int]:
     target = bench.door.target
     if not is_here(target.host):
         return list(bench.roots)
     return [*bench.roots, *bench.standing.pids, *listening_on(target.port)]
 
 
-async def _look(watch: Watch, shape: Shape) -> None:
+async def _look(watch: ProcessWatch, shape: Shape) -> None:
     """From the end of the warm-up to the end of the load, once a second and at both ends."""
     await asyncio.sleep(LEAD_S + shape.warm_up_s)
     ends_at = time.monotonic() + shape.duration_s
@@ -143,7 +143,7 @@ async def _look(watch: Watch, shape: Shape) -> None:
         watch.look()
 
 
-def _result(bench: Bench, found: _Found, records: Sequence[JobView]) -> Result:
+def _result(bench: LoadTest, found: _Found, records: Sequence[JobView]) -> LoadTestResult:
     load, shape = found.load, bench.shape
     calls = figures.calls_of(load)
     seconds = max(1e-3, min(shape.duration_s, load.stopped_at))
@@ -153,11 +153,11 @@ def _result(bench: Bench, found: _Found, records: Sequence[JobView]) -> Result:
         processes=bench.processes,
         ceiling_rps=found.ceiling_rps,
         offered_rps=outcome.offered_rps,
-        requests_per_call=2 if bench.door.caller is Caller.ASYNC else 1,
+        requests_per_call=2 if bench.door.caller is CallStyle.ASYNC else 1,
     )
     inside = _inside(bench, found, records, outcome)
     looks = found.watch.looks
-    return Result(
+    return LoadTestResult(
         subject=_subject(bench),
         load=dict(bench.told),
         outcome=outcome,
@@ -177,8 +177,8 @@ def _result(bench: Bench, found: _Found, records: Sequence[JobView]) -> Result:
     )
 
 
-def _inside(bench: Bench, found: _Found, records: Sequence[JobView], outcome: Outcome) -> Inside | None:
-    latency = outcome.latency.mean_ms if outcome.latency and bench.door.caller is not Caller.SUBMIT else None
+def _inside(bench: LoadTest, found: _Found, records: Sequence[JobView], outcome: LoadOutcome) -> Inside | None:
+    latency = outcome.latency.mean_ms if outcome.latency and bench.door.caller is not CallStyle.SUBMIT else None
     return told_inside(
         found.load,
         records,
@@ -189,9 +189,9 @@ def _inside(bench: Bench, found: _Found, records: Sequence[JobView], outcome: Ou
     )
 
 
-def _subject(bench: Bench) -> Subject:
+def _subject(bench: LoadTest) -> TestSubject:
     door, standing = bench.door, bench.standing
-    return Subject(
+    return TestSubject(
         target=door.kind.value,
         url=door.base,
         model=door.name,
@@ -206,7 +206,7 @@ def _subject(bench: Bench) -> Subject:
     )
 
 
-def _notes(bench: Bench, found: _Found, inside: Inside | None) -> list[str]:
+def _notes(bench: LoadTest, found: _Found, inside: Inside | None) -> list[str]:
     """What is missing from this result, or in doubt, and why."""
     share = foreign_share(found.watch.looks)
     server = [glance for look in found.watch.looks[:1] for glance in look.processes.values() if glance.role != "generator"]

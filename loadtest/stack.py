@@ -155,19 +155,19 @@ def whole_stack(plan: StackPlan, extra: Mapping[str, str] | None = None) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class StackServer:
     url: str
     pid: int
 
 
 @contextlib.contextmanager
-def store_server(plan: StackPlan) -> Iterator[Server]:
+def store_server(plan: StackPlan) -> Iterator[StackServer]:
     """The embedded store alone, as `penstock up` runs it, for processes started one by one."""
     write_config(plan)
     fsync: Fsync = "everysec" if plan.fsync == "everysec" else "always"
     with EmbeddedServer(plan.folder / "state", fsync=fsync) as server:
         assert server.pid is not None
-        yield Server(server.url, server.pid)
+        yield StackServer(server.url, server.pid)
 
 
 def stores_environment(plan: StackPlan, url: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.process_lifetime import die_with_parent
-from penstock.runs.execution import Shop
+from penstock.runs.execution import RunServices
 from penstock.runs.runner import Runner
 from penstock.settings.tables import Settings
 
@@ -44,7 +44,7 @@ def main() -> int:
             sign.touch()  # for whoever checks that we are alive
         return ended.wait(seconds)
 
-    Runner(Shop(settings.store.url, settings.blob_place, settings.store.state_dir), stopped=stopped).run()
+    Runner(RunServices(settings.store.url, settings.blob_place, settings.store.state_dir), stopped=stopped).run()
     return 0
 
 

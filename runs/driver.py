@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Protocol
 from penstock.errors import CallerError
 from penstock.run import RunCounts
 from penstock.runs.model_lookup import Slots
-from penstock.runs.progress import Meter, Progress
+from penstock.runs.progress import ProgressMeter, RunProgress
 from penstock.runs.read_ahead import ReadAhead
 from penstock.runs.rows import Sink, Source
-from penstock.runs.shards.shard_queue import Desk, End
+from penstock.runs.shards.shard_queue import End, ShardQueue
 from penstock.runs.shards.sizing import batch_rows, first_size, most_rows, open_shards
-from penstock.runs.shards.window import Finished, Piece, Window
+from penstock.runs.shards.window import Finished, ShardPiece, Window
 
 COMMIT_S = 1.0
 COMMIT_ROWS = 200_000
@@ -35,7 +35,7 @@ class TooManyFailed(CallerError):
     kind: ClassVar[str] = "too_many_failed"
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     """Why a drive ends before its last row; empty: it goes on."""
 
     GO_ON = ""
@@ -46,7 +46,7 @@ class Stop(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Checkpoint:
     """How far a run had come at its last commit: where the source goes on, the sink's mark, the rows counted."""
 
     after: dict[str, Any] | None = None
@@ -55,7 +55,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RunLimits:
     """`window_rows`: most rows submitted and not written; `shard_rows` 0: learned; `max_failed` None: no limit."""
 
     window_rows: int = 10_000
@@ -63,40 +63,47 @@ class Pace:
     max_failed: int | None = None
 
 
-class Watch(Protocol):
+class RunWatch(Protocol):
     """What a driver asks of the world around it, at every turn; answers without waiting."""
 
-    def stop(self) -> Stop: ...
+    def stop(self) -> StopReason: ...
 
     def slots(self) -> Slots:
         """How many processes serve the model now, and what keeps those that do not."""
         ...
 
-    def told(self, progress: Progress) -> None: ...
+    def told(self, progress: RunProgress) -> None: ...
 
 
 class Driver:
     """One drive, for one thread. `commit` makes a place durable before anything goes on."""
 
     def __init__(
-        self, source: Source, sink: Sink, *, pace: Pace, place: Place, watch: Watch, commit: Callable[[Place], None]
+        self,
+        source: Source,
+        sink: Sink,
+        *,
+        pace: RunLimits,
+        place: Checkpoint,
+        watch: RunWatch,
+        commit: Callable[[Checkpoint], None],
     ) -> None:
         self._source, self._sink, self._pace, self._watch, self._commit = source, sink, pace, watch, commit
         self._place = place
         self._window = Window()
         self._size = first_size(pace.shard_rows, window_rows=pace.window_rows, slots=1)
         self._ahead = ReadAhead(source, place.after, rows=lambda: batch_rows(self._size, pace.window_rows))
-        self._cut: deque[Piece] = deque()
-        self._meter = Meter(place.counts, now=time.monotonic())
+        self._cut: deque[ShardPiece] = deque()
+        self._meter = ProgressMeter(place.counts, now=time.monotonic())
         self._after = place.after
         self._uncommitted = 0
         self._commit_at = 0.0
         self._slots = 1
 
-    def inputs(self, piece: Piece) -> list[Any]:
+    def inputs(self, piece: ShardPiece) -> list[Any]:
         return self._window.inputs(piece)
 
-    def drive(self, desk: Desk) -> Stop:
+    def drive(self, desk: ShardQueue) -> StopReason:
         """Until all rows are written and committed, or told to stop. Raises `TooManyFailed`, and what source and sink raise."""
         self._ahead.start()
         try:
@@ -104,12 +111,12 @@ class Driver:
         finally:
             self._ahead.close()
             desk.cancel()
-        if why is not Stop.LOST:
+        if why is not StopReason.LOST:
             # Somebody else may write to this output already, if the run was lost to them.
             self._commit_now()
         return why
 
-    def _turn_until_over(self, desk: Desk) -> Stop:
+    def _turn_until_over(self, desk: ShardQueue) -> StopReason:
         while not self._over(desk):
             if why := self._watch.stop():
                 return why
@@ -119,9 +126,9 @@ class Driver:
             self._write()
             self._commit_if_due()
             self._tell(desk)
-        return Stop.GO_ON
+        return StopReason.GO_ON
 
-    def _over(self, desk: Desk) -> bool:
+    def _over(self, desk: ShardQueue) -> bool:
         return self._ahead.ended and not len(desk) and not self._window.rows
 
     def _follow_slots(self) -> None:
@@ -131,7 +138,7 @@ class Driver:
             if not self._pace.shard_rows:
                 self._size = self._size.capped(most_rows(self._pace.window_rows, slots))
 
-    def _fill(self, desk: Desk) -> None:
+    def _fill(self, desk: ShardQueue) -> None:
         room = open_shards(self._slots) - len(desk)
         while len(self._cut) < room:
             batch = self._ahead.take(self._pace.window_rows - self._window.rows)
@@ -140,7 +147,7 @@ class Driver:
             self._cut += self._window.add(batch, self._size.rows)
         desk.submit([self._cut.popleft() for _ in range(min(room, len(self._cut)))])
 
-    def _collect(self, desk: Desk) -> None:
+    def _collect(self, desk: ShardQueue) -> None:
         if not len(desk):
             # Nothing is under way: the next thing to happen is a batch read.
             self._ahead.wait(_READ_WAIT_S)
@@ -148,7 +155,7 @@ class Driver:
         for end in desk.ends(_READ_WAIT_S if len(desk) < open_shards(self._slots) else _WAIT_S):
             desk.submit(self._settled(end))
 
-    def _settled(self, end: End) -> list[Piece]:
+    def _settled(self, end: End) -> list[ShardPiece]:
         self._meter.device(end.device_s)
         if end.outcome is not None:
             self._size = self._size.after(end.piece.weight, end.run_s)
@@ -184,22 +191,22 @@ class Driver:
     def _commit_now(self) -> None:
         started_at = time.monotonic()
         if self._uncommitted:
-            self._place = Place(self._after, self._sink.commit(), self._meter.counts)
+            self._place = Checkpoint(self._after, self._sink.commit(), self._meter.counts)
             self._commit(self._place)
         self._uncommitted = 0
         now = time.monotonic()
         self._commit_at = now + max(COMMIT_S, _COMMIT_SHARE * (now - started_at))
 
-    def _tell(self, desk: Desk) -> None:
+    def _tell(self, desk: ShardQueue) -> None:
         slots = self._watch.slots()
         waits_for = "" if slots.ready else slots.why or "no worker serves the model; its shards wait"
         note = desk.note or (waits_for if len(desk) else "")
         self._watch.told(self._meter.look(time.monotonic(), slots=self._slots, stage="running", note=note))
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Checkpoint:
         """The last commit's."""
-        return Place(self._place.after, self._place.mark, self._meter.counts)
+        return Checkpoint(self._place.after, self._place.mark, self._meter.counts)
 
     @property
     def counts(self) -> RunCounts:
@@ -208,5 +215,5 @@ class Driver:
     def mean_rate(self) -> float:
         return self._meter.mean_rate(time.monotonic())
 
-    def look(self, stage: str) -> Progress:
+    def look(self, stage: str) -> RunProgress:
         return self._meter.look(time.monotonic(), slots=self._slots, stage=stage)

@@ -30,7 +30,7 @@ class Header(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class JournalEntry(Struct, frozen=True, kw_only=True):
     """`rows_done`: rows in the sink, failed ones included. `after` and `mark` are the source's and the sink's own."""
 
     rows_done: int
@@ -46,7 +46,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._header: Header | None = None
-        self._last: Entry | None = None
+        self._last: JournalEntry | None = None
         self._file: BinaryIO | None = None
 
     @property
@@ -76,12 +76,12 @@ class Journal:
         self._file = file
         return True
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Returns once the entry survives a power cut. The sink's `commit` comes first: a mark names what is on disk."""
         self._write(msgspec.json.encode(entry))
         self._last = entry
 
-    def last(self) -> Entry | None:
+    def last(self) -> JournalEntry | None:
         return self._last
 
     def changed(self, now: Header) -> list[str]:
@@ -110,7 +110,7 @@ class Journal:
             if self._header is None:
                 self._header = msgspec.json.decode(body, type=Header)
             else:
-                self._last = msgspec.json.decode(body, type=Entry)
+                self._last = msgspec.json.decode(body, type=JournalEntry)
             end += len(line)
         return end
 

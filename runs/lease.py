@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from penstock.broker.store.runs import RunChange, Runs, RunWord
 from penstock.errors import StoreUnavailable
 from penstock.run import Run
-from penstock.runs.driver import Stop
+from penstock.runs.driver import StopReason
 from penstock.runs.model_lookup import Slots
-from penstock.runs.progress import Progress
+from penstock.runs.progress import RunProgress
 
 log = logging.getLogger("penstock.runs")
 
@@ -22,30 +22,32 @@ BEAT_S = 1.0
 _SLOTS_EVERY = 2
 _LAST_WORD_S = 30.0
 _PAUSE_S = 0.25
-_STOPS = {RunWord.CANCEL: Stop.CANCEL, RunWord.LOST: Stop.LOST, RunWord.FINAL: Stop.LOST}
+_STOPS = {RunWord.CANCEL: StopReason.CANCEL, RunWord.LOST: StopReason.LOST, RunWord.FINAL: StopReason.LOST}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OwnedRun:
     """Which run, and the name under which this process drives it."""
 
     run: Run
     driver: str
 
 
-class Hold:
+class RunLease:
     """Beats from a thread of its own, over connections of its own, until `close`. Answers the driver without waiting.
 
-    While the store is away it beats on; a run that another driver took meanwhile ends here with `Stop.LOST`.
+    While the store is away it beats on; a run that another driver took meanwhile ends here with `StopReason.LOST`.
     """
 
-    def __init__(self, held: Held, runs: Runs, *, count_slots: Callable[[], Slots], told: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, held: OwnedRun, runs: Runs, *, count_slots: Callable[[], Slots], told: Callable[[RunProgress], None]
+    ) -> None:
         self._held, self._runs, self._count_slots, self._told = held, runs, count_slots, told
         self._slots = Slots()
-        self._stop = Stop.GO_ON
+        self._stop = StopReason.GO_ON
         wanted = held.run.spec.deadline_s
         self._expires_at = held.run.created_at + wanted if wanted else float("inf")
-        self._progress: Progress | None = None
+        self._progress: RunProgress | None = None
         self._ended = threading.Event()
         # The record is written by the beat and by whoever ends the run, over one connection.
         self._lock = threading.Lock()
@@ -58,25 +60,25 @@ class Hold:
         self._ended.set()
         self._thread.join()
 
-    def stop(self) -> Stop:
+    def stop(self) -> StopReason:
         if not self._stop and time.time() > self._expires_at:
-            return Stop.EXPIRE
+            return StopReason.EXPIRE
         return self._stop
 
     def slots(self) -> Slots:
         return self._slots
 
-    def told(self, progress: Progress) -> None:
+    def told(self, progress: RunProgress) -> None:
         self._progress = progress
         self._told(progress)
 
     @property
-    def last(self) -> Progress | None:
+    def last(self) -> RunProgress | None:
         return self._progress
 
     def interrupt(self) -> None:
         """Leave the run as it is, to be resumed."""
-        self._stop = self._stop or Stop.INTERRUPT
+        self._stop = self._stop or StopReason.INTERRUPT
 
     def look_at_slots(self) -> None:
         try:

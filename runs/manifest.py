@@ -14,7 +14,7 @@ from penstock.runs.files import is_url, local_path, replacing, upload
 SUFFIX = ".manifest.json"
 
 
-class FileTold(Struct, frozen=True, kw_only=True):
+class FileReport(Struct, frozen=True, kw_only=True):
     """One published file. `bytes` and `sha256` are of the file as it lies there."""
 
     path: str
@@ -32,8 +32,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     settings: RunSpec
     input: dict[str, Any]
     counts: RunCounts
-    output: FileTold
-    errors: FileTold | None
+    output: FileReport
+    errors: FileReport | None
     started_at: float
     finished_at: float
     penstock_version: str

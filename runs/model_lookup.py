@@ -12,7 +12,7 @@ from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 
 
-class Registry(Protocol):
+class ModelLookup(Protocol):
     """What is asked of the store; `RedisStore` answers it."""
 
     def models(self) -> list[ModelInfo]: ...
@@ -40,7 +40,7 @@ class Slots:
     why: str = ""
 
 
-def served(registry: Registry, model: str, *, version: str = "") -> Served:
+def served(registry: ModelLookup, model: str, *, version: str = "") -> Served:
     """The version named, else the default one. Raises `NotFound` for a model or version that nobody serves."""
     info = chosen(registry.models(), registry.rollouts(), model)
     version = version or info.default_version

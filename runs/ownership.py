@@ -7,7 +7,7 @@ from penstock.broker.store.runs import ReopenStatus, RunChange, Runs, TakeStatus
 from penstock.errors import Conflict, NotFound
 from penstock.run import Run, RunState
 from penstock.runs.driver_names import driver_name, is_gone
-from penstock.runs.lease import LEASE_S, Held
+from penstock.runs.lease import LEASE_S, OwnedRun
 
 # Of a run's metadata: a command drives it, and no runner is to take it.
 BY_COMMAND = "penstock:command"
@@ -17,7 +17,7 @@ class HeldElsewhere(Conflict):
     """Another driver has the run, and it cannot be told from here whether it lives."""
 
 
-def take(runs: Runs, run_id: str) -> Held:
+def take(runs: Runs, run_id: str) -> OwnedRun:
     """The run, held by this process for a lease. Raises `NotFound`, `Conflict` for one that is over, `HeldElsewhere`."""
     driver = driver_name()
     taken = runs.take(run_id, driver, lease_s=LEASE_S)
@@ -34,7 +34,7 @@ def take(runs: Runs, run_id: str) -> Held:
         )
     if taken.status is TakeStatus.FINAL:
         raise Conflict(f"run {run_id} has ended: it is {taken.run.state.value}")
-    return Held(taken.run, driver)
+    return OwnedRun(taken.run, driver)
 
 
 def reopened(runs: Runs, run_id: str) -> None:

@@ -11,7 +11,7 @@ _SPAN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """One look. `rows_per_s` is over the last seconds, `busy` since the start; `note` says what is being waited for."""
 
     counts: RunCounts = field(default_factory=RunCounts)
@@ -29,7 +29,7 @@ class Progress:
         return max(0.0, (self.counts.total - self.counts.done - self.counts.failed) / self.rows_per_s)
 
 
-class Meter:
+class ProgressMeter:
     """Counts rows with a verdict and seconds on devices. Moments are monotonic seconds."""
 
     def __init__(self, counts: RunCounts, *, now: float) -> None:
@@ -51,13 +51,13 @@ class Meter:
     def total(self, rows: int) -> None:
         self.counts = RunCounts(total=rows, done=self.counts.done, failed=self.counts.failed)
 
-    def look(self, now: float, *, slots: int, stage: str = "", note: str = "") -> Progress:
+    def look(self, now: float, *, slots: int, stage: str = "", note: str = "") -> RunProgress:
         elapsed_s = now - self._started_at
         first_at, first = self._seen[0]
         recent_s = now - first_at
         rate = (self.counts.done + self.counts.failed - first) / recent_s if recent_s > 0 else 0.0
         busy = min(1.0, self._device_s / (elapsed_s * slots)) if elapsed_s > 0 and slots else None
-        return Progress(self.counts, stage, rate, busy, elapsed_s, note)
+        return RunProgress(self.counts, stage, rate, busy, elapsed_s, note)
 
     def mean_rate(self, now: float) -> float:
         """Rows per second since the start of this drive."""

@@ -10,7 +10,7 @@ import msgspec
 import penstock
 from penstock.run import Run, RunCounts
 from penstock.runs.files import exists, open_read
-from penstock.runs.manifest import FileTold, Manifest, manifest_path, read_manifest, write_manifest
+from penstock.runs.manifest import FileReport, Manifest, manifest_path, read_manifest, write_manifest
 from penstock.runs.openai.run import OPENAI
 from penstock.runs.run_files import RunFiles
 
@@ -43,8 +43,8 @@ def _manifest(run: Run, files: RunFiles, told: dict[str, Any], *, counts: RunCou
         settings=run.spec,
         input=files.source.identity(),
         counts=counts,
-        output=msgspec.convert(told["output"], FileTold),
-        errors=msgspec.convert(told["errors"], FileTold | None),
+        output=msgspec.convert(told["output"], FileReport),
+        errors=msgspec.convert(told["errors"], FileReport | None),
         started_at=run.started_at or run.created_at,
         finished_at=time.time(),
         penstock_version=penstock.__version__,

@@ -22,7 +22,7 @@ _ERRORS_SUFFIX = ".errors.jsonl"
 _PARQUET_ROWS = 1_024
 
 
-class _Line(msgspec.Struct):
+class _OutputLine(msgspec.Struct):
     output: Any = None
 
 
@@ -30,7 +30,7 @@ class _ErrorLine(msgspec.Struct):
     row: int
 
 
-_line = msgspec.json.Decoder(_Line)
+_line = msgspec.json.Decoder(_OutputLine)
 _error = msgspec.json.Decoder(_ErrorLine)
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.errors import InvalidInput
 from penstock.run import Run, RunCounts, RunSpec
-from penstock.runs.driver import Place
-from penstock.runs.journal import NAME, Entry, Header, Journal, refuse_changed
+from penstock.runs.driver import Checkpoint
+from penstock.runs.journal import NAME, Header, Journal, JournalEntry, refuse_changed
 from penstock.runs.openai.run import OPENAI, open_answers, open_batch
 from penstock.runs.retry import RETRY_OF, retry_source
 from penstock.runs.rows import Sink, Source
@@ -38,15 +38,15 @@ class RunFiles:
     source: Source
     sink: Sink
     journal: Journal
-    place: Place
+    place: Checkpoint
     folder: Path
     discard: Callable[[], None]
 
-    def commit(self, place: Place) -> None:
+    def commit(self, place: Checkpoint) -> None:
         """Make a place durable; the sink's own commit has been."""
         counts = place.counts
         self.journal.append(
-            Entry(
+            JournalEntry(
                 rows_done=counts.done + counts.failed,
                 failed=counts.failed,
                 after=place.after or {},
@@ -106,20 +106,20 @@ def opened(run: Run, source: Source, *, version: str, first_line: int | None, st
     total = source.count()
     counts = RunCounts(total=total, done=place.counts.done, failed=place.counts.failed)
     sink.restore(place.mark)
-    return RunFiles(source, sink, journal, Place(place.after, place.mark, counts), folder, discard)
+    return RunFiles(source, sink, journal, Checkpoint(place.after, place.mark, counts), folder, discard)
 
 
-def _left_at(journal: Journal, header: Header, *, accept: bool) -> Place:
+def _left_at(journal: Journal, header: Header, *, accept: bool) -> Checkpoint:
     if not journal.open():
         journal.create(header)
-        return Place()
+        return Checkpoint()
     if not accept:
         refuse_changed(journal.changed(header))
     return _place(journal.last())
 
 
-def _place(entry: Entry | None) -> Place:
+def _place(entry: JournalEntry | None) -> Checkpoint:
     if entry is None:
-        return Place()
+        return Checkpoint()
     counts = RunCounts(done=entry.rows_done - entry.failed, failed=entry.failed)
-    return Place(entry.after, entry.mark, counts)
+    return Checkpoint(entry.after, entry.mark, counts)

@@ -12,10 +12,10 @@ from penstock.broker.store.runs import Runs, RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import CallerError, StoreUnavailable
 from penstock.run import Run, RunState
-from penstock.runs.execution import Execution, Shop
-from penstock.runs.lease import Held
+from penstock.runs.execution import Execution, RunServices
+from penstock.runs.lease import OwnedRun
 from penstock.runs.ownership import BY_COMMAND, orphaned, take
-from penstock.runs.progress import Progress
+from penstock.runs.progress import RunProgress
 
 log = logging.getLogger("penstock.runs")
 
@@ -38,7 +38,7 @@ def to_take(runs: list[Run], *, room: int, now: float) -> list[Run]:
 class Runner:
     """`run` until `stopped`; then the runs under way are left at their last commit, for the next runner."""
 
-    def __init__(self, shop: Shop, *, stopped: Callable[[float], bool]) -> None:
+    def __init__(self, shop: RunServices, *, stopped: Callable[[float], bool]) -> None:
         self._shop, self._stopped = shop, stopped
         self._under_way: dict[threading.Thread, Execution] = {}
 
@@ -75,7 +75,7 @@ class Runner:
         thread.start()
 
 
-def _work(execution: Execution, held: Held) -> None:
+def _work(execution: Execution, held: OwnedRun) -> None:
     try:
         left = execution.execute()
     except Exception:
@@ -85,5 +85,5 @@ def _work(execution: Execution, held: Held) -> None:
     log.info("run_left", extra={"run": held.run.id, "state": left.state.value, "code": left.error_code})
 
 
-def _unheard(progress: Progress) -> None:
+def _unheard(progress: RunProgress) -> None:
     """Whoever wants to know reads the run's record."""

@@ -21,7 +21,7 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TunedModel:
     """The model to tune: `table` is what was declared of it and differs from the defaults."""
 
     spec: ModelSpec
@@ -58,7 +58,7 @@ def named_dimensions(pairs: Sequence[str], sweep: Path | None) -> dict[str, tupl
     return {**from_file, **checked(read_pairs(pairs))}
 
 
-def subject_of(settings: Settings, name: str) -> Subject:
+def subject_of(settings: Settings, name: str) -> TunedModel:
     """The version of the model that serves when the caller names none. Raises `BadRequest`."""
     model = settings.models.get(name)
     if model is None:
@@ -66,7 +66,7 @@ def subject_of(settings: Settings, name: str) -> Subject:
     version = model.chosen_version
     spec = next(spec for spec in settings.specs() if (spec.name, spec.version) == (name, version))
     full = model.tables()[version]
-    return Subject(spec, {key: value for key, value in full.items() if value != default_of(key)})
+    return TunedModel(spec, {key: value for key, value in full.items() if value != default_of(key)})
 
 
 def default_of(key: str) -> Any:

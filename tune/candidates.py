@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.model_spec import BatchPolicy
 from penstock.tune.prune import Bank
-from penstock.tune.result import Choice, Engine, Figures, Goal, Overheads
+from penstock.tune.result import Choice, EngineSettings, Figures, Goal, Overheads
 from penstock.tune.simulation.predict import MARGIN, Plant, highest_rate, holds, told
 
 _JOBS = 1_200
@@ -22,7 +22,7 @@ class Knowledge:
     bank: Bank
     overheads: Overheads
     devices: int = 1
-    stretch: Mapping[tuple[Engine, int], float] = field(default_factory=dict)
+    stretch: Mapping[tuple[EngineSettings, int], float] = field(default_factory=dict)
 
     def plant(self, choice: Choice) -> Plant:
         key = (choice.engine, choice.workers)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.tune.candidates import Knowledge
-from penstock.tune.result import Capacity, Configuration, Goal, Verdict
+from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Goal
 from penstock.tune.simulation.predict import Plant, highest_rate, slots_needed, told
 
 _JOBS = 1_500
@@ -18,14 +18,14 @@ _MOST_SLOTS = 256
 
 def capacity_of(
     configurations: Sequence[Configuration], knowledge: Knowledge, goal: Goal, *, observed: Sequence[float]
-) -> Capacity | None:
+) -> CapacityPlan | None:
     """None when no rate was asked for, or no configuration keeps the goal at any.
 
     `observed`: batch times under real load over those measured without, of the loads that were run.
     """
     if goal.rate is None:
         return None
-    chosen = next((one for one in configurations if one.verdict is not Verdict.PRUNED and one.predicted), None)
+    chosen = next((one for one in configurations if one.verdict is not ConfigurationVerdict.PRUNED and one.predicted), None)
     if chosen is None:
         return None
     choice = chosen.choice
@@ -36,7 +36,7 @@ def capacity_of(
     needed = _slots(plant, goal, goal.rate)
     if needed is None:
         return None
-    return Capacity(
+    return CapacityPlan(
         rate=goal.rate,
         workers=needed,
         devices=0 if choice.engine.device == "cpu" else math.ceil(needed / choice.workers),

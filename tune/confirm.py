@@ -19,13 +19,13 @@ from penstock.broker.store.sync import RedisStore
 from penstock.client.sync import Client
 from penstock.errors import PenstockError
 from penstock.loadtest.adapters import open_door
-from penstock.loadtest.assignment import Progress
+from penstock.loadtest.assignment import LoadProgress
 from penstock.loadtest.generator.arrivals import Stretch
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.observed.stack_facts import standing
 from penstock.loadtest.plan import Kind, Shape
-from penstock.loadtest.result import Result
-from penstock.loadtest.run import Bench, run_bench
+from penstock.loadtest.result import LoadTestResult
+from penstock.loadtest.run import LoadTest, run_bench
 from penstock.loadtest.stack import EXAMPLES, Processes, await_ready, free_port, running
 from penstock.model_spec import bucket_fault, fitted_buckets
 from penstock.tune.result import Choice, Figures, Goal, Overheads
@@ -56,22 +56,22 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TuneEnvironment:
     """Where stacks are set up: an empty folder on a real disk, the model's settings as declared, and the inputs sent."""
 
     folder: Path
     name: str
     version: str
     table: Mapping[str, Any]
-    inputs: tuple[Body, ...]
+    inputs: tuple[RequestBody, ...]
 
     @contextmanager
-    def stack(self, choice: Choice, *, number: int) -> Iterator[Stack]:
+    def stack(self, choice: Choice, *, number: int) -> Iterator[TrialStack]:
         """Ready to answer. Raises `PenstockError` when it does not come up."""
         table = {**self.table, **settings_of(choice, self.table), "max_queue_depth": _NO_LIMIT, "version": self.version}
         folder = self.folder / f"stack-{number}"
         with _up(folder, {self.name: table}, pinning=choice.engine.pinning) as (url, processes):
-            yield Stack(self.name, url, processes, self.inputs)
+            yield TrialStack(self.name, url, processes, self.inputs)
 
 
 @contextmanager
@@ -112,13 +112,13 @@ def settings_of(choice: Choice, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class TrialStack:
     """One that runs."""
 
     model: str
     url: str
     processes: Processes
-    inputs: Sequence[Body]
+    inputs: Sequence[RequestBody]
 
     def offer(self, rate: float, goal: Goal, *, seconds: float, warm_up_s: float, seed: int) -> Met:
         """Poisson arrivals at `rate`; ends early when the queue only grows."""
@@ -141,7 +141,7 @@ class Stack:
 
     def _run(self, shape: Shape, goal: Goal, *, most: float) -> Met:
         with Client(self.url) as client:
-            bench = Bench(
+            bench = LoadTest(
                 door=open_door(Kind.PENSTOCK, self.url, self.model),
                 shape=shape,
                 bodies=self.inputs,
@@ -165,12 +165,12 @@ class Stack:
             time.sleep(_LOOK_S)
 
 
-async def _watched(bench: Bench, most: float) -> tuple[Result | None, str]:
+async def _watched(bench: LoadTest, most: float) -> tuple[LoadTestResult | None, str]:
     task = asyncio.current_task()
     assert task is not None
     why = ""
 
-    def told(seconds: float, said: Progress) -> None:
+    def told(seconds: float, said: LoadProgress) -> None:
         nonlocal why
         waiting = said.offered - said.good - said.bad
         if waiting > most and not why:
@@ -186,7 +186,7 @@ async def _watched(bench: Bench, most: float) -> tuple[Result | None, str]:
         return None, why
 
 
-def met(result: Result, goal: Goal) -> Met:
+def met(result: LoadTestResult, goal: Goal) -> Met:
     """The result of a load in the words of a tuning."""
     outcome, latency = result.outcome, result.outcome.latency
     if latency is None or outcome.error_rate > 0.0:
@@ -211,7 +211,7 @@ def met(result: Result, goal: Goal) -> Met:
     )
 
 
-def _tail_ms(result: Result, goal: Goal) -> float:
+def _tail_ms(result: LoadTestResult, goal: Goal) -> float:
     latency = result.outcome.latency
     assert latency is not None
     named = {50.0: latency.p50_ms, 90.0: latency.p90_ms, 95.0: latency.p95_ms, 99.0: latency.p99_ms, 99.9: latency.p999_ms}
@@ -228,13 +228,14 @@ def measure_overheads(folder: Path, *, seconds: float) -> Overheads:
     batches."""
     claim_s = _claim_s(folder / "claims")
     goal = Goal(limit_s=10.0)
-    body = (Body(b'{"x": 1}', "application/json"),)
+    body = (RequestBody(b'{"x": 1}', "application/json"),)
     sizes = {"batched": 64, "single": 1}
     models = {name: {"source": str(EXAMPLES / "noop.py"), "max_batch_size": size} for name, size in sizes.items()}
     with _up(folder / "noop", models, pinning="none") as (url, processes):
-        lone = Stack("single", url, processes, body).offer(_LONE_RPS, goal, seconds=seconds, warm_up_s=0.5, seed=1)
+        lone = TrialStack("single", url, processes, body).offer(_LONE_RPS, goal, seconds=seconds, warm_up_s=0.5, seed=1)
         rates = {
-            name: Stack(name, url, processes, body).saturate(goal, concurrency=_CONCURRENCY, seconds=seconds) for name in sizes
+            name: TrialStack(name, url, processes, body).saturate(goal, concurrency=_CONCURRENCY, seconds=seconds)
+            for name in sizes
         }
     whole = {name: 1.0 / found.figures.throughput_rps for name, found in rates.items() if found.figures}
     if lone.figures is None or len(whole) < len(sizes):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.errors import PenstockError
 from penstock.tune.candidates import Knowledge
-from penstock.tune.confirm import Met, Site, Stack
+from penstock.tune.confirm import Met, TrialStack, TuneEnvironment
 from penstock.tune.measuring.notebook import Notebook, key_of
 from penstock.tune.result import Choice, Figures, Goal
 from penstock.tune.simulation.predict import PATH_SHARE, Learned, Plant, best, holds, keeps, told
@@ -53,7 +53,7 @@ class Again:
 class Trials:
     """`budget_s`: what may be spent from now on. Knowledge grows with every load."""
 
-    site: Site
+    site: TuneEnvironment
     goal: Goal
     knowledge: Knowledge
     notebook: Notebook
@@ -90,7 +90,7 @@ class Trials:
     def knowledge_of(self, choice: Choice) -> tuple[float, float]:
         return self.knowledge.plant(choice).stretch, self.knowledge.overheads.request_s
 
-    def _tries(self, choice: Choice, stack: Stack, first: Figures) -> Tried:
+    def _tries(self, choice: Choice, stack: TrialStack, first: Figures) -> Tried:
         rate, found, why = first.offered_rps, None, ""
         kept: Met | None = None
         for number in range(_TRIES):
@@ -144,7 +144,7 @@ class Trials:
         predicted = told(self.knowledge.plant(choice), self.goal, lower, jobs=_JOBS, seeds=_SEEDS)
         return Again(Tried(predicted, kept[0]), kept[1], why)
 
-    def _offer(self, stack: Stack, choice: Choice, rate: float, *, seed: int) -> Met:
+    def _offer(self, stack: TrialStack, choice: Choice, rate: float, *, seed: int) -> Met:
         seconds = self._seconds(rate)
         self.say(f"{choice.label}: {rate:.4g}/s for {seconds:.0f} s")
         return stack.offer(rate, self.goal, seconds=seconds, warm_up_s=min(2.0, seconds / 3), seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.tune.result import BatchTime, Choice, Drift, Engine, Goal, Measured
+from penstock.tune.result import BatchTime, Choice, Drift, EngineSettings, Goal, Measured
 from penstock.tune.simulation.predict import Learned
 
 # A difference below this is noise of the measurement.
@@ -14,14 +14,14 @@ _MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryBudget:
     """Bytes that all children together may have; None: not known."""
 
     memory_bytes: int | None = None
     device_memory_bytes: int | None = None
 
 
-Bank = Mapping[tuple[Engine, int], Measured]
+Bank = Mapping[tuple[EngineSettings, int], Measured]
 
 
 def refused(measured: Measured, goal: Goal) -> str:
@@ -53,14 +53,19 @@ def drift_in_words(drift: Drift | None, tolerance: float) -> str:
     return ""
 
 
-def pruned(choices: Sequence[Choice], bank: Bank, goal: Goal, room: Room) -> dict[Choice, str]:
+def pruned(choices: Sequence[Choice], bank: Bank, goal: Goal, room: MemoryBudget) -> dict[Choice, str]:
     """The configurations that are out, and why."""
     rivals = _beaten(bank, goal)
     return {choice: why for choice in choices if (why := _why(choice, choices, bank, goal, room, rivals))}
 
 
 def _why(
-    choice: Choice, choices: Sequence[Choice], bank: Bank, goal: Goal, room: Room, rivals: Mapping[tuple[Engine, int], str]
+    choice: Choice,
+    choices: Sequence[Choice],
+    bank: Bank,
+    goal: Goal,
+    room: MemoryBudget,
+    rivals: Mapping[tuple[EngineSettings, int], str],
 ) -> str:
     measured = bank.get((choice.engine, choice.workers))
     if measured is None:
@@ -79,7 +84,7 @@ def _from_one(choice: Choice, bank: Bank, goal: Goal) -> str:
     return refused(alone, goal) if alone else ""
 
 
-def _too_large(choice: Choice, measured: Measured, room: Room) -> str:
+def _too_large(choice: Choice, measured: Measured, room: MemoryBudget) -> str:
     for name, each, there in (
         ("memory", measured.memory_bytes, room.memory_bytes),
         ("device memory", measured.device_memory_bytes, room.device_memory_bytes),
@@ -90,7 +95,7 @@ def _too_large(choice: Choice, measured: Measured, room: Room) -> str:
     return ""
 
 
-def too_many(engine: Engine, workers: int, alone: Measured, room: Room) -> str:
+def too_many(engine: EngineSettings, workers: int, alone: Measured, room: MemoryBudget) -> str:
     """Why so many children need not even be started, by what one of them took."""
     return _too_large(Choice(engine, workers=workers), alone, room)
 
@@ -104,7 +109,7 @@ def _too_slow(choice: Choice, choices: Sequence[Choice], measured: Measured, goa
     return f"a full batch of {choice.batch_size} alone takes {_ms(full_s)}, the limit is {_ms(goal.limit_s)}"
 
 
-def _beaten(bank: Bank, goal: Goal) -> dict[tuple[Engine, int], str]:
+def _beaten(bank: Bank, goal: Goal) -> dict[tuple[EngineSettings, int], str]:
     """Engines that another with as many children, and no more cores, beats at every batch size."""
     fit = {key: measured for key, measured in bank.items() if not refused(measured, goal)}
     found = {}
@@ -117,7 +122,7 @@ def _beaten(bank: Bank, goal: Goal) -> dict[tuple[Engine, int], str]:
     return found
 
 
-def _cores(engine: Engine) -> int:
+def _cores(engine: EngineSettings) -> int:
     return engine.threads or 1
 
 

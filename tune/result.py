@@ -14,7 +14,7 @@ from penstock.errors import BadRequest
 FORMAT = 1
 
 
-class Verdict(StrEnum):
+class ConfigurationVerdict(StrEnum):
     """What became of a configuration."""
 
     WINNER = "winner"  # confirmed, the best of all
@@ -43,7 +43,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineSettings:
     """How one child runs the model: all that changes how long a batch takes, and the answers. Fields as in penstock.toml.
 
     `threads` None: an equal share of the cores.
@@ -69,7 +69,7 @@ class Engine:
 class Choice:
     """One configuration. `workers` are all children of the model together; on GPUs, `workers` per device."""
 
-    engine: Engine = field(default_factory=Engine)
+    engine: EngineSettings = field(default_factory=EngineSettings)
     batch_size: int = 8
     max_wait_s: float = 0.010
     workers: int = 1
@@ -114,7 +114,7 @@ class Measured:
     `device_memory_bytes` 0: not on a GPU, or not told. `error`: why it could not be measured; then the rest is empty.
     """
 
-    engine: Engine
+    engine: EngineSettings
     workers: int = 1
     times: tuple[BatchTime, ...] = ()
     memory_bytes: int = 0
@@ -149,7 +149,7 @@ class Configuration:
     preprocess, inference, postprocess, rest). `predicted` is from simulation, `confirmed` from real load."""
 
     choice: Choice
-    verdict: Verdict
+    verdict: ConfigurationVerdict
     why: str
     predicted: Figures | None = None
     confirmed: Figures | None = None
@@ -178,7 +178,7 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class CapacityPlan:
     """How many `workers` (children; `devices` of them where the model runs on GPUs) `rate` needs in `choice`.
 
     `error` is a share: the answer holds for rates within it. `basis` says where it comes from.
@@ -196,7 +196,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SearchTime:
     """Seconds of the whole search by step, and how many configurations met real load of how many there are."""
 
     total_s: float = 0.0
@@ -221,16 +221,16 @@ class TuneResult:
     configurations: tuple[Configuration, ...]
     measured: tuple[Measured, ...] = ()
     overheads: Overheads = field(default_factory=Overheads)
-    capacity: Capacity | None = None
+    capacity: CapacityPlan | None = None
     machine: dict[str, Any] = field(default_factory=dict)
-    spent: Spent = field(default_factory=Spent)
+    spent: SearchTime = field(default_factory=SearchTime)
     notes: tuple[str, ...] = ()
     sample: str = ""
     format: int = FORMAT
 
     @property
     def winner(self) -> Configuration | None:
-        return next((one for one in self.configurations if one.verdict is Verdict.WINNER), None)
+        return next((one for one in self.configurations if one.verdict is ConfigurationVerdict.WINNER), None)
 
 
 def to_json(result: TuneResult) -> bytes:

@@ -15,28 +15,28 @@ import psutil
 
 from benchmarks.report import describe_machine
 from penstock.errors import HandlerLoadError, PenstockError
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.model_spec import ModelSpec
 from penstock.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist, stand_ins
 from penstock.tune.capacity import capacity_of
-from penstock.tune.confirm import Site, measure_overheads
+from penstock.tune.confirm import TuneEnvironment, measure_overheads
 from penstock.tune.confirming import Again, Trials, Tried
-from penstock.tune.measuring.measure import Bench, Found, compared
+from penstock.tune.measuring.measure import BatchTimer, Found, compared
 from penstock.tune.measuring.notebook import About, Notebook, key_of
-from penstock.tune.prune import Room, pruned, refused, too_many
-from penstock.tune.report.verdicts import Outcome, configurations
+from penstock.tune.prune import MemoryBudget, pruned, refused, too_many
+from penstock.tune.report.verdicts import SearchOutcome, configurations
 from penstock.tune.result import (
     Choice,
     Configuration,
-    Engine,
+    EngineSettings,
     Figures,
     Goal,
     Measured,
     Overheads,
-    Spent,
+    SearchTime,
     TuneResult,
 )
-from penstock.tune.space import Surroundings, choices, default_space
+from penstock.tune.space import TuneMachine, choices, default_space
 from penstock.workers.devices.machine import Machine
 
 # Shares of the budget until which a step may begin something new.
@@ -60,7 +60,7 @@ class Question:
     goal: Goal
     machine: Machine
     named: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    inputs: tuple[Body, ...] = ()
+    inputs: tuple[RequestBody, ...] = ()
     budget_s: float = 600.0
     resume: Path | None = None
     folder: Path | None = None
@@ -98,7 +98,7 @@ class Search:
         self._told = told
         self._clock = Clock(question.budget_s, time.monotonic())
         self._notebook = Notebook(question.resume)
-        self._bank: dict[tuple[Engine, int], Measured] = {}
+        self._bank: dict[tuple[EngineSettings, int], Measured] = {}
         self._notes: list[str] = []
         self._space: dict[str, tuple[Any, ...]] = {}
 
@@ -135,7 +135,7 @@ class Search:
         trials = self._trials(folder, knowledge, reference.inputs)
         with self._clock.step("confirm"):
             tried, behind = self._confirm(trials, ranking, most_confirmed(len(points)), {})
-        outcome = Outcome(out, ranking, tried, behind)
+        outcome = SearchOutcome(out, ranking, tried, behind)
         with self._clock.step("rerun"):
             outcome = self._rerun(trials, outcome)
         return self._result(points, trials, outcome)
@@ -147,7 +147,7 @@ class Search:
         spec, named = self._question.spec, self._question.named
         around = self._around()
         self._space = {**default_space(spec, around), **named}
-        engine = Engine(
+        engine = EngineSettings(
             spec.device,
             spec.runtime.runtime,
             spec.runtime.precision,
@@ -168,7 +168,7 @@ class Search:
         return found
 
     def _measure(self, points: Sequence[Choice], reference: Found) -> None:
-        engines: dict[Engine, set[int]] = {}
+        engines: dict[EngineSettings, set[int]] = {}
         for point in points:
             engines.setdefault(point.engine, set()).add(point.workers)
         wanted = [(engine, workers) for engine, many in engines.items() for workers in sorted({1, *many})]
@@ -183,7 +183,7 @@ class Search:
             found = self._found(engine, workers, slice_s=slice_s)
             self._bank[engine, workers] = compared(found, reference)
 
-    def _pointless(self, engine: Engine, workers: int, alone: Measured) -> bool:
+    def _pointless(self, engine: EngineSettings, workers: int, alone: Measured) -> bool:
         """One child alone is out already, or so many cannot be started."""
         return bool(refused(alone, self._question.goal) or too_many(engine, workers, alone, self._room()))
 
@@ -192,14 +192,14 @@ class Search:
         each_s = self._question.budget_s * _MEASURED_BY / max(1, measurements) - load_s - 1.0
         return min(_SLICE_MOST_S, max(_SLICE_LEAST_S, each_s / sizes))
 
-    def _found(self, engine: Engine, workers: int, *, slice_s: float) -> Found:
+    def _found(self, engine: EngineSettings, workers: int, *, slice_s: float) -> Found:
         sizes = sorted({1, *self._space["batch_size"]})
         key = key_of((engine, workers, sizes))
         known = self._notebook.get(_MEASURED, key, Found)
         if known is not None:
             return known
         question = self._question
-        found = Bench(question.spec, question.machine, question.inputs, slice_s).measure(engine, workers, sizes)
+        found = BatchTimer(question.spec, question.machine, question.inputs, slice_s).measure(engine, workers, sizes)
         self._notebook.put(_MEASURED, key, found)
         return found
 
@@ -221,9 +221,9 @@ class Search:
 
         return ranked(points, knowledge, self._question.goal, told_of=told_of, over=lambda: self._clock.past(_SIMULATED_BY))
 
-    def _trials(self, folder: Path, knowledge: Knowledge, inputs: tuple[Body, ...]) -> Trials:
+    def _trials(self, folder: Path, knowledge: Knowledge, inputs: tuple[RequestBody, ...]) -> Trials:
         question = self._question
-        site = Site(folder, question.spec.name, question.spec.version, question.table, inputs)
+        site = TuneEnvironment(folder, question.spec.name, question.spec.version, question.table, inputs)
         return Trials(
             site,
             question.goal,
@@ -259,7 +259,7 @@ class Search:
             best = max(best, *(one.figures.offered_rps for one in tried.values() if one.figures), 0.0)
         return tried, {**{twin: why for twin, why in alike.items() if twin not in tried}, **behind}
 
-    def _rerun(self, trials: Trials, outcome: Outcome) -> Outcome:
+    def _rerun(self, trials: Trials, outcome: SearchOutcome) -> SearchOutcome:
         """With the winner's second run, and what it takes back; then the next best has its turn, while there is time."""
         while outcome.champion is None:
             winner = outcome.winner(self._question.goal)
@@ -274,7 +274,7 @@ class Search:
             outcome = replace(outcome, tried=tried, behind=behind)
         return outcome
 
-    def _again(self, trials: Trials, outcome: Outcome, choice: Choice, figures: Figures) -> Outcome:
+    def _again(self, trials: Trials, outcome: SearchOutcome, choice: Choice, figures: Figures) -> SearchOutcome:
         try:
             again = trials.rerun(choice, figures.offered_rps)
         except PenstockError as fault:
@@ -291,7 +291,7 @@ class Search:
 
     # Telling.
 
-    def _result(self, points: Sequence[Choice], trials: Trials, outcome: Outcome) -> TuneResult:
+    def _result(self, points: Sequence[Choice], trials: Trials, outcome: SearchOutcome) -> TuneResult:
         question = self._question
         told = configurations(points, outcome, trials.knowledge, question.goal)
         return TuneResult(
@@ -304,7 +304,7 @@ class Search:
             overheads=trials.knowledge.overheads,
             capacity=self._capacity(trials, told),
             machine=dict(describe_machine()),
-            spent=Spent(
+            spent=SearchTime(
                 total_s=round(question.budget_s - self._clock.left_s, 3),
                 budget_s=question.budget_s,
                 steps_s=self._clock.steps_s,
@@ -318,17 +318,17 @@ class Search:
     def _capacity(self, trials: Trials, told: Sequence[Configuration]) -> Any:
         return capacity_of(told, trials.knowledge, self._question.goal, observed=trials.observed)
 
-    def _around(self) -> Surroundings:
+    def _around(self) -> TuneMachine:
         machine = self._question.machine
-        return Surroundings(machine.topology.budget, len(machine.gpus.units))
+        return TuneMachine(machine.topology.budget, len(machine.gpus.units))
 
     def _devices(self) -> int:
         return self._question.spec.workers if self._question.spec.device != "cpu" else 1
 
-    def _room(self) -> Room:
+    def _room(self) -> MemoryBudget:
         units = self._question.machine.gpus.units
         free = min((unit.free_bytes for unit in units), default=0)
-        return Room(int(psutil.virtual_memory().available), free or None)
+        return MemoryBudget(int(psutil.virtual_memory().available), free or None)
 
 
 def search(question: Question, told: Told) -> TuneResult:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import BadRequest
 from penstock.model_spec import ModelSpec
-from penstock.tune.result import Choice, Engine
+from penstock.tune.result import Choice, EngineSettings
 
 _WORDS: dict[str, tuple[str, ...]] = {
     "runtime": ("auto", "torch", "onnx", "tensorrt"),
@@ -52,7 +52,7 @@ _HINT = "write --space batch_size=1,2,4,8 --space workers=1,2; the names are " +
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TuneMachine:
     """What there is to run on."""
 
     cores: int
@@ -115,7 +115,7 @@ def _not_negative(value: float) -> float:
     return value
 
 
-def default_space(spec: ModelSpec, around: Surroundings, *, largest_batch: int | None = None) -> dict[str, tuple[Any, ...]]:
+def default_space(spec: ModelSpec, around: TuneMachine, *, largest_batch: int | None = None) -> dict[str, tuple[Any, ...]]:
     """What is searched when nothing is named. `largest_batch`: more the handler does not take."""
     largest = largest_batch or max(_LARGEST_BATCH, spec.policy.max_batch_size)
     on_gpu = spec.device != "cpu"
@@ -157,15 +157,15 @@ def _compiles(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((mine, "off", "default")))
 
 
-def choices(space: Mapping[str, Sequence[Any]], around: Surroundings) -> list[Choice]:
+def choices(space: Mapping[str, Sequence[Any]], around: TuneMachine) -> list[Choice]:
     """Every configuration that differs from the others in what happens, in the order of the space."""
     return list(dict.fromkeys(_all(space, around)))
 
 
-def _all(space: Mapping[str, Sequence[Any]], around: Surroundings) -> Iterator[Choice]:
+def _all(space: Mapping[str, Sequence[Any]], around: TuneMachine) -> Iterator[Choice]:
     for values in itertools.product(*(space[name] for name in DIMENSIONS)):
         point = dict(zip(DIMENSIONS, values, strict=True))
-        engine = Engine(*(point[name] for name in ("device", "runtime", "precision", "compile", "threads", "pinning")))
+        engine = EngineSettings(*(point[name] for name in ("device", "runtime", "precision", "compile", "threads", "pinning")))
         if engine.device == "cpu" and (engine.threads or 1) * point["workers"] > max(around.cores, point["workers"]):
             # More threads than cores: they would take turns, and every one of them would be late.
             continue

@@ -28,7 +28,7 @@ _SUFFIXES = (".toml", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _Dimension:
     """What a dimension's values are: `read` returns the value as searched or raises ValueError."""
 
     words: str
@@ -125,7 +125,7 @@ def _processor(value: Any) -> str:
     return "cuda" if value == "gpu" else _device(value)
 
 
-def _one_of(*words: str) -> _Kind:
+def _one_of(*words: str) -> _Dimension:
     def read(value: Any) -> str:
         # YAML reads an unquoted off as false.
         word = "off" if value is False else value
@@ -133,26 +133,26 @@ def _one_of(*words: str) -> _Kind:
             raise ValueError(repr(value))
         return str(word)
 
-    return _Kind(f"one of {', '.join(words)}", read)
+    return _Dimension(f"one of {', '.join(words)}", read)
 
 
-_COUNT = _Kind("a whole number from 1 on", _count)
+_COUNT = _Dimension("a whole number from 1 on", _count)
 # Names and values as in a model's table of penstock.toml; `batch_size` is its max_batch_size.
 _KINDS = {
     "batch_size": _COUNT,
-    "max_wait_s": _Kind("a number of seconds", _seconds),
+    "max_wait_s": _Dimension("a number of seconds", _seconds),
     "workers": _COUNT,
-    "threads": _Kind("a whole number from 1 on, or auto", _threads),
-    "device": _Kind("cpu, cuda or cuda:0", _device),
+    "threads": _Dimension("a whole number from 1 on, or auto", _threads),
+    "device": _Dimension("cpu, cuda or cuda:0", _device),
     "runtime": _one_of("auto", "torch", "onnx", "tensorrt"),
     "precision": _one_of("fp32", "tf32", "bf16", "fp16"),
     "compile": _one_of("off", "default", "reduce-overhead", "max-autotune"),
     "pinning": _one_of("cores", "none"),
     "placement": _one_of("dedicated", "shared"),
 }
-_DELAY = _Kind("a number of milliseconds", _milliseconds)
+_DELAY = _Dimension("a number of milliseconds", _milliseconds)
 _FORMER_KINDS = {
-    "processors": _Kind("cpu, gpu or cuda:0", _processor),
+    "processors": _Dimension("cpu, gpu or cuda:0", _processor),
     "batch_delay": _DELAY,
     "max_batch_delay": _DELAY,
 }

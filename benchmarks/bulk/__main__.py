@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bulk.beside import shared
-from benchmarks.bulk.ground import Ground, Model, ground, peak_bytes
+from benchmarks.bulk.ground import BenchEnvironment, Model, ground, peak_bytes
 from benchmarks.bulk.inputs import write_images, write_numbers, write_texts
 from benchmarks.bulk.ratio import compared
 from benchmarks.report import describe_machine
@@ -34,7 +34,7 @@ ALONE = Model("embeddings", EMBEDDINGS.source, workers=1, lines=("max_batch_size
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FigureTarget:
     """`least` or else at most `bound`."""
 
     bound: float
@@ -46,12 +46,14 @@ class Target:
 
 
 TARGETS = {
-    "embed_ratio": Target(0.95, True, "texts embedded by a run, by the best loop"),
-    "digits_ratio": Target(0.95, True, "digits read by a run, by the best loop"),
-    "cheap_rows_per_s": Target(100_000, True, "rows per second of a model of 1 ms per 256, Parquet to Parquet"),
-    "rss_growth_ratio": Target(1.10, False, "peak memory at 10^6 rows by that at 10^5, driver or store, whichever grew more"),
-    "online_p99_ratio": Target(1.5, False, "online p99 beside a run, by that alone"),
-    "bulk_share": Target(0.80, True, "the run's share of what online traffic leaves of the slot"),
+    "embed_ratio": FigureTarget(0.95, True, "texts embedded by a run, by the best loop"),
+    "digits_ratio": FigureTarget(0.95, True, "digits read by a run, by the best loop"),
+    "cheap_rows_per_s": FigureTarget(100_000, True, "rows per second of a model of 1 ms per 256, Parquet to Parquet"),
+    "rss_growth_ratio": FigureTarget(
+        1.10, False, "peak memory at 10^6 rows by that at 10^5, driver or store, whichever grew more"
+    ),
+    "online_p99_ratio": FigureTarget(1.5, False, "online p99 beside a run, by that alone"),
+    "bulk_share": FigureTarget(0.80, True, "the run's share of what online traffic leaves of the slot"),
 }
 Figures = dict[str, float]
 
@@ -70,7 +72,7 @@ FULL = Scale(20_000, 200_000, 1_000_000, (100_000, 1_000_000), 8.0, 3)
 QUICK = Scale(1_000, 2_000, 50_000, (20_000, 50_000), 2.0, 1)
 
 
-class Session:
+class BulkSession:
     """Measures part by part; `details` is what lies behind the figures."""
 
     def __init__(self, folder: Path, scale: Scale) -> None:
@@ -111,7 +113,7 @@ class Session:
         self.details["memory"] = {str(rows): {"driver_bytes": d, "store_bytes": s} for rows, (d, s) in peaks.items()}
         return {"rss_growth_ratio": max(after / before for before, after in zip(few, many, strict=True))}
 
-    def _numbers(self, place: Ground, rows: int) -> tuple[float, int]:
+    def _numbers(self, place: BenchEnvironment, rows: int) -> tuple[float, int]:
         file = self._folder / f"numbers-{rows}.parquet"
         if not file.exists():
             write_numbers(file, rows)
@@ -136,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="penstock-bulk-", dir=_disk()) as folder:
-        session = Session(Path(folder), QUICK if options.quick else FULL)
+        session = BulkSession(Path(folder), QUICK if options.quick else FULL)
         parts: dict[str, Callable[[], Figures]] = {
             name: getattr(session, name) for name in ("embed", "digits", "cheap", "memory", "online")
         }

@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.bulk.ground import Ground, Model
+from benchmarks.bulk.ground import BenchEnvironment, Model
 from benchmarks.bulk.inputs import as_body, read_inputs
 from benchmarks.session import check_answers
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import Plan, run_load
+from penstock.loadtest.generator.load import LoadPlan, run_load
 from penstock.loadtest.generator.summary import percentile
 
 ONLINE_LOAD = 0.30
@@ -65,7 +65,7 @@ def _p99_ms(latencies_s: list[float]) -> float:
     return percentile(sorted(latencies_s), 99.0) * 1e3
 
 
-def shared(ground: Ground, model: Model, file: Path, *, seconds: float, rounds: int) -> Shared:
+def shared(ground: BenchEnvironment, model: Model, file: Path, *, seconds: float, rounds: int) -> Shared:
     """`file` must hold more rows than the run does in all that time."""
     found = Shared()
     with _running(ground, model, file):
@@ -87,7 +87,7 @@ def shared(ground: Ground, model: Model, file: Path, *, seconds: float, rounds: 
 
 
 @contextmanager
-def _running(ground: Ground, model: Model, file: Path) -> Iterator[None]:
+def _running(ground: BenchEnvironment, model: Model, file: Path) -> Iterator[None]:
     # Each with an output of its own: a run that is stopped keeps what it has written, and its name.
     output = file.with_name(f"beside-{len(ground.started)}.jsonl")
     process = ground.begin(model.name, file, output, *_OPTIONS)
@@ -102,21 +102,21 @@ def _running(ground: Ground, model: Model, file: Path) -> Iterator[None]:
         ground.end(process)
 
 
-def _rate(ground: Ground, seconds: float) -> float:
+def _rate(ground: BenchEnvironment, seconds: float) -> float:
     before, began_at = ground.bulk_rows(), time.monotonic()
     time.sleep(seconds)
     return (ground.bulk_rows() - before) / (time.monotonic() - began_at)
 
 
-def _requests(ground: Ground, model: Model, file: Path) -> list[bytes]:
+def _requests(ground: BenchEnvironment, model: Model, file: Path) -> list[bytes]:
     target = parse_target(f"http://127.0.0.1:{ground.port}/predictions/{model.name}")
     bodies = [as_body(value) for value in read_inputs(file)[:_BODIES]]
     return [request_bytes(target, method="POST", body=data, headers={"Content-Type": media}) for media, data in bodies]
 
 
-def _ask(ground: Ground, model: Model, requests: list[bytes], rate: float, seconds: float) -> list[float]:
+def _ask(ground: BenchEnvironment, model: Model, requests: list[bytes], rate: float, seconds: float) -> list[float]:
     target = parse_target(f"http://127.0.0.1:{ground.port}/predictions/{model.name}")
-    report = run_load(Plan(target, cycle(requests), connections=_CONNECTIONS, duration_s=seconds, rate=rate))
+    report = run_load(LoadPlan(target, cycle(requests), connections=_CONNECTIONS, duration_s=seconds, rate=rate))
     ground.processes.check()
     check_answers(model.name, report)
     return report.latencies_s

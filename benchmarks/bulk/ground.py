@@ -36,7 +36,7 @@ class Model:
 
 
 @dataclass(slots=True)
-class Ran:
+class FinishedRun:
     """One run: its record as `penstock run show` tells it, and the driver's peak memory in bytes."""
 
     record: dict[str, Any]
@@ -51,7 +51,7 @@ class Ran:
 
 
 @dataclass(slots=True)
-class Ground:
+class BenchEnvironment:
     folder: Path
     url: str
     port: int
@@ -60,7 +60,7 @@ class Ground:
     processes: Processes
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def run(self, model: str, source: Path, output: Path, *options: str) -> Ran:
+    def run(self, model: str, source: Path, output: Path, *options: str) -> FinishedRun:
         """Start a run and see it through; raises `PenstockError` unless it completed."""
         process = self.begin(model, source, output, *options)
         peak = 0
@@ -70,7 +70,7 @@ class Ground:
         record = self.newest()
         if process.returncode or record["state"] != "completed":
             raise PenstockError(f"the run over {source.name} ended {record['state']}: {self._log.read_text()[-1_000:]}")
-        return Ran(record, peak)
+        return FinishedRun(record, peak)
 
     def begin(self, model: str, source: Path, output: Path, *options: str) -> subprocess.Popen[str]:
         command = self._command("start", model, str(source), "-o", str(output), "--overwrite", "--json", *options)
@@ -131,7 +131,7 @@ def peak_bytes(pid: int) -> int:
 
 
 @contextmanager
-def ground(folder: Path, models: Sequence[Model], *, worker_cores: set[int] | None = None) -> Iterator[Ground]:
+def ground(folder: Path, models: Sequence[Model], *, worker_cores: set[int] | None = None) -> Iterator[BenchEnvironment]:
     """The stack up and ready. `worker_cores`: the worker gets those and all else the others."""
     every = os.sched_getaffinity(0)
     others = every - (worker_cores or set()) or every
@@ -148,7 +148,7 @@ def ground(folder: Path, models: Sequence[Model], *, worker_cores: set[int] | No
                 processes.start("worker")
                 os.sched_setaffinity(0, others)
                 await_ready(port, processes, path="/readyz")
-                yield Ground(folder, server.url, port, metrics_port, server.pid, processes)
+                yield BenchEnvironment(folder, server.url, port, metrics_port, server.pid, processes)
     finally:
         os.sched_setaffinity(0, every)
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.bulk.ground import Ground, Model
+from benchmarks.bulk.ground import BenchEnvironment, Model
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import environment
 
 
 @dataclass(slots=True)
-class Turns:
+class TurnRates:
     """Rows per second of each turn. `size`: the loop's best batch."""
 
     size: int
@@ -35,8 +35,8 @@ class Compared:
     """`loop`: the best in one process. `per_core`: one process on each core."""
 
     run: Sequence[float]
-    loop: Turns
-    per_core: Turns
+    loop: TurnRates
+    per_core: TurnRates
     busy: float | None
 
     @property
@@ -53,7 +53,7 @@ class Compared:
         }
 
 
-def _figures(name: str, run: Sequence[float], turns: Turns) -> dict[str, Any]:
+def _figures(name: str, run: Sequence[float], turns: TurnRates) -> dict[str, Any]:
     return {
         f"{name}_rows_per_s": round(mean(turns.rates), 1),
         f"{name}_turns": [round(rate, 1) for rate in turns.rates],
@@ -62,14 +62,14 @@ def _figures(name: str, run: Sequence[float], turns: Turns) -> dict[str, Any]:
     }
 
 
-class Loops:
+class FileLoops:
     """Processes that share out the rows of one file."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         told: list[dict[str, int]] = [json.loads(self._answer(process)) for process in processes]
         self.rows = sum(one["rows"] for one in told)
-        self.turns = Turns(max(one["size"] for one in told))
+        self.turns = TurnRates(max(one["size"] for one in told))
 
     def turn(self) -> None:
         """Note the rows per second of all together: all rows, by the time of the slowest."""
@@ -89,11 +89,11 @@ class Loops:
 
 
 @contextmanager
-def loops(config: Path, model: Model, file: Path, *, parts: Sequence[set[int]]) -> Iterator[Loops]:
+def loops(config: Path, model: Model, file: Path, *, parts: Sequence[set[int]]) -> Iterator[FileLoops]:
     """A process for each part, on those cores and with a thread for each of them."""
     processes = [_loop(config, model, file, place, parts) for place in range(len(parts))]
     try:
-        yield Loops(processes)
+        yield FileLoops(processes)
     finally:
         for process in processes:
             process.kill()
@@ -114,7 +114,7 @@ def _loop(config: Path, model: Model, file: Path, place: int, parts: Sequence[se
     )
 
 
-def compared(ground: Ground, model: Model, file: Path, *options: str, turns: int = 2) -> Compared:
+def compared(ground: BenchEnvironment, model: Model, file: Path, *options: str, turns: int = 2) -> Compared:
     """The first run of each is a warm-up, not counted."""
     output = file.with_name(f"{file.stem}.out{'.parquet' if file.suffix == '.parquet' else '.jsonl'}")
     config, cores = ground.folder / "penstock.toml", sorted(os.sched_getaffinity(0))[: model.workers]

@@ -20,15 +20,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.experiments.known_queue import Device, latencies, mean_latency_s
+from benchmarks.experiments.known_queue import KnownDevice, latencies, mean_latency_s
 from benchmarks.report import describe_machine
 from penstock.loadtest.adapters import open_door
 from penstock.loadtest.figures import spread
 from penstock.loadtest.generator.arrivals import Stretch
 from penstock.loadtest.generator_process import moments
 from penstock.loadtest.plan import Kind, Shape
-from penstock.loadtest.result import Result, Spread
-from penstock.loadtest.run import FOREIGN_SHARE, Bench, run_bench
+from penstock.loadtest.result import LoadTestResult, Spread
+from penstock.loadtest.run import FOREIGN_SHARE, LoadTest, run_bench
 
 TOLERANCE = 0.03
 _JUDGED = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
@@ -36,23 +36,23 @@ _DEFAULT_OUT = Path("benchmarks/results/bench_check.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CheckCase:
     name: str
-    device: Device
+    device: KnownDevice
     rate: float
     processes: int = 1
 
 
 CASES = (
-    Case("md1_rho_0.5", Device(0.04), 12.5),
-    Case("md1_rho_0.7", Device(0.04), 17.5),
-    Case("batches_of_8", Device(0.03, 0.005, 8), 80.0),
-    Case("batches_of_8_two_generators", Device(0.03, 0.005, 8), 80.0, processes=2),
+    CheckCase("md1_rho_0.5", KnownDevice(0.04), 12.5),
+    CheckCase("md1_rho_0.7", KnownDevice(0.04), 17.5),
+    CheckCase("batches_of_8", KnownDevice(0.03, 0.005, 8), 80.0),
+    CheckCase("batches_of_8_two_generators", KnownDevice(0.03, 0.005, 8), 80.0, processes=2),
 )
 
 
 @contextmanager
-def server(device: Device) -> Iterator[str]:
+def server(device: KnownDevice) -> Iterator[str]:
     """Its URL."""
     numbers = (str(device.fixed_s), str(device.per_item_s), str(device.most))
     command = [sys.executable, "-m", "benchmarks.experiments.known_server", *numbers]
@@ -64,14 +64,14 @@ def server(device: Device) -> Iterator[str]:
             process.terminate()
 
 
-def measure(case: Case, seconds: float) -> Result:
+def measure(case: CheckCase, seconds: float) -> LoadTestResult:
     shape = Shape(duration_s=seconds, warm_up_s=1.0, profile=(Stretch(case.rate, case.rate, seconds),))
     with server(case.device) as url:
         door = open_door(Kind.HTTP, url, "", method="GET")
-        return asyncio.run(run_bench(Bench(door, shape, [], {}, processes=case.processes), lambda seconds, said: None))
+        return asyncio.run(run_bench(LoadTest(door, shape, [], {}, processes=case.processes), lambda seconds, said: None))
 
 
-def expected(case: Case, seconds: float) -> Spread:
+def expected(case: CheckCase, seconds: float) -> Spread:
     shape = Shape(duration_s=seconds, warm_up_s=1.0, profile=(Stretch(case.rate, case.rate, seconds),))
     due = list(moments(shape))
     found = spread(took_s for at, took_s in zip(due, latencies(case.device, due), strict=True) if at >= shape.warm_up_s)
@@ -86,7 +86,7 @@ def off(measured: Spread | None, known: Spread) -> dict[str, float]:
     return {name: getattr(measured, name) / getattr(known, name) - 1.0 for name in _JUDGED}
 
 
-def undisturbed(case: Case, seconds: float, tries: int) -> Result:
+def undisturbed(case: CheckCase, seconds: float, tries: int) -> LoadTestResult:
     """The first run that was left alone; the last one if none was."""
     result = measure(case, seconds)
     while tries > 1 and result.foreign_share > FOREIGN_SHARE:
@@ -95,7 +95,7 @@ def undisturbed(case: Case, seconds: float, tries: int) -> Result:
     return result
 
 
-def check(case: Case, seconds: float, tries: int) -> dict[str, object]:
+def check(case: CheckCase, seconds: float, tries: int) -> dict[str, object]:
     result, known = undisturbed(case, seconds, tries), expected(case, seconds)
     difference = off(result.outcome.latency, known)
     worst = max(abs(value) for value in difference.values())

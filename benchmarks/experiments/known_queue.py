@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class KnownDevice:
     fixed_s: float
     per_item_s: float = 0.0
     most: int = 1
@@ -19,7 +19,7 @@ class Device:
         return self.fixed_s + items * self.per_item_s
 
 
-def latencies(device: Device, arrivals: Sequence[float]) -> list[float]:
+def latencies(device: KnownDevice, arrivals: Sequence[float]) -> list[float]:
     """Of each of the ascending arrivals, in their order."""
     found: list[float] = []
     free_at = 0.0

@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from benchmarks.experiments.known_queue import Device
+from benchmarks.experiments.known_queue import KnownDevice
 from penstock.loadtest.null_server import NullProtocol
 
 Answer = Callable[[], None]
 Waiting = queue.SimpleQueue[tuple[float, Answer]]
 
 
-def _work(device: Device, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> None:
+def _work(device: KnownDevice, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> None:
     """Batches begin when they would on paper: what a sleep takes too long is not passed on to the next."""
     free_at = 0.0
     while True:
@@ -34,7 +34,7 @@ def _work(device: Device, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> 
             loop.call_soon_threadsafe(each)
 
 
-async def _serve(device: Device) -> None:
+async def _serve(device: KnownDevice) -> None:
     loop = asyncio.get_running_loop()
     waiting: Waiting = queue.SimpleQueue()
 
@@ -52,7 +52,7 @@ async def _serve(device: Device) -> None:
 
 def main() -> int:
     fixed_s, per_item_s, most = sys.argv[1:]
-    asyncio.run(_serve(Device(float(fixed_s), float(per_item_s), int(most))))
+    asyncio.run(_serve(KnownDevice(float(fixed_s), float(per_item_s), int(most))))
     return 0
 
 

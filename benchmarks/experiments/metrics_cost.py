@@ -38,7 +38,7 @@ _DEFAULT_OUT = Path("benchmarks/results/metrics.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class MetricsSide:
     """One store, gateway and worker, whose process ids are `roots`. `scrapes`: pages read meanwhile, none without metrics."""
 
     plan: StackPlan
@@ -53,7 +53,7 @@ class Side:
 
 
 @dataclass(slots=True)
-class Spent:
+class SideUsage:
     """What one side did in all its turns."""
 
     jobs: float = 0.0
@@ -61,7 +61,7 @@ class Spent:
 
 
 @contextmanager
-def _side(folder: Path, *, metrics_port: int) -> Iterator[Side]:
+def _side(folder: Path, *, metrics_port: int) -> Iterator[MetricsSide]:
     plan = StackPlan(folder, free_port())
     with store_server(plan) as server:
         extra = {**stores_environment(plan, server.url), "PENSTOCK_WORKER__METRICS_PORT": str(metrics_port)}
@@ -70,12 +70,12 @@ def _side(folder: Path, *, metrics_port: int) -> Iterator[Side]:
             await_ready(plan.port, processes, path="/readyz")
             pages = (f"{plan.url}/metrics", f"http://127.0.0.1:{metrics_port}/metrics") if metrics_port else ()
             store = RedisStore(server.url)
-            yield Side(plan, store, server.url, roots, pages)
+            yield MetricsSide(plan, store, server.url, roots, pages)
             store.close()
 
 
 @contextmanager
-def _scraped(side: Side) -> Iterator[None]:
+def _scraped(side: MetricsSide) -> Iterator[None]:
     """Its pages are read every second until the block ends."""
     over = threading.Event()
 
@@ -96,7 +96,7 @@ def _scraped(side: Side) -> Iterator[None]:
         thread.join()
 
 
-def _http(side: Side) -> tuple[float, float]:
+def _http(side: MetricsSide) -> tuple[float, float]:
     """Predictions answered, and in how many seconds."""
     url = f"{side.plan.url}/predictions/{_MODEL}"
     report = run_load(post_plan(url, NOOP_BODY, connections=64, duration_s=_TURN_S))
@@ -104,7 +104,7 @@ def _http(side: Side) -> tuple[float, float]:
     return report.summary.count, report.summary.count / report.summary.rps
 
 
-def _engine(side: Side) -> tuple[float, float]:
+def _engine(side: MetricsSide) -> tuple[float, float]:
     """The same of jobs through store and worker alone."""
     before = side.store.stats(_MODEL)
     supply(side.redis_url, _MODEL, seconds=_TURN_S, keep=_KEEP, data=NOOP_BODY.data)
@@ -113,7 +113,7 @@ def _engine(side: Side) -> tuple[float, float]:
     return after.ended["succeeded"] - before.ended.get("succeeded", 0), after.now - before.now
 
 
-def _empty(side: Side) -> None:
+def _empty(side: MetricsSide) -> None:
     give_up_at = time.monotonic() + 30.0
     while side.store.stats(_MODEL).depth:
         if time.monotonic() > give_up_at:
@@ -121,10 +121,10 @@ def _empty(side: Side) -> None:
         time.sleep(0.01)
 
 
-Measure = Callable[[Side], tuple[float, float]]
+Measure = Callable[[MetricsSide], tuple[float, float]]
 
 
-def _turn(side: Side, measure: Measure, spent: Spent) -> float:
+def _turn(side: MetricsSide, measure: Measure, spent: SideUsage) -> float:
     """Jobs per second."""
     before = side.cpu_s()
     with _scraped(side):
@@ -134,11 +134,11 @@ def _turn(side: Side, measure: Measure, spent: Spent) -> float:
     return jobs / seconds
 
 
-def _overhead(name: str, told: Side, silent: Side, measure: Measure, *, rounds: int) -> dict[str, float]:
+def _overhead(name: str, told: MetricsSide, silent: MetricsSide, measure: Measure, *, rounds: int) -> dict[str, float]:
     """Shares of throughput and of CPU per job. Who goes first changes, for the second finds warmer caches."""
     for side in (told, silent):
         measure(side)
-    with_metrics, without = Spent(), Spent()
+    with_metrics, without = SideUsage(), SideUsage()
     ratios = []
     for number in range(rounds):
         order = [(told, with_metrics), (silent, without)]

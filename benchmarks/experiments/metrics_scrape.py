@@ -18,13 +18,13 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import new_job_id
 from penstock.loadtest.stack import Processes, StackPlan, await_ready, free_port, running, store_server, stores_environment
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
-from penstock.workers.ipc.frames import Done
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import accepted
 from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.gauges import Upkeep
-from penstock.workers.telemetry.metrics import Metrics
+from penstock.workers.telemetry.metrics import WorkerMetrics
 
 _MODELS = [f"model-{number}" for number in range(50)]
 _JOBS = 400  # per model: deep enough that the oldest is looked for in samples
@@ -66,7 +66,7 @@ def _read(url: str) -> str:
 
 def _worker() -> tuple[float, int]:
     """A worker of 50 models would be 50 processes; its page is the same when it is told what they would tell."""
-    metrics = Metrics("w", models=len(_MODELS))
+    metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
     Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
@@ -75,15 +75,15 @@ def _worker() -> tuple[float, int]:
     return _median(lambda: generate_latest(metrics.registry).decode())
 
 
-def _work(metrics: Metrics, spec: ModelSpec) -> None:
+def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
     now = time.time()
     jobs = tuple(
         ClaimedJob(new_job_id(spec.name), "t", Payload("application/json", b"1"), priority, now - 1.0, now + 60.0, 1, 0)
         for priority in Priority
     )
-    held = Held(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
+    held = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
     metrics.claimed(spec, held)
-    metrics.ran(spec, held, Done(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+    metrics.ran(spec, held, BatchDone(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
     metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(held, jobs)), [Settled.OK] * len(jobs), 0.1)
     metrics.loaded(spec, 1.0)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.main_path.http_figures import NOOP_BODY, random_body
-from benchmarks.session import Session, check_answers, post_plan
-from penstock.loadtest.generator.connection import Body
+from benchmarks.session import MeasuringSession, check_answers, post_plan
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.generator.load import run_load
 from penstock.loadtest.observed.costs import per_request_us
 from penstock.loadtest.stack import Processes, whole_stack
@@ -29,13 +29,13 @@ _STAGES = ("gateway", "redis", "worker", "child", "total")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TreeSide:
     """One tree's stack and what its turns showed: requests per second, p50 in ms, microseconds by stage."""
 
     name: str
     url: str
     processes: Processes
-    body: Body
+    body: RequestBody
     rates: list[float] = field(default_factory=list)
     p50_ms: list[float] = field(default_factory=list)
     costs: list[dict[str, float]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Side:
         self.p50_ms.append(report.summary.p50_ms)
         self.costs.append(per_request_us(self.processes.read_cpu().since(before), report.summary.count))
 
-    def told(self, first: Side) -> str:
+    def told(self, first: TreeSide) -> str:
         ratio = statistics.median(mine / other for mine, other in zip(self.rates, first.rates, strict=True))
         costs = ", ".join(f"{stage} {statistics.median(cost[stage] for cost in self.costs):.0f}" for stage in _STAGES)
         rate, p50 = statistics.median(self.rates), statistics.median(self.p50_ms)
@@ -83,13 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(side.told(sides[0]))
 
 
-def _side(name: str, folder: Path, stack: contextlib.ExitStack, *, path: str, body: Body) -> Side:
+def _side(name: str, folder: Path, stack: contextlib.ExitStack, *, path: str, body: RequestBody) -> TreeSide:
     folder.mkdir()
     place, *settings = name.split(",")
     tree = Path(place).resolve()
-    plan = Session(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
+    plan = MeasuringSession(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
     told = {"PYTHONPATH": f"{tree / '.typing'}:{tree}", **dict(setting.split("=", 1) for setting in settings)}
-    return Side(name, f"{plan.url}{path}", stack.enter_context(whole_stack(plan, told)), body)
+    return TreeSide(name, f"{plan.url}{path}", stack.enter_context(whole_stack(plan, told)), body)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from penstock.job_id import new_job_id
 _WORKER = "cost"
 
 
-class Meter:
+class StoreMeter:
     """Commands and CPU of one server, and wall time, between two marks, per job."""
 
     def __init__(self, server: EmbeddedServer) -> None:
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--output", type=int, default=1, metavar="BYTES", help="size of each answer (an embedding has 4,700)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder)) as server:
-        store, meter = RedisStore(server.url), Meter(server)
+        store, meter = RedisStore(server.url), StoreMeter(server)
         groups = [_new(args.batch, args.owner) for _ in range(args.jobs // args.batch)]
         meter.start()
         for group in groups:

@@ -41,7 +41,7 @@ _DONE = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CaseStudy:
     """What is searched on one kind of device. `space` is beside, and instead of, what the sweep file has."""
 
     slo: str
@@ -51,8 +51,8 @@ class Case:
 
 CASES = {
     # About four times what one item takes alone on one core, as the limit of the case study was of its model's on a GPU.
-    "cpu": Case("p99=500ms", ("device=cpu",), "tune-case.html"),
-    "cuda": Case(
+    "cpu": CaseStudy("p99=500ms", ("device=cpu",), "tune-case.html"),
+    "cuda": CaseStudy(
         "p99=100ms",
         (
             "device=cuda",

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import describe_machine
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.model_spec import BatchPolicy, ModelSpec
-from penstock.tune.confirm import Site
+from penstock.tune.confirm import TuneEnvironment
 from penstock.tune.result import Choice, Configuration, Figures, Goal, TuneResult
 from penstock.tune.search import Question, search
 from penstock.tune.simulation.predict import Plant, keeps
@@ -36,7 +36,7 @@ _BUDGET_S = 300.0
 _LOAD_S, _WARM_UP_S = 3.0, 0.7
 # From 60 % of the ceiling on, each load halves what is not known: 2.5 % of the ceiling after four.
 _LOADS = 4
-_BODY = Body(b"penstock tune", "application/octet-stream")
+_BODY = RequestBody(b"penstock tune", "application/octet-stream")
 _DEFAULT_OUT = Path(__file__).parents[1] / "results" / "tune_check.json"
 
 
@@ -47,11 +47,11 @@ def tuned(spec: ModelSpec) -> TuneResult:
 
 def swept(spec: ModelSpec, result: TuneResult, folder: Path) -> dict[Choice, float]:
     """The highest rate that each configuration carried under real load, without any prediction."""
-    site = Site(folder, spec.name, spec.version, {"source": spec.source}, (_BODY,))
+    site = TuneEnvironment(folder, spec.name, spec.version, {"source": spec.source}, (_BODY,))
     return {one.choice: _carried(site, one, result, number) for number, one in enumerate(result.configurations)}
 
 
-def _carried(site: Site, one: Configuration, result: TuneResult, number: int) -> float:
+def _carried(site: TuneEnvironment, one: Configuration, result: TuneResult, number: int) -> float:
     choice = one.choice
     times = next(each.times for each in result.measured if (each.engine, each.workers) == (choice.engine, choice.workers))
     ceiling = Plant(times, BatchPolicy(choice.batch_size, choice.max_wait_s), choice.workers).ceiling_rps()

@@ -30,7 +30,7 @@ from benchmarks.gpu.device_tests import LIMIT_S, run_tests
 from benchmarks.gpu.memory import run_out_of_memory
 from benchmarks.gpu.results import PARTS, GpuResults, aside, resumed, sources_digest
 from benchmarks.gpu.rows import busy_share, gpu_rows, result_name
-from benchmarks.models.__main__ import QUICK, Bench, Lengths, Watch, chosen_or_exit, make_models, rich_table
+from benchmarks.models.__main__ import QUICK, ModelsBench, TurnLengths, Watch, chosen_or_exit, make_models, rich_table
 from benchmarks.models.rows import Row
 from benchmarks.models.stack import model_stack
 from benchmarks.report import describe_machine, now, on_memory
@@ -83,7 +83,7 @@ def device_watch(meter: GpuMeter) -> Watch:
 
 
 @dataclass(slots=True)
-class Call:
+class GpuRun:
     """One call of this program: what it adds to `results`, and until when it begins anything (`ends_at`, monotonic)."""
 
     results: GpuResults
@@ -136,10 +136,10 @@ class Call:
         self.say(f"    {self.results.out_of_memory}")
 
     def _rows(self, folder: Path, rows: Sequence[Row]) -> None:
-        due, lengths = self.results.due(rows, quick=self.quick), QUICK if self.quick else Lengths()
+        due, lengths = self.results.due(rows, quick=self.quick), QUICK if self.quick else TurnLengths()
         if not due:
             return
-        bench = Bench(lengths, self.say, watch=device_watch(GpuMeter(PyNvml())), results=self.results)
+        bench = ModelsBench(lengths, self.say, watch=device_watch(GpuMeter(PyNvml())), results=self.results)
         try:
             make_models(due)
             with model_stack(folder, due, ready_s=_READY_S) as stack:
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = options.out or _RESULTS / result_name(unit.name)
     results = started(unit, gpus, out, fresh=options.fresh)
     parts = options.part or PARTS
-    call = Call(results, out, every, parts, options.quick, began + options.budget_s, _say)
+    call = GpuRun(results, out, every, parts, options.quick, began + options.budget_s, _say)
     _say(f"{unit.name}, {unit.memory_bytes / 2**30:.0f} GiB; {len(results.rows)} rows in {out} to go on with")
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-", dir=options.state_dir) as folder:
         if on_memory(Path(folder)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.models.__main__ import Results
+from benchmarks.models.__main__ import RowResults
 from benchmarks.models.rows import Row
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ _PACKAGES = ("broker", "cli", "client", "core", "gateway", "handlers", "workers"
 
 
 @dataclass(slots=True)
-class GpuResults(Results):
+class GpuResults(RowResults):
     """`sources` is the digest of the code that the rows ran; `not_run` names the rows of which nothing is known yet."""
 
     device: dict[str, Any] = field(default_factory=dict)

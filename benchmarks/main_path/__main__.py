@@ -14,10 +14,10 @@ from benchmarks.main_path.deep_queue import measure_deep_queue
 from benchmarks.main_path.engine_figures import measure_engine
 from benchmarks.main_path.http_figures import measure_accel, measure_everysec, measure_noop, measure_submit
 from benchmarks.report import FIGURES, Findings, on_memory, print_report, write_report
-from benchmarks.session import Session
+from benchmarks.session import MeasuringSession
 from penstock.errors import PenstockError
 
-RUNS: dict[str, Callable[[Session], None]] = {
+RUNS: dict[str, Callable[[MeasuringSession], None]] = {
     "noop": measure_noop,
     "everysec": measure_everysec,
     "accel": measure_accel,
@@ -46,16 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2 if failed else exit_code(session.findings)
 
 
-def _session(options: argparse.Namespace, folder: Path, console: Console) -> Session:
+def _session(options: argparse.Namespace, folder: Path, console: Console) -> MeasuringSession:
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False)
 
     if options.quick:
-        return Session(folder, seconds=3.0, deep_jobs=100_000, say=say)
-    return Session(folder, seconds=10.0, deep_jobs=1_000_000, say=say)
+        return MeasuringSession(folder, seconds=3.0, deep_jobs=100_000, say=say)
+    return MeasuringSession(folder, seconds=10.0, deep_jobs=1_000_000, say=say)
 
 
-def _run(name: str, session: Session, console: Console) -> int:
+def _run(name: str, session: MeasuringSession, console: Console) -> int:
     """1 when the run failed; the others still go on, and their figures are kept."""
     try:
         RUNS[name](session)

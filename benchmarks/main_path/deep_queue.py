@@ -15,12 +15,12 @@ from typing import Any
 
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.main_path.producer import fill
-from benchmarks.session import Session, check_answers
+from benchmarks.session import MeasuringSession, check_answers
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
 from penstock.job_id import JobId
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import Plan, run_load
+from penstock.loadtest.generator.load import LoadPlan, run_load
 from penstock.loadtest.generator.summary import percentile
 from penstock.loadtest.stack import Processes, StackPlan, await_ready, running, store_server, stores_environment
 
@@ -31,7 +31,7 @@ _INPUT = b'{"x": 4, "pad": "' + b"p" * (1_024 - 19) + b'"}'  # 1 KiB
 
 
 @dataclass(slots=True)
-class Side:
+class QueueSide:
     """One store and its gateway. `latencies_s` are by operation."""
 
     plan: StackPlan
@@ -47,7 +47,7 @@ class Side:
         return bool(state["aof_rewrite_in_progress"] or state.get("aof_rewrite_scheduled"))
 
 
-def measure_deep_queue(session: Session) -> None:
+def measure_deep_queue(session: MeasuringSession) -> None:
     with ExitStack() as stack:
         empty = stack.enter_context(_side(session.stack_plan("empty")))
         deep = stack.enter_context(_side(session.stack_plan("deep")))
@@ -62,15 +62,15 @@ def measure_deep_queue(session: Session) -> None:
 
 
 @contextmanager
-def _side(plan: StackPlan) -> Iterator[Side]:
+def _side(plan: StackPlan) -> Iterator[QueueSide]:
     with store_server(plan) as server:
         processes = Processes(plan.folder, stores_environment(plan, server.url))
         with running(processes, [["gateway"]]):
             await_ready(plan.port, processes, path="/livez")
-            yield Side(plan, RedisStore(server.url), server.url)
+            yield QueueSide(plan, RedisStore(server.url), server.url)
 
 
-def _fill_deep(session: Session, deep: Side, *, sample: int) -> list[JobId]:
+def _fill_deep(session: MeasuringSession, deep: QueueSide, *, sample: int) -> list[JobId]:
     """Fill the queue; as many ids from all over it as `sample`, in random order."""
     before, chosen, choice = deep.memory(), [], random.Random(1)
     chance = 2 * sample / session.deep_jobs
@@ -91,11 +91,11 @@ def _sizes(memory: dict[str, Any]) -> dict[str, Any]:
     return {name: memory[name] for name in ("used_memory", "used_memory_rss", "mem_fragmentation_ratio") if name in memory}
 
 
-def _fresh_ids(empty: Side) -> list[JobId]:
+def _fresh_ids(empty: QueueSide) -> list[JobId]:
     return [job for group in fill(empty.store, _MODEL, _BLOCK, data=_INPUT) for job in group]
 
 
-def _run_block(side: Side, ids: Sequence[JobId], *, keep: bool) -> None:
+def _run_block(side: QueueSide, ids: Sequence[JobId], *, keep: bool) -> None:
     """One block of each call on one side; the first block of a run only warms up."""
     url = side.plan.url
     submit = request_bytes(
@@ -117,12 +117,12 @@ def _run_block(side: Side, ids: Sequence[JobId], *, keep: bool) -> None:
 
 def _one_by_one(name: str, url: str, requests: Sequence[bytes]) -> list[float]:
     """Latencies without the first, which pays for the new connection."""
-    report = run_load(Plan(parse_target(url), iter(requests), connections=1, duration_s=60.0))
+    report = run_load(LoadPlan(parse_target(url), iter(requests), connections=1, duration_s=60.0))
     check_answers(name, report)
     return report.latencies_s[1:]
 
 
-def _note(session: Session, empty: Side, deep: Side) -> None:
+def _note(session: MeasuringSession, empty: QueueSide, deep: QueueSide) -> None:
     ratios = {name: {"p50": _ratio(empty, deep, name, 50.0), "p99": _ratio(empty, deep, name, 99.0)} for name in _OPERATIONS}
     session.findings.figures["deep_queue_ratio"] = max(ratio["p50"] for ratio in ratios.values())
     session.findings.figures["deep_queue_p99_ratio"] = max(ratio["p99"] for ratio in ratios.values())
@@ -134,7 +134,7 @@ def _note(session: Session, empty: Side, deep: Side) -> None:
     session.say("deep queue: " + ", ".join(f"{name} x {ratio['p50']:.2f}" for name, ratio in ratios.items()))
 
 
-def _ratio(empty: Side, deep: Side, name: str, percent: float) -> float:
+def _ratio(empty: QueueSide, deep: QueueSide, name: str, percent: float) -> float:
     return percentile(sorted(deep.latencies_s[name]), percent) / percentile(sorted(empty.latencies_s[name]), percent)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.main_path.producer import fill
-from benchmarks.session import Session
+from benchmarks.session import MeasuringSession
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import PenstockError
 from penstock.loadtest.observed.costs import CpuReading, per_request_us, read_cpu, read_machine
@@ -22,7 +22,7 @@ _WARM_UP_S = 2.0
 _READY_S = 60.0
 
 
-def measure_engine(session: Session) -> None:
+def measure_engine(session: MeasuringSession) -> None:
     plan = session.stack_plan("engine")
     with store_server(plan) as server:
         store = RedisStore(server.url)
@@ -31,7 +31,7 @@ def measure_engine(session: Session) -> None:
         store.close()
 
 
-def _measure_supply(session: Session, plan: StackPlan, store: RedisStore, *, server_url: str, server_pid: int) -> None:
+def _measure_supply(session: MeasuringSession, plan: StackPlan, store: RedisStore, *, server_url: str, server_pid: int) -> None:
     with _worker(plan, store, server_url) as processes, _producer(server_url, session.seconds + 2 * _WARM_UP_S) as producer:
         time.sleep(_WARM_UP_S)
         roots = [server_pid, producer.pid]
@@ -48,7 +48,7 @@ def _measure_supply(session: Session, plan: StackPlan, store: RedisStore, *, ser
     session.say(f"engine: {finished / seconds:,.0f} jobs/s")
 
 
-def _measure_drain(session: Session, plan: StackPlan, store: RedisStore, *, server_url: str) -> None:
+def _measure_drain(session: MeasuringSession, plan: StackPlan, store: RedisStore, *, server_url: str) -> None:
     """A full queue first, a worker after: what it does when the store serves nobody else."""
     jobs = int(10_000 * session.seconds)
     start = _ended(store)[0]

@@ -6,12 +6,12 @@ import random
 from dataclasses import replace
 
 from benchmarks.report import ACCEL_BATCH_S, ACCEL_LIMIT_RPS
-from benchmarks.session import Session, post_plan
-from penstock.loadtest.generator.connection import Body
-from penstock.loadtest.generator.load import Plan
+from benchmarks.session import MeasuringSession, post_plan
+from penstock.loadtest.generator.connection import RequestBody
+from penstock.loadtest.generator.load import LoadPlan
 from penstock.loadtest.stack import Processes, StackPlan, whole_stack
 
-NOOP_BODY = Body(b'{"x": 4}', "application/json")
+NOOP_BODY = RequestBody(b'{"x": 4}', "application/json")
 _AT_ONCE = 64
 _SATURATING = 128  # four batches: one runs, one is claimed ahead, the rest are on their way
 _DEADLINE_S = 0.2
@@ -19,11 +19,11 @@ _DEADLINE_S = 0.2
 _OPEN_CONNECTIONS = 1_000
 
 
-def random_body(size: int) -> Body:
-    return Body(random.Random(size).randbytes(size), "application/octet-stream")
+def random_body(size: int) -> RequestBody:
+    return RequestBody(random.Random(size).randbytes(size), "application/octet-stream")
 
 
-def measure_noop(session: Session) -> None:
+def measure_noop(session: MeasuringSession) -> None:
     plan = session.stack_plan("noop")
     with whole_stack(plan) as processes:
         url = f"{plan.url}/predictions/noop"
@@ -33,7 +33,7 @@ def measure_noop(session: Session) -> None:
     session.findings.figures["noop_sync_c1_p50_ms"] = lone.summary.p50_ms
 
 
-def measure_everysec(session: Session) -> None:
+def measure_everysec(session: MeasuringSession) -> None:
     plan = session.stack_plan("everysec", fsync="everysec")
     with whole_stack(plan) as processes:
         url = f"{plan.url}/predictions/noop"
@@ -41,7 +41,7 @@ def measure_everysec(session: Session) -> None:
     session.findings.figures["noop_sync_c1_p50_everysec_ms"] = lone.summary.p50_ms
 
 
-def measure_accel(session: Session) -> None:
+def measure_accel(session: MeasuringSession) -> None:
     plan = session.stack_plan("accel")
     with whole_stack(plan) as processes:
         _closed_accel(session, plan, processes)
@@ -50,7 +50,7 @@ def measure_accel(session: Session) -> None:
         _large_accel(session, plan, processes)
 
 
-def _closed_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
+def _closed_accel(session: MeasuringSession, plan: StackPlan, processes: Processes) -> None:
     url, figures = f"{plan.url}/predictions/accel", session.findings.figures
     lone = session.load("accel_lone", processes, _closed(session, url, random_body(4_096), 1))
     figures["accel_lone_p50_ms"] = lone.summary.p50_ms
@@ -58,13 +58,13 @@ def _closed_accel(session: Session, plan: StackPlan, processes: Processes) -> No
     figures["accel_saturated_ratio"] = small.summary.rps / ACCEL_LIMIT_RPS
 
 
-def _large_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
+def _large_accel(session: MeasuringSession, plan: StackPlan, processes: Processes) -> None:
     url = f"{plan.url}/predictions/accel"
     large = session.load("accel_saturated_100k", processes, _closed(session, url, random_body(102_400), _SATURATING))
     session.findings.figures["accel_saturated_100k_ratio"] = large.summary.rps / ACCEL_LIMIT_RPS
 
 
-def _open_accel(session: Session, plan: StackPlan, processes: Processes) -> None:
+def _open_accel(session: MeasuringSession, plan: StackPlan, processes: Processes) -> None:
     url, figures = f"{plan.url}/predictions/accel", session.findings.figures
     steady = _closed(session, url, random_body(4_096), _OPEN_CONNECTIONS)
     eighty = session.load("accel_80", processes, replace(steady, rate=0.8 * ACCEL_LIMIT_RPS))
@@ -74,7 +74,7 @@ def _open_accel(session: Session, plan: StackPlan, processes: Processes) -> None
     figures["accel_120_goodput_ratio"] = over.summary.goodput_rps / ACCEL_LIMIT_RPS
 
 
-def measure_submit(session: Session) -> None:
+def measure_submit(session: MeasuringSession) -> None:
     """The worker runs what is submitted meanwhile, as it would for a user."""
     plan = session.stack_plan("submit")
     with whole_stack(plan) as processes:
@@ -83,5 +83,5 @@ def measure_submit(session: Session) -> None:
     session.findings.figures["submit_rps"] = report.summary.rps
 
 
-def _closed(session: Session, url: str, body: Body, connections: int) -> Plan:
+def _closed(session: MeasuringSession, url: str, body: RequestBody, connections: int) -> LoadPlan:
     return post_plan(url, body, connections=connections, duration_s=session.seconds)

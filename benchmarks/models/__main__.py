@@ -29,9 +29,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.models.figures import JUDGED_MS, TARGET, Block, ramp_s, record, steady
+from benchmarks.models.figures import JUDGED_MS, TARGET, RowTurn, ramp_s, record, steady
 from benchmarks.models.rows import ROWS, Row, chosen, export_commands
-from benchmarks.models.stack import Loops, ModelStack, model_stack
+from benchmarks.models.stack import ModelLoops, ModelStack, model_stack
 from benchmarks.report import describe_machine, on_memory
 from penstock.errors import PenstockError
 
@@ -55,7 +55,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class TurnLengths:
     """Seconds per turn, and batches that a turn over HTTP holds at least after its ramp; `turns` of each."""
 
     loop_s: float = 1.0
@@ -73,11 +73,11 @@ def _nothing(_devices: Sequence[str]) -> Iterator[dict[str, float | None]]:
     yield {}
 
 
-QUICK = Lengths(loop_s=0.6, http_s=1.2, http_batches=4, turns=1)
+QUICK = TurnLengths(loop_s=0.6, http_s=1.2, http_batches=4, turns=1)
 
 
 @dataclass(slots=True)
-class Results:
+class RowResults:
     """By row: why it was `skipped` (something is not installed) or `failed`."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -94,19 +94,19 @@ class Results:
         return 2 if self.failed else 0 if all(row["met"] for row in self.rows) else 1
 
 
-class Bench:
+class ModelsBench:
     """Measures row by row into `results` and says how far it is; a row that cannot run leaves its reason, and the others go on.
 
     `watch` is held while a row is asked over HTTP; what it has put into its table by then is in the row.
     """
 
     def __init__(
-        self, lengths: Lengths, say: Callable[[str], None], *, watch: Watch = _nothing, results: Results | None = None
+        self, lengths: TurnLengths, say: Callable[[str], None], *, watch: Watch = _nothing, results: RowResults | None = None
     ) -> None:
         self._lengths = lengths
         self._say = say
         self._watch = watch
-        self.results = Results() if results is None else results
+        self.results = RowResults() if results is None else results
 
     def run(self, stack: ModelStack, rows: Sequence[Row], *, may_begin: Callable[[Row], bool] = lambda _row: True) -> None:
         """`may_begin` is asked before each row; the first no ends it."""
@@ -150,7 +150,7 @@ class Bench:
         doubt = ", doubtful: others used the machine" if found["doubtful"] else ""
         self._say(f"    {found['items_per_s']:,.1f} of {found['in_process_items_per_s']:,.1f}/s: {found['ratio']:.2f}{doubt}")
 
-    def _block(self, stack: ModelStack, row: Row, loops: Loops) -> Block:
+    def _block(self, stack: ModelStack, row: Row, loops: ModelLoops) -> RowTurn:
         before = stack.usage()
         stages = loops.ask("stages", self._lengths.loop_s)
         parallel = loops.ask("parallel", self._lengths.loop_s) if row.in_parallel else None
@@ -160,7 +160,7 @@ class Bench:
         with self._watch(loops.devices) as beside:
             load = stack.load(row, ramp + max(self._lengths.http_s, self._lengths.http_batches * batch_s))
         rate, latencies = steady(load.samples, begin=load.began_at + ramp, end=load.until)
-        return Block(
+        return RowTurn(
             rate,
             stages.items_per_s,
             inference.items_per_s,
@@ -220,7 +220,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     rows = chosen_or_exit(parser, ROWS, options)
     make_models(rows)
-    bench = Bench(QUICK if options.quick else Lengths(), lambda line: console.print(line, markup=False, highlight=False))
+    bench = ModelsBench(
+        QUICK if options.quick else TurnLengths(), lambda line: console.print(line, markup=False, highlight=False)
+    )
     with tempfile.TemporaryDirectory(prefix="penstock-models-", dir=options.state_dir) as folder:
         if on_memory(Path(folder)):
             console.print(f"{folder} lies in memory, where fsync is free: name a disk with --state-dir")
@@ -237,7 +239,7 @@ def chosen_or_exit(parser: argparse.ArgumentParser, rows: Sequence[Row], options
         parser.error(str(mistyped))
 
 
-def _finish(results: Results, options: argparse.Namespace, console: Console) -> int:
+def _finish(results: RowResults, options: argparse.Namespace, console: Console) -> int:
     console.print(rich_table(results.rows))
     console.print(f"judged: rows whose model takes over {JUDGED_MS:g} ms per batch; target: a ratio of {TARGET:g}")
     content = {**asdict(results), "machine": describe_machine()}

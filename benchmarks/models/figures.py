@@ -21,7 +21,7 @@ _WAY = ("client", "gateway", "redis", "worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RowTurn:
     """One turn of each. Rates are items per second; `cpu_s` is CPU seconds per item over HTTP, by stage of the way;
     `loop_cpu_s` the model's in the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched
     meanwhile; `parallel_per_s` that of a loop which makes the model's calls in parallel, None where the worker does not.
@@ -63,7 +63,7 @@ def _slope(times: Sequence[float]) -> float:
     return above / sum((at - middle) ** 2 for at in times)
 
 
-def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
+def record(row: Row, blocks: Sequence[RowTurn]) -> dict[str, Any]:
     """The row's line in models.json; rates are means over the blocks, percentiles are of all their answers, and what was
     watched beside is None where no block could tell it."""
     items, stages, inference = (
@@ -101,7 +101,7 @@ def record(row: Row, blocks: Sequence[Block]) -> dict[str, Any]:
     }
 
 
-def _parallel(blocks: Sequence[Block], items: float) -> dict[str, float | None]:
+def _parallel(blocks: Sequence[RowTurn], items: float) -> dict[str, float | None]:
     rates = [block.parallel_per_s for block in blocks if block.parallel_per_s is not None]
     rate, ratio = (round(mean(rates), 2), round(items / mean(rates), 3)) if rates else (None, None)
     return {"in_process_parallel_items_per_s": rate, "parallel_ratio": ratio}
@@ -112,5 +112,5 @@ def _mean_told(values: Iterable[float | None]) -> float | None:
     return round(mean(told), 3) if told else None
 
 
-def _cpu_ms(blocks: Sequence[Block], stage: str) -> float:
+def _cpu_ms(blocks: Sequence[RowTurn], stage: str) -> float:
     return round(mean(block.cpu_s.get(stage, 0.0) for block in blocks) * 1e3, 3)

@@ -7,7 +7,7 @@ import json
 import random
 
 from benchmarks.models.length_buckets import mixed_texts
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.stack import EXAMPLES
 
 _IMAGES = 32
@@ -15,14 +15,14 @@ _TEXTS = 128
 _WIDTH, _HEIGHT = 320, 240
 
 
-def inputs(model: str) -> list[Body]:
+def inputs(model: str) -> list[RequestBody]:
     """Photographs for the eye (JPEG, 20 KB), texts of mixed length, or real digits; the same at every call."""
     if model == "embeddings":
-        return [Body(json.dumps(text).encode(), "application/json") for text in mixed_texts(_TEXTS)]
+        return [RequestBody(json.dumps(text).encode(), "application/json") for text in mixed_texts(_TEXTS)]
     if model == "digits":
         files = sorted((EXAMPLES / "digits" / "images").glob("*.png"))
-        return [Body(file.read_bytes(), "image/png") for file in files]
-    return [Body(_photograph(seed), "image/jpeg") for seed in range(_IMAGES)]
+        return [RequestBody(file.read_bytes(), "image/png") for file in files]
+    return [RequestBody(_photograph(seed), "image/jpeg") for seed in range(_IMAGES)]
 
 
 def _photograph(seed: int) -> bytes:

@@ -36,7 +36,7 @@ from benchmarks.session import check_answers
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.connection import connect
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import Plan, run_load
+from penstock.loadtest.generator.load import LoadPlan, run_load
 from penstock.loadtest.generator.summary import percentile
 from penstock.loadtest.observed.costs import Usage, read_usage
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
@@ -49,7 +49,7 @@ _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FloodTurn:
     """Seconds per answer of the steady model, alone and beside a flood of `flood_jobs`. `foreign_share`: see `Usage`."""
 
     lone_s: Sequence[float]
@@ -62,9 +62,9 @@ class Block:
         return _ms(self.flooded_s, 99.0) / _ms(self.lone_s, 99.0)
 
 
-def figures(blocks: Sequence[Block]) -> dict[str, Any]:
+def figures(blocks: Sequence[FloodTurn]) -> dict[str, Any]:
     """One case's lines in the file; `met` is judged by the median of the blocks' ratios."""
-    whole = Block([s for block in blocks for s in block.lone_s], [s for block in blocks for s in block.flooded_s])
+    whole = FloodTurn([s for block in blocks for s in block.lone_s], [s for block in blocks for s in block.flooded_s])
     middle, foreign = median(block.ratio for block in blocks), max(block.foreign_share for block in blocks)
     return {
         "lone_p99_ms": round(_ms(whole.lone_s, 99.0), 2),
@@ -89,7 +89,7 @@ def _ms(latencies_s: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class SharedStack:
     """The running stack: `redis_url` for the flood, `port` for the steady caller, `roots` for the bill (process ids)."""
 
     redis_url: str
@@ -104,7 +104,7 @@ class Bench:
         """One caller, one request at a time."""
         target = parse_target(f"http://127.0.0.1:{self.port}/predictions/{_STEADY}")
         request = request_bytes(target, method="POST", body=b"1", headers={"Content-Type": "application/json"})
-        report = run_load(Plan(target, repeat(request), connections=1, duration_s=seconds))
+        report = run_load(LoadPlan(target, repeat(request), connections=1, duration_s=seconds))
         self.processes.check()
         check_answers(_STEADY, report)
         return report.latencies_s
@@ -128,7 +128,7 @@ class Bench:
 
 
 @contextmanager
-def stack(folder: Path, rounds: int, device: set[int]) -> Iterator[Bench]:
+def stack(folder: Path, rounds: int, device: set[int]) -> Iterator[SharedStack]:
     """`device` are the worker's cores."""
     every = os.sched_getaffinity(0)
     others = every - device or every
@@ -144,7 +144,7 @@ def stack(folder: Path, rounds: int, device: set[int]) -> Iterator[Bench]:
                 worker = processes.start("worker")
                 os.sched_setaffinity(0, others)
                 await_ready(port, processes, path="/readyz")
-                yield Bench(server.url, port, processes, [server.pid or 0, gateway, worker])
+                yield SharedStack(server.url, port, processes, [server.pid or 0, gateway, worker])
     finally:
         os.sched_setaffinity(0, every)
 
@@ -156,19 +156,19 @@ def _config(folder: Path, port: int, rounds: int) -> str:
     return head + "".join(f"[models.{name}]\n{model}" for name in (_STEADY, _FLOODED))
 
 
-def measure(bench: Bench, *, seconds: float, blocks: int) -> list[Block]:
+def measure(bench: SharedStack, *, seconds: float, blocks: int) -> list[FloodTurn]:
     bench.ask(min(1.0, seconds))
     return [_block(bench, seconds) for _ in range(blocks)]
 
 
-def _block(bench: Bench, seconds: float) -> Block:
+def _block(bench: SharedStack, seconds: float) -> FloodTurn:
     before = bench.usage()
     lone_s = bench.ask(seconds)
     with bench.flood(seconds + 1.0) as producer:
         flooded_s = bench.ask(seconds)
         assert producer.stdout is not None
         jobs = int(producer.stdout.read())
-    return Block(lone_s, flooded_s, jobs, bench.usage().foreign_share(before))
+    return FloodTurn(lone_s, flooded_s, jobs, bench.usage().foreign_share(before))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.driver import Recorder, Wire
+from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.summary import Samples
 from penstock.loadtest.observed.costs import Usage, read_cpu, read_usage
 from penstock.loadtest.stack import Processes, await_ready, free_port, log_tail, running
@@ -43,7 +43,7 @@ _DRAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoopLoad:
     """A closed loop's answers; sending ended at `until` (monotonic). `cpu_s`: CPU seconds per item, by stage of the way."""
 
     samples: Samples
@@ -53,14 +53,14 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LoopPace:
     """`cpu_s` is what the model's processes spend per item: a busy machine changes it less than it changes the rate."""
 
     items_per_s: float
     cpu_s: float
 
 
-class Loops:
+class ModelLoops:
     """One process per worker of the row, each on the cores of one slot; they run at the same time. `devices` are the GPUs of
     these slots, by uuid; `log` takes what the processes say."""
 
@@ -73,7 +73,7 @@ class Loops:
         for process in self._processes:
             self._answer(process)
 
-    def ask(self, what: str, seconds: float) -> Pace:
+    def ask(self, what: str, seconds: float) -> LoopPace:
         """Of all together."""
         for process in self._processes:
             assert process.stdin is not None
@@ -81,7 +81,7 @@ class Loops:
             process.stdin.flush()
         found = [msgspec.json.decode(self._answer(process), type=Counted) for process in self._processes]
         items = sum(counted.items for counted in found)
-        return Pace(sum(one.items / one.seconds for one in found), sum(one.cpu_s for one in found) / items)
+        return LoopPace(sum(one.items / one.seconds for one in found), sum(one.cpu_s for one in found) / items)
 
     def _answer(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
@@ -107,7 +107,7 @@ class ModelStack:
         return read_usage(self._roots)
 
     @contextmanager
-    def row(self, row: Row) -> Iterator[Loops]:
+    def row(self, row: Row) -> Iterator[ModelLoops]:
         """The row's worker, ready, and its loops, ready."""
         config = self._folder / f"{row.name}.toml"
         config.write_text(config_text([row], state_dir=self._folder / "state", port=self._port))
@@ -118,7 +118,7 @@ class ModelStack:
             loops = [ends.enter_context(self._loop(config, row, slot)) for slot in slots]
             self._roots += [loop.pid for loop in loops]
             devices = sorted({slot.device_uuid for slot in slots if slot.device_uuid})
-            together = Loops(loops, devices=devices, log=self._loops_log)
+            together = ModelLoops(loops, devices=devices, log=self._loops_log)
             together.await_ready()
             yield together
 
@@ -169,14 +169,14 @@ class ModelStack:
         finally:
             _end(process)
 
-    def load(self, row: Row, seconds: float) -> Load:
+    def load(self, row: Row, seconds: float) -> LoopLoad:
         """The row's model asked over HTTP for `seconds`, with as many requests under way as keep every worker busy."""
         target = parse_target(f"http://127.0.0.1:{self._port}/predictions/{row.name}")
         requests = [
             request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
             for body in inputs(row.model)
         ]
-        loop = ClosedLoop(Wire(target), cycle(requests), Recorder())
+        loop = ClosedLoop(LoadWire(target), cycle(requests), ResponseRecorder())
         before, began_at = read_cpu(self._roots), time.perf_counter()
         under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.workers)
         uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))
@@ -186,7 +186,7 @@ class ModelStack:
             raise PenstockError(f"{loop.unfinished} requests had no answer, {samples.errors()} others failed: {told}")
         spent = read_cpu(self._roots).since(before)
         per_item = {stage: seconds / len(samples.statuses) for stage, seconds in spent.items()}
-        return Load(samples, began_at, began_at + seconds, per_item)
+        return LoopLoad(samples, began_at, began_at + seconds, per_item)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -14,7 +14,7 @@ from benchmarks.peers.catalogue import peers_named
 from benchmarks.peers.comparison import Comparison
 from benchmarks.peers.environments import set_up, write_model
 from benchmarks.peers.table import RESULTS, behind, load_result, page_text, put_into, short_text, show
-from benchmarks.peers.turn import Lengths
+from benchmarks.peers.turn import LoadLengths
 from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, workloads_named
 from penstock.errors import PenstockError
 
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     workloads = workloads_named(options.workloads)
     if any(workload.name == EMBEDDINGS for workload in workloads):
         write_model(options.folder)
-    lengths = Lengths(min(2.0, options.seconds), options.seconds, min(1.0, options.seconds), min(3.0, options.seconds))
+    lengths = LoadLengths(min(2.0, options.seconds), options.seconds, min(1.0, options.seconds), min(3.0, options.seconds))
     comparison = Comparison(options.folder, peers_named(options.peers), workloads, lengths, say)
     comparison.run(options.rounds)
     result = comparison.result(options.rounds)

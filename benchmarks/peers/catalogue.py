@@ -17,7 +17,7 @@ def _as_is(workload: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ComparedServer:
     """`name` is its folder; `package` is whose version is told; `wrap` makes an input what the server's route takes, `unwrap`
     takes the answer out again. `settings` says in words what was set beside the batch size and the wait, as in docs/peers.md.
     `batches`: whether it can run several requests in one call. `commands` must be on the path.
@@ -52,7 +52,7 @@ def _vector_alone(workload: str, answer: Any) -> Any:
 
 
 PEERS = (
-    Peer(
+    ComparedServer(
         OWN,
         "penstock",
         "penstock",
@@ -62,8 +62,8 @@ PEERS = (
         wrap=_text_alone,
         unwrap=_vector_alone,
     ),
-    Peer("mosec", "Mosec", "mosec", "/inference", "one stage of one worker"),
-    Peer(
+    ComparedServer("mosec", "Mosec", "mosec", "/inference", "one stage of one worker"),
+    ComparedServer(
         "torchserve",
         "TorchServe",
         "torchserve",
@@ -71,8 +71,10 @@ PEERS = (
         "one worker, `batchSize`, `maxBatchDelay`, `job_queue_size=1000`, without its token check; Java 17",
         commands=("java",),
     ),
-    Peer("litserve", "LitServe", "litserve", "/predict", "one worker, `max_batch_size`, `batch_timeout`, `fast_queue=True`"),
-    Peer(
+    ComparedServer(
+        "litserve", "LitServe", "litserve", "/predict", "one worker, `max_batch_size`, `batch_timeout`, `fast_queue=True`"
+    ),
+    ComparedServer(
         "bentoml",
         "BentoML",
         "bentoml",
@@ -81,14 +83,14 @@ PEERS = (
         wrap=_in_list,
         unwrap=_only,
     ),
-    Peer(
+    ComparedServer(
         "ray",
         "Ray Serve",
         "ray",
         "/",
         "one replica, `@serve.batch`, `max_ongoing_requests=256`, `RAY_SERVE_THROUGHPUT_OPTIMIZED=1`",
     ),
-    Peer(
+    ComparedServer(
         "celery",
         "Celery + FastAPI",
         "celery",
@@ -99,7 +101,7 @@ PEERS = (
 )
 
 
-def peers_named(names: str) -> list[Peer]:
+def peers_named(names: str) -> list[ComparedServer]:
     """Those of a comma-separated list, in the table's order; raises `BadRequest` for an unknown one."""
     known = {peer.name for peer in PEERS}
     wanted = known if names in ("", "all") else {name.strip() for name in names.split(",")}

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.catalogue import ComparedServer
 from benchmarks.peers.environments import absent_reason, version_of
 from benchmarks.peers.rotation import Key, doubts, figures, quickest_batch, steps
-from benchmarks.peers.turn import CONCURRENCY, Lengths, Turn, take_turn
+from benchmarks.peers.turn import CONCURRENCY, LoadLengths, Turn, take_turn
 from benchmarks.peers.workloads import Workload
 from benchmarks.report import describe_machine
 from penstock.errors import PenstockError
@@ -22,9 +22,9 @@ class Comparison:
     """`folder` holds the environments. `failed`: servers that could not be measured on a workload, with the reason."""
 
     folder: Path
-    peers: Sequence[Peer]
+    peers: Sequence[ComparedServer]
     workloads: Sequence[Workload]
-    lengths: Lengths
+    lengths: LoadLengths
     say: Callable[[str], None]
     turns: dict[Key, list[Turn]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[Key, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Comparison:
     def _quickest(self, key: Key) -> int:
         return quickest_batch(self.turns[key])
 
-    def _turn(self, workload: Workload, peer: Peer, batch: int) -> None:
+    def _turn(self, workload: Workload, peer: ComparedServer, batch: int) -> None:
         key = (peer.name, workload.name)
         try:
             turn = take_turn(self.folder, peer, workload, batch=batch, lengths=self.lengths)
@@ -62,7 +62,7 @@ class Comparison:
             "doubts": [doubt for key, turns in self.turns.items() for doubt in doubts(f"{key[0]}, {key[1]}", turns)],
         }
 
-    def _line(self, peer: Peer) -> dict[str, Any]:
+    def _line(self, peer: ComparedServer) -> dict[str, Any]:
         measured = {one.name: turns for one in self.workloads if (turns := self.turns[peer.name, one.name])}
         return {
             "title": peer.title,

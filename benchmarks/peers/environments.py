@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.peers.catalogue import OWN, Peer
+from benchmarks.peers.catalogue import OWN, ComparedServer
 from benchmarks.peers.workloads import EMBEDDINGS, inputs_of
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import EXAMPLES
@@ -24,22 +24,22 @@ _INSTALL_S = 900.0
 _TOLD = 600
 
 
-def python_of(folder: Path, peer: Peer) -> Path:
+def python_of(folder: Path, peer: ComparedServer) -> Path:
     """The interpreter that runs the server; ours for penstock, which is compared as it stands in this environment."""
     return Path(sys.executable) if peer.name == OWN else folder / peer.name / "bin" / "python"
 
 
-def absent_reason(folder: Path, peer: Peer) -> str:
+def absent_reason(folder: Path, peer: ComparedServer) -> str:
     """Why a server cannot be started; empty when it can."""
     return _lacking(peer) or _unfinished(folder, peer)
 
 
-def _lacking(peer: Peer) -> str:
+def _lacking(peer: ComparedServer) -> str:
     missing = [command for command in peer.commands if shutil.which(command) is None]
     return f"needs {', '.join(missing)} on the path" if missing else ""
 
 
-def _unfinished(folder: Path, peer: Peer) -> str:
+def _unfinished(folder: Path, peer: ComparedServer) -> str:
     if peer.name == OWN:
         return ""
     failed = folder / peer.name / "failed.txt"
@@ -51,7 +51,7 @@ def _unfinished(folder: Path, peer: Peer) -> str:
     return ""
 
 
-def set_up(folder: Path, peer: Peer, say: Callable[[str], None]) -> bool:
+def set_up(folder: Path, peer: ComparedServer, say: Callable[[str], None]) -> bool:
     """Whether the server can be started now; otherwise its folder keeps the reason."""
     home = folder / peer.name
     if not _lacking(peer) and _unfinished(folder, peer):
@@ -66,7 +66,7 @@ def set_up(folder: Path, peer: Peer, say: Callable[[str], None]) -> bool:
     return not reason
 
 
-def _install(home: Path, peer: Peer) -> None:
+def _install(home: Path, peer: ComparedServer) -> None:
     _run([sys.executable, "-m", "venv", str(home)])
     _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(_requirements(peer))])
     (home / "ready").write_text(requirements_mark(peer))
@@ -81,16 +81,16 @@ def _run(command: list[str]) -> None:
         raise PenstockError(f"{' '.join(command[-3:])} ended with {ended.returncode}: {ended.stderr.strip()[-_TOLD:]}")
 
 
-def _requirements(peer: Peer) -> Path:
+def _requirements(peer: ComparedServer) -> Path:
     return DEFINITIONS / peer.name / "requirements.txt"
 
 
-def requirements_mark(peer: Peer) -> str:
+def requirements_mark(peer: ComparedServer) -> str:
     """What `ready` in an environment's folder holds when it is complete and not older than the requirements."""
     return hashlib.sha256(_requirements(peer).read_bytes()).hexdigest()
 
 
-def version_of(folder: Path, peer: Peer) -> str:
+def version_of(folder: Path, peer: ComparedServer) -> str:
     """What is installed, as its own interpreter tells."""
     asked = f"from importlib.metadata import version; print(version({peer.package!r}))"
     command = [str(python_of(folder, peer)), "-c", asked]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.catalogue import ComparedServer
 from benchmarks.peers.turn import Turn
 from benchmarks.peers.workloads import Workload
 
@@ -14,10 +14,12 @@ from benchmarks.peers.workloads import Workload
 FOREIGN_SHARE = 0.10
 
 Key = tuple[str, str]
-Step = tuple[Workload, Peer, int]
+Step = tuple[Workload, ComparedServer, int]
 
 
-def steps(workloads: Sequence[Workload], peers: Sequence[Peer], rounds: int, quickest: Callable[[Key], int]) -> Iterator[Step]:
+def steps(
+    workloads: Sequence[Workload], peers: Sequence[ComparedServer], rounds: int, quickest: Callable[[Key], int]
+) -> Iterator[Step]:
     """Every server once per round and workload, in rotation, so that a drift of the machine meets all alike. The first round
     tries every batch size; later ones take `quickest`, asked when the turn comes; 0 skips the turn.
     """
@@ -28,7 +30,7 @@ def steps(workloads: Sequence[Workload], peers: Sequence[Peer], rounds: int, qui
                 yield from ((workload, peer, batch) for batch in batches if batch)
 
 
-def sizes(peer: Peer, workload: Workload) -> tuple[int, ...]:
+def sizes(peer: ComparedServer, workload: Workload) -> tuple[int, ...]:
     return workload.batches if peer.batches else (1,)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers.catalogue import OWN, Peer
+from benchmarks.peers.catalogue import OWN, ComparedServer
 from benchmarks.peers.environments import COMMON, DEFINITIONS, python_of
 from benchmarks.peers.workloads import Workload
 from penstock.errors import PenstockError
@@ -33,7 +33,7 @@ class Launch:
     """`folder` is where environments and the model lie; `scratch` belongs to this start and lies on a disk."""
 
     folder: Path
-    peer: Peer
+    peer: ComparedServer
     workload: Workload
     batch: int
     port: int
@@ -57,7 +57,7 @@ def variables(launch: Launch) -> dict[str, str]:
     }
 
 
-class Server:
+class RunningServer:
     """A started server. `pid` leads its process group."""
 
     def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
@@ -147,7 +147,7 @@ def _log(scratch: Path) -> Path:
 
 
 @contextlib.contextmanager
-def started(folder: Path, peer: Peer, workload: Workload, batch: int) -> Iterator[Server]:
+def started(folder: Path, peer: ComparedServer, workload: Workload, batch: int) -> Iterator[RunningServer]:
     """Not awaited yet. The scratch folder has a short name: sockets lie in it."""
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as scratch:
         launch = Launch(folder, peer, workload, batch, free_port(), Path(scratch))
@@ -156,7 +156,7 @@ def started(folder: Path, peer: Peer, workload: Workload, batch: int) -> Iterato
             process = subprocess.Popen(
                 command, env=variables(launch), stdout=log, stderr=log, cwd=scratch, start_new_session=True
             )
-        server = Server(launch, process)
+        server = RunningServer(launch, process)
         try:
             yield server
         finally:

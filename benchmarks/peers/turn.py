@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.catalogue import Peer
-from benchmarks.peers.server import Server, started
+from benchmarks.peers.catalogue import ComparedServer
+from benchmarks.peers.server import RunningServer, started
 from benchmarks.peers.workloads import EMBEDDINGS, Workload, inputs_of, is_right
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadReport, Plan, run_load
+from penstock.loadtest.generator.load import LoadPlan, LoadReport, run_load
 from penstock.loadtest.observed.costs import read_machine
 
 CONCURRENCY = 64
@@ -25,7 +25,7 @@ _DRAIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LoadLengths:
     """Seconds of each load."""
 
     warm_s: float = 2.0
@@ -51,7 +51,7 @@ class Turn:
     limits: list[str] = field(default_factory=list)
 
 
-def take_turn(folder: Path, peer: Peer, workload: Workload, *, batch: int, lengths: Lengths) -> Turn:
+def take_turn(folder: Path, peer: ComparedServer, workload: Workload, *, batch: int, lengths: LoadLengths) -> Turn:
     """Raises `PenstockError` when the server does not start, or answers wrongly."""
     with started(folder, peer, workload, batch) as server:
         questions = Questions(server, _vectors(folder, workload))
@@ -67,7 +67,7 @@ def _vectors(folder: Path, workload: Workload) -> list[list[float]]:
 class Questions:
     """What a server is asked, in its own words, and whether its answers are right."""
 
-    def __init__(self, server: Server, vectors: Sequence[Sequence[float]]) -> None:
+    def __init__(self, server: RunningServer, vectors: Sequence[Sequence[float]]) -> None:
         self._server = server
         self._vectors = vectors
         self._peer = server.launch.peer
@@ -108,9 +108,9 @@ class Questions:
         return [request_bytes(target, method="POST", body=body, headers=headers) for body in bodies]
 
 
-def _loaded(server: Server, requests: list[bytes], lengths: Lengths) -> Turn:
+def _loaded(server: RunningServer, requests: list[bytes], lengths: LoadLengths) -> Turn:
     target = parse_target(f"http://127.0.0.1:{server.launch.port}{server.launch.peer.path}")
-    plan = Plan(target, itertools.cycle(requests), CONCURRENCY, lengths.warm_s, drain_s=_DRAIN_S)
+    plan = LoadPlan(target, itertools.cycle(requests), CONCURRENCY, lengths.warm_s, drain_s=_DRAIN_S)
     run_load(plan)
     cpu_s, machine = server.cpu_s(), read_machine()
     busy = run_load(replace(plan, duration_s=lengths.busy_s))
@@ -121,7 +121,7 @@ def _loaded(server: Server, requests: list[bytes], lengths: Lengths) -> Turn:
     return _turn(server.launch.batch, busy, lone, opened, foreign)
 
 
-def _opened(plan: Plan, rate: float, lengths: Lengths) -> LoadReport | None:
+def _opened(plan: LoadPlan, rate: float, lengths: LoadLengths) -> LoadReport | None:
     if not rate:
         return None
     return run_load(replace(plan, rate=rate, connections=_OPEN_CONNECTIONS, duration_s=lengths.open_s))

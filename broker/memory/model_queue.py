@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.broker.memory.turns import Turns
+from penstock.broker.memory.turns import OwnerTurns
 from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, NewJob
 from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
@@ -183,7 +183,7 @@ class MemoryQueue:
     held: dict[str, set[str]] = field(default_factory=dict)
     leases: dict[str, float] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
-    turns: Turns = field(default_factory=Turns)
+    turns: OwnerTurns = field(default_factory=OwnerTurns)
     outbox: dict[str, JobState] = field(default_factory=dict)
     inbox: set[str] = field(default_factory=set)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)

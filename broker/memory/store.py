@@ -12,12 +12,12 @@ from penstock.broker.memory.claim import Gathering
 from penstock.broker.memory.model_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, Record, batch_record
 from penstock.broker.records import (
     BatchStamp,
-    Beat,
     Claim,
     ClaimRequest,
     Ending,
     GiveBack,
     KeptInput,
+    LeaseRenewal,
     NewJob,
     QueueStats,
     Repair,
@@ -56,10 +56,12 @@ class MemoryStore:
     def claim(self, request: ClaimRequest) -> Claim:
         return Gathering(self.queue(request.model), request, self._clock()).claim()
 
-    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
+    def extend(
+        self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
+    ) -> LeaseRenewal:
         queue, now = self.queue(model), self._clock()
         if worker not in queue.leases:
-            return Beat(lost=True)
+            return LeaseRenewal(lost=True)
         queue.leases[worker] = now + lease_s
         for record in self._held(queue, worker):
             if record.shard and record.new.id in progressed:
@@ -68,7 +70,7 @@ class MemoryStore:
         for record in overrun:
             self._crashed(queue, record, now)
         cancelled = [r.new.id for r in self._held(queue, worker) if r.cancel_requested]
-        return Beat(cancelled=tuple(cancelled), overrun=tuple(r.new.id for r in overrun))
+        return LeaseRenewal(cancelled=tuple(cancelled), overrun=tuple(r.new.id for r in overrun))
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
         now, places = self._clock(), {ending.id: place for place, ending in enumerate(endings, 1)}

@@ -10,7 +10,7 @@ _Job = TypeVar("_Job")
 
 
 @dataclass(slots=True)
-class Turns:
+class OwnerTurns:
     """Per version and band, the owners in the order in which they go. The jobs of nobody have the owner ""."""
 
     numbers: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)

@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock.broker.records import (
     BatchStamp,
-    Beat,
     Change,
     Claim,
     ClaimedJob,
@@ -17,6 +16,7 @@ from penstock.broker.records import (
     Ending,
     GiveBack,
     KeptInput,
+    LeaseRenewal,
     NewJob,
     Push,
     QueueStats,
@@ -168,9 +168,9 @@ def pairs(items: Sequence[GiveBack]) -> list[Arg]:
     return [part for item in items for part in (item.id.serial, item.token)]
 
 
-def beat_reply(reply: Sequence[Any], model: str) -> Beat:
+def beat_reply(reply: Sequence[Any], model: str) -> LeaseRenewal:
     ids = [JobId(serial.decode(), model) for serial in reply[2:]]
-    return Beat(lost=reply[0] == b"lost", cancelled=tuple(ids[: reply[1]]), overrun=tuple(ids[reply[1] :]))
+    return LeaseRenewal(lost=reply[0] == b"lost", cancelled=tuple(ids[: reply[1]]), overrun=tuple(ids[reply[1] :]))
 
 
 def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:

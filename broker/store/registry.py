@@ -19,7 +19,7 @@ PROFILES_KEY = "ps:profiles"
 PLACE_TTL_S = 2 * 86_400
 
 
-class _Entry(msgspec.Struct, array_like=True):
+class _RegistryEntry(msgspec.Struct, array_like=True):
     """`expires_at` is Unix seconds by the worker's clock: an entry that was not renewed is ignored, and later overwritten."""
 
     expires_at: float
@@ -65,9 +65,9 @@ def slot_of(incarnation: str) -> str:
 
 
 def worker_entry(info: WorkerInfo, now: float, ttl_s: float) -> bytes:
-    return msgspec.json.encode(_Entry(now + ttl_s, replace(info, seen_at=now)))
+    return msgspec.json.encode(_RegistryEntry(now + ttl_s, replace(info, seen_at=now)))
 
 
 def fresh_workers(entries: Mapping[bytes, bytes], now: float) -> list[WorkerInfo]:
-    decoded = (msgspec.json.decode(entry, type=_Entry) for entry in entries.values())
+    decoded = (msgspec.json.decode(entry, type=_RegistryEntry) for entry in entries.values())
     return [entry.info for entry in decoded if entry.expires_at > now]

@@ -13,12 +13,12 @@ import redis
 from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import (
     BatchStamp,
-    Beat,
     Claim,
     ClaimRequest,
     Ending,
     GiveBack,
     KeptInput,
+    LeaseRenewal,
     NewJob,
     QueueStats,
     Repair,
@@ -146,7 +146,9 @@ class RedisStore:
         [reply] = self._run(("claim", request.model, enc.claim_args(request)))
         return enc.claim_reply(reply, request.model)
 
-    def extend(self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()) -> Beat:
+    def extend(
+        self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
+    ) -> LeaseRenewal:
         serials = [job.serial for job in progressed]
         [reply] = self._run(("extend", model, [worker, enc.ms(lease_s), enc.ms(max_run_s), *serials]))
         return enc.beat_reply(reply, model)

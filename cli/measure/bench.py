@@ -19,14 +19,14 @@ from penstock.cli.display import print_faint
 from penstock.cli.measure.bench_progress import shown_progress
 from penstock.cli.state import running_stack
 from penstock.client.sync import Client
-from penstock.loadtest.asking import Asked, as_told, base_of, bodies_for, door_of, need_writable, shape_of
+from penstock.loadtest.asking import LoadOptions, as_told, base_of, bodies_for, door_of, need_writable, shape_of
 from penstock.loadtest.observed.stack_facts import Standing, standing
-from penstock.loadtest.plan import Caller, Kind
+from penstock.loadtest.plan import CallStyle, Kind
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
-from penstock.loadtest.result import Result
-from penstock.loadtest.run import Bench, run_bench
+from penstock.loadtest.result import LoadTestResult
+from penstock.loadtest.run import LoadTest, run_bench
 
 app = typer.Typer(add_completion=False)
 
@@ -71,7 +71,7 @@ BodyOption = Annotated[
     ),
 ]
 ClientOption = Annotated[
-    Caller, typer.Option(help="sync: answer now. async: submit and poll. submit: the 202 is the end.", rich_help_panel=_CALL)
+    CallStyle, typer.Option(help="sync: answer now. async: submit and poll. submit: the 202 is the end.", rich_help_panel=_CALL)
 ]
 TargetOption = Annotated[
     Kind | None, typer.Option(help="Whose paths are called. Default: penstock, and http for a URL.", rich_help_panel=_CALL)
@@ -100,7 +100,7 @@ def bench(
     connections: ConnectionsOption = 1_024,
     seed: SeedOption = 1,
     body: BodyOption = None,
-    client: ClientOption = Caller.SYNC,
+    client: ClientOption = CallStyle.SYNC,
     target: TargetOption = None,
     version: VersionOption = "",
     method: MethodOption = "",
@@ -117,7 +117,7 @@ def bench(
 
     Leaves with 1 when the load generator was the limit, for then the result says nothing of the server.
     """
-    asked = Asked(
+    asked = LoadOptions(
         subject=model,
         target=target,
         url=url,
@@ -144,7 +144,7 @@ def bench(
     raise typer.Exit(exits.FAILED if result.generator_limited or not result.outcome.answered else exits.OK)
 
 
-def measured(asked: Asked) -> Result:
+def measured(asked: LoadOptions) -> LoadTestResult:
     """The result; raises `typer.Exit` when Ctrl-C was pressed twice."""
     # Left to itself it would log to stdout, which is the report's alone.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -157,13 +157,13 @@ def measured(asked: Asked) -> Result:
                 raise typer.Exit(exits.INTERRUPTED) from None
 
 
-def _bench(asked: Asked, gateway: Client | None) -> Bench:
+def _bench(asked: LoadOptions, gateway: Client | None) -> LoadTest:
     shape = shape_of(asked)
     found = standing(gateway, asked.subject, asked.version) if gateway else Standing()
     base = base_of(asked, gateway.base_url if gateway else None)
     bodies = bodies_for(asked, base, found)
     door = door_of(asked, base, has_body=bool(bodies))
-    return Bench(
+    return LoadTest(
         door=door,
         shape=shape,
         bodies=bodies,
@@ -181,7 +181,7 @@ def _stack_at(base: str) -> tuple[int, ...]:
     return (stack.pid,) if stack and stack.url == base else ()
 
 
-def _report(result: Result, *, csv: Path | None, html: Path | None, as_json: bool) -> None:
+def _report(result: LoadTestResult, *, csv: Path | None, html: Path | None, as_json: bool) -> None:
     if html:
         html.write_text(render(result), encoding="utf-8")
         print_faint(f"written: {html}")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.cli.display import colored, print_faint
-from penstock.loadtest.assignment import Progress as Said
+from penstock.loadtest.assignment import LoadProgress as Said
 
 Told = Callable[[float, Said], None]
 

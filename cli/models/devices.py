@@ -12,7 +12,7 @@ from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import ConfigOption, WorkersOption
 from penstock.cli.serve import plan
 from penstock.workers.devices.machine import Machine, discover
-from penstock.workers.devices.plan import COLUMNS, Plan, table
+from penstock.workers.devices.plan import COLUMNS, PinningPlan, table
 from penstock.workers.devices.plan import plan as pinned
 from penstock.workers.devices.topology import Topology, ranges
 
@@ -65,7 +65,7 @@ def cores_line(topology: Topology) -> str:
     return f"{len(topology.cores)} physical ({nodes}){quota}{memory}"
 
 
-def _print_plan(found: Plan) -> None:
+def _print_plan(found: PinningPlan) -> None:
     if not found.specs:
         print_faint("no model is declared here; name some to see their places: penstock devices model.py")
         return
@@ -89,6 +89,6 @@ def _machine_view(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _plan_view(found: Plan) -> dict[str, Any]:
+def _plan_view(found: PinningPlan) -> dict[str, Any]:
     slots = [{"model": spec.name, "version": spec.version, **asdict(pin)} for spec, pin in found.places()]
     return {"slots": slots, "advice": list(found.advice)}

@@ -13,9 +13,9 @@ import msgspec
 from penstock.cli.display import colored, duration, print_faint, print_json
 from penstock.run import Run
 from penstock.runs.ownership import orphaned
-from penstock.runs.progress import Progress
+from penstock.runs.progress import RunProgress
 
-Shown = Callable[[Progress], None]
+Shown = Callable[[RunProgress], None]
 
 _LINE_EVERY_S = 5.0
 _EVENT_EVERY_S = 1.0
@@ -41,14 +41,14 @@ class _Paced:
         self._every_s, self._show = every_s, show
         self._at, self._said = float("-inf"), ("", "")
 
-    def __call__(self, look: Progress) -> None:
+    def __call__(self, look: RunProgress) -> None:
         now, said = time.monotonic(), (look.stage, look.note)
         if said != self._said or now - self._at >= self._every_s:
             self._at, self._said = now, said
             self._show(look)
 
 
-def words(look: Progress) -> str:
+def words(look: RunProgress) -> str:
     """One line: how much of how much, how fast, how long still, what keeps it."""
     counts = look.counts
     total = "" if counts.total is None else f" of {counts.total:,}"
@@ -59,7 +59,7 @@ def words(look: Progress) -> str:
     return ", ".join(parts) + (f"; {look.note}" if look.note else "")
 
 
-def event_of(look: Progress) -> dict[str, Any]:
+def event_of(look: RunProgress) -> dict[str, Any]:
     counts = look.counts
     return {
         "event": "progress",
@@ -84,7 +84,7 @@ def _bar() -> Iterator[Shown]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def shown(look: Progress) -> None:
+        def shown(look: RunProgress) -> None:
             counts = look.counts
             bar.update(task, total=counts.total, completed=counts.done + counts.failed, description=words(look))
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from penstock.broker.store.runs import Runs, RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.runs.display import Shown
-from penstock.cli.runs.environment import Ground
+from penstock.cli.runs.environment import RunEnvironment
 from penstock.cli.serve.supervisor import StopSignals
 from penstock.errors import StoreUnavailable
-from penstock.runs.execution import Allowed, Execution, Left, Shop
-from penstock.runs.lease import LEASE_S, Held
+from penstock.runs.execution import DriveResult, Execution, ResumeOptions, RunServices
+from penstock.runs.lease import LEASE_S, OwnedRun
 from penstock.runs.ownership import HeldElsewhere, take
-from penstock.runs.progress import Progress
+from penstock.runs.progress import RunProgress
 
 _TURN_S = 0.1
 _TAKE_PAUSE_S = 0.5
@@ -27,18 +27,18 @@ _PATIENCE_S = 300.0
 
 @dataclass(slots=True)
 class _Latest:
-    look: Progress | None = None
+    look: RunProgress | None = None
 
 
 def driven(
-    ground: Ground,
+    ground: RunEnvironment,
     made: Callable[[Runs], str],
     *,
     stop: StopSignals,
     shown: Shown,
-    said: Callable[[Held], None],
-    allowed: Allowed | None = None,
-) -> tuple[Held, Left]:
+    said: Callable[[OwnedRun], None],
+    allowed: ResumeOptions | None = None,
+) -> tuple[OwnedRun, DriveResult]:
     """Take the run that `made` names and drive it until it ends, or until told to stop; then it can be resumed."""
     with closing(RedisStore(ground.redis_url, name="penstock-run-command")) as store:
         runs = RunStore(store)
@@ -46,12 +46,12 @@ def driven(
     said(held)
     latest = _Latest()
     patience_s = _PATIENCE_S if held.run.spec.model in ground.brought else 0.0
-    shop = Shop(ground.redis_url, ground.blobs, ground.state_dir, patience_s=patience_s)
+    shop = RunServices(ground.redis_url, ground.blobs, ground.state_dir, patience_s=patience_s)
     execution = Execution(held, shop, told=lambda look: setattr(latest, "look", look), allowed=allowed)
     return held, _watched(execution, ground, latest, stop=stop, shown=shown)
 
 
-def _taken(runs: Runs, run_id: str, ground: Ground, stop: StopSignals) -> Held:
+def _taken(runs: Runs, run_id: str, ground: RunEnvironment, stop: StopSignals) -> OwnedRun:
     """Waits for a driver of another machine to be forgotten, one lease at most."""
     give_up_at = time.monotonic() + LEASE_S + 1.0
     while True:
@@ -64,8 +64,8 @@ def _taken(runs: Runs, run_id: str, ground: Ground, stop: StopSignals) -> Held:
         stop.wait(_TAKE_PAUSE_S)
 
 
-def _watched(execution: Execution, ground: Ground, latest: _Latest, *, stop: StopSignals, shown: Shown) -> Left:
-    ended: list[Left | BaseException] = []
+def _watched(execution: Execution, ground: RunEnvironment, latest: _Latest, *, stop: StopSignals, shown: Shown) -> DriveResult:
+    ended: list[DriveResult | BaseException] = []
 
     def work() -> None:
         try:

@@ -13,10 +13,10 @@ from typing import Any
 from penstock.blob_place import BlobPlace
 from penstock.cli.exits import StartError
 from penstock.cli.serve import plan
-from penstock.cli.serve.plan import Plan
+from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import child, store_server
-from penstock.cli.serve.supervisor import StopSignals, Supervisor
-from penstock.cli.state import Stack, running_stack, state_lock, write_note
+from penstock.cli.serve.supervisor import ProcessSupervisor, StopSignals
+from penstock.cli.state import RunningStack, running_stack, state_lock, write_note
 from penstock.errors import NotFound
 from penstock.runs.model_lookup import meant
 
@@ -25,7 +25,7 @@ _WORKER_LOG = "run-worker.log"
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class RunEnvironment:
     """Where the store and the blobs are; `turn` keeps up what was started for this command, and is to be called often.
 
     `brought`: the models that workers started for this command serve, or soon will; `alone`: nobody else serves any.
@@ -56,7 +56,7 @@ def standing(
     say: Callable[[str], None],
     workers: bool,
     model: str = "",
-) -> Iterator[Ground]:
+) -> Iterator[RunEnvironment]:
     """The store named, else that of the `penstock up` in the state folder, else one that lives as long as the block does.
 
     `workers`: serve the `models` named here in any case, and those of penstock.toml where nobody else serves; where `model` is
@@ -70,19 +70,19 @@ def standing(
     brought = frozenset(chosen.settings.models if workers and (models or not found) else ())
     if found:
         with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(brought)) as turn:
-            yield Ground(found, chosen.settings.blob_place, store.state_dir, turn, brought)
+            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, turn, brought)
         return
     if workers:
         _need_models(chosen)
         if model:
             _need_model(model, brought)
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
-        write_note(note, Stack(os.getpid(), "", server.url))
+        write_note(note, RunningStack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as turn:
-            yield Ground(server.url, chosen.settings.blob_place, store.state_dir, turn, brought, alone=True)
+            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, turn, brought, alone=True)
 
 
-def _need_models(chosen: Plan) -> None:
+def _need_models(chosen: ServePlan) -> None:
     if not chosen.settings.models:
         raise StartError(
             "nothing serves models here: no Redis is named, no `penstock up` runs, and there is no penstock.toml",
@@ -101,7 +101,7 @@ def _need_model(name: str, brought: Iterable[str]) -> None:
 
 @contextmanager
 def _workers(
-    chosen: Plan, url: str, server: Any, *, stop: StopSignals, say: Callable[[str], None], wanted: bool
+    chosen: ServePlan, url: str, server: Any, *, stop: StopSignals, say: Callable[[str], None], wanted: bool
 ) -> Iterator[Callable[[], None]]:
     env = {**chosen.env, "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir)}
     store_url = getattr(server, "worker_url", url)
@@ -109,7 +109,7 @@ def _workers(
     for each in children:
         # Beside a progress bar, a worker's log is noise; what keeps it from serving is said by the run.
         each.log_path = chosen.settings.store.state_dir / _WORKER_LOG
-    supervisor = Supervisor(children, server, stop=stop, say=say)
+    supervisor = ProcessSupervisor(children, server, stop=stop, say=say)
     supervisor.start()
     try:
         yield lambda: supervisor.turn(time.monotonic(), deaths_allowed=None)

@@ -21,8 +21,8 @@ from penstock.errors import BadRequest, NotFound
 if TYPE_CHECKING:
     from penstock.broker.store.runs import Runs, RunStore
     from penstock.run import Run, RunSpec
-    from penstock.runs.execution import Allowed, Left
-    from penstock.runs.lease import Held
+    from penstock.runs.execution import DriveResult, ResumeOptions
+    from penstock.runs.lease import OwnedRun
 
 START = "start"
 _STATES_OK = {"completed": OK, "running": INTERRUPTED}
@@ -120,10 +120,10 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run that was interrupted, cancelled or stopped: no row is missing or there twice."""
-    from penstock.runs.execution import Allowed
+    from penstock.runs.execution import ResumeOptions
 
     place = _Where(models, config, state_dir, redis_url, as_json)
-    allowed = Allowed(changes=accept_changes, max_failed=max_failed)
+    allowed = ResumeOptions(changes=accept_changes, max_failed=max_failed)
     raise typer.Exit(place.drive(lambda runs: resumable(runs, run_id), former=run_id, allowed=allowed))
 
 
@@ -138,11 +138,11 @@ def retry_failed(
     as_json: JsonOption = False,
 ) -> None:
     """Run the failed rows of a completed run again, and publish its output anew with what came of them."""
-    from penstock.runs.execution import Allowed
+    from penstock.runs.execution import ResumeOptions
     from penstock.runs.retry import retry_spec
 
     place = _Where(models, config, state_dir, redis_url, as_json)
-    allowed = Allowed(max_failed=max_failed)
+    allowed = ResumeOptions(max_failed=max_failed)
     raise typer.Exit(place.drive(lambda runs: created(runs, retry_spec(_found(runs, run_id))), former=run_id, allowed=allowed))
 
 
@@ -209,7 +209,9 @@ class _Where:
         self._models, self._config, self._state_dir = list(models or []), config, state_dir
         self._redis_url, self._as_json = redis_url, as_json
 
-    def drive(self, made: Callable[[Runs], str], *, model: str = "", former: str = "", allowed: Allowed | None = None) -> int:
+    def drive(
+        self, made: Callable[[Runs], str], *, model: str = "", former: str = "", allowed: ResumeOptions | None = None
+    ) -> int:
         """Drive the run that `made` names; the exit code. It is of `model`, or of the model of the run `former`."""
         from penstock.cli.runs.display import shown_run
         from penstock.cli.runs.drive import driven
@@ -251,14 +253,14 @@ class _Where:
             model=model,
         )
 
-    def _begun(self, held: Held) -> None:
+    def _begun(self, held: OwnedRun) -> None:
         run = held.run
         if self._as_json:
             print_json({"event": "started", "run": run.id, "model": run.spec.model, "output": run.spec.output})
         else:
             print_faint(f"run {run.id}: {run.spec.model} over {run.spec.input}")
 
-    def _told(self, held: Held, left: Left) -> None:
+    def _told(self, held: OwnedRun, left: DriveResult) -> None:
         if self._as_json:
             return print_json({"event": "ended", "run": held.run.id, **told_of(left)})
         return typer.echo("\n".join(ending_lines(held.run, left)))
@@ -292,7 +294,7 @@ def columns_of(given: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def told_of(left: Left) -> dict[str, Any]:
+def told_of(left: DriveResult) -> dict[str, Any]:
     counts = left.counts
     error = {"code": left.error_code, "message": left.error_message} if left.error_code else None
     if error and left.hint:
@@ -307,7 +309,7 @@ def told_of(left: Left) -> dict[str, Any]:
     }
 
 
-def ending_lines(run: Run, left: Left) -> list[str]:
+def ending_lines(run: Run, left: DriveResult) -> list[str]:
     counts, state = left.counts, left.state.value
     rows = f"{counts.done:,} rows done, {counts.failed:,} failed" if counts else ""
     rate = f", {left.rows_per_s:,.0f} rows/s" if left.rows_per_s else ""

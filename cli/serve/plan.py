@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.exits import StartError
-from penstock.cli.serve.sources import CONFIG_NAME, Declared, declared
+from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 
@@ -21,7 +21,7 @@ URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ServePlan:
     """`env` is what a gateway or worker process starts with; it lacks the store's address when the store is to be embedded."""
 
     settings: Settings
@@ -38,7 +38,7 @@ def planned(
     need_files: bool = False,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> Plan:
+) -> ServePlan:
     """The plan for a command line. Raises `ConfigError` with every fault of the settings.
 
     `need_files`: also what is missing among the models' files, or keeps one of them from loading.
@@ -56,7 +56,7 @@ def planned(
         settings = Settings.load(named.config, env)
     if need_files:
         _check_model_files(settings, named.config)
-    return Plan(settings, env)
+    return ServePlan(settings, env)
 
 
 def _check_model_files(settings: Settings, config: Path | None) -> None:
@@ -110,7 +110,7 @@ def local_url(host: str, port: int) -> str:
     return f"http://{reachable}:{port}"
 
 
-def _environment(environ: Mapping[str, str], named: Declared, flags: Mapping[str, Any], *, task: str) -> dict[str, str]:
+def _environment(environ: Mapping[str, str], named: DeclaredModels, flags: Mapping[str, Any], *, task: str) -> dict[str, str]:
     env = dict(environ)
     env.pop("PENSTOCK_CONFIG", None)
     if named.config is not None:

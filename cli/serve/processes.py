@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from penstock.cli.serve import plan
-from penstock.cli.serve.supervisor import Child
+from penstock.cli.serve.supervisor import ManagedProcess
 from penstock.process_lifetime import TOLD
 from penstock.settings.tables import Settings
 
@@ -18,10 +18,10 @@ _MODULES = {"gateway": "penstock.gateway", "worker": "penstock.workers", "runner
 _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 
-def child(name: str, env: Mapping[str, str], store_url: str) -> Child:
+def child(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
     """One of `gateway`, `worker`, `runner`, to be supervised. It ends with us even when we are killed."""
     whole = {**plan.with_store(env, store_url), TOLD: str(os.getpid())}
-    return Child(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _own(whole, name))
+    return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _own(whole, name))
 
 
 def _own(env: Mapping[str, str], name: str) -> dict[str, str]:

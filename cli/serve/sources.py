@@ -19,14 +19,14 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredModels:
     """`models` maps names to sources (absolute where they are files); `config` is the settings file to read, if any."""
 
     config: Path | None = None
     models: dict[str, str] = field(default_factory=dict)
 
 
-def declared(arguments: Sequence[str], *, config: Path | None, folder: Path) -> Declared:
+def declared(arguments: Sequence[str], *, config: Path | None, folder: Path) -> DeclaredModels:
     """What the arguments name; the penstock.toml of `folder` when they name nothing. Raises `ConfigError` with every fault."""
     files = [name for name in arguments if _is_config(name, folder)]
     chosen = _config_file(files, config, folder, alone=not arguments)
@@ -39,7 +39,7 @@ def declared(arguments: Sequence[str], *, config: Path | None, folder: Path) -> 
         faults.append(f"{chosen}: no such file")
     if faults:
         raise ConfigError("cannot start what the command line names:", faults=faults)
-    return Declared(chosen, models)
+    return DeclaredModels(chosen, models)
 
 
 def model_name(source: str) -> str:

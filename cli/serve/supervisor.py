@@ -45,7 +45,7 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class Child:
+class ManagedProcess:
     """One process that is to run all the time."""
 
     name: str
@@ -102,11 +102,11 @@ class StopSignals:
         self._came.set()
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Keeps `children` running until told to stop. `say` gets one sentence per event."""
 
     def __init__(
-        self, children: Sequence[Child], store: Store | None, *, stop: StopSignals, say: Callable[[str], None]
+        self, children: Sequence[ManagedProcess], store: Store | None, *, stop: StopSignals, say: Callable[[str], None]
     ) -> None:
         self._children, self._store, self._stop, self._say = list(children), store, stop, say
 
@@ -114,7 +114,7 @@ class Supervisor:
         for child in self._children:
             child.start(time.monotonic())
 
-    def add(self, child: Child) -> None:
+    def add(self, child: ManagedProcess) -> None:
         """One process more, started at the next turn."""
         self._children.append(child)
 
@@ -159,11 +159,11 @@ class Supervisor:
             if child.process is not None:
                 child.process.wait()
 
-    def _start_if_due(self, child: Child, now: float) -> None:
+    def _start_if_due(self, child: ManagedProcess, now: float) -> None:
         if now >= child.starts_at:
             child.start(now)
 
-    def _bury(self, child: Child, now: float, *, deaths_allowed: int | None) -> None:
+    def _bury(self, child: ManagedProcess, now: float, *, deaths_allowed: int | None) -> None:
         code = child.process.returncode if child.process else 0
         wait_s = child.backoff.after_death(now - child.started_at)
         ending = _ending(code)

@@ -18,10 +18,10 @@ from penstock.cli.lazy import STARTED_AT
 from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, StateDirOption, WorkersOption
 from penstock.cli.readiness import Readiness, readiness
 from penstock.cli.serve import plan
-from penstock.cli.serve.plan import Plan
+from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import child, store_server
-from penstock.cli.serve.supervisor import Child, StopSignals, Supervisor
-from penstock.cli.state import Stack, state_lock, write_note
+from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
+from penstock.cli.state import RunningStack, state_lock, write_note
 from penstock.settings.keys import is_loopback
 from penstock.settings.tables import Settings
 
@@ -71,16 +71,16 @@ def up(
         raise typer.Exit(_serve(chosen, note, stop, as_json=as_json))
 
 
-def _serve(chosen: Plan, note: IO[str], stop: StopSignals, *, as_json: bool) -> int:
+def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, as_json: bool) -> int:
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
     with store_server(settings) as server:
-        write_note(note, Stack(os.getpid(), url, settings.store.url or server.url))
+        write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         children = _children(chosen, port, _addresses(settings, server))
         # Nobody waits for the runner of bulk runs: it starts when the others are ready, and delays neither.
         runner = children.pop("runner")
-        supervisor = Supervisor(list(children.values()), server, stop=stop, say=_say)
+        supervisor = ProcessSupervisor(list(children.values()), server, stop=stop, say=_say)
         try:
             supervisor.start()
             ready = _await_ready(supervisor, url)
@@ -95,7 +95,7 @@ def _serve(chosen: Plan, note: IO[str], stop: StopSignals, *, as_json: bool) -> 
     return OK if clean else NOT_STARTED
 
 
-def _await_ready(supervisor: Supervisor, url: str) -> bool:
+def _await_ready(supervisor: ProcessSupervisor, url: str) -> bool:
     """True once the gateway is ready, False if told to stop before."""
     asked = _Asked(url)
     with _progress("starting") as show:
@@ -138,7 +138,7 @@ def _addresses(settings: Settings, server: Any) -> dict[str, str]:
     return {"gateway": server.gateway_url, "worker": server.worker_url, "runner": server.gateway_url}
 
 
-def _children(chosen: Plan, port: int, addresses: Mapping[str, str]) -> dict[str, Child]:
+def _children(chosen: ServePlan, port: int, addresses: Mapping[str, str]) -> dict[str, ManagedProcess]:
     env = {
         **chosen.env,
         "PENSTOCK_GATEWAY__HOST": chosen.settings.gateway.host,

@@ -8,7 +8,7 @@ from typing import Any
 LINE = "penstock.line"
 
 
-class Line:
+class ClientConnection:
     """`lost` once the client has hung up; `when_lost` is called as that happens."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Line:
             self.when_lost()
 
 
-def line_of(scope: Mapping[str, Any]) -> Line:
+def line_of(scope: Mapping[str, Any]) -> ClientConnection:
     """One that is never lost where no connection of ours is behind the request: tests call the application itself."""
-    found: Line | None = scope.get(LINE)
-    return found if found is not None else Line()
+    found: ClientConnection | None = scope.get(LINE)
+    return found if found is not None else ClientConnection()

@@ -61,7 +61,7 @@ class WrongHost(CallerError):
     kind = "wrong_host"
 
 
-class Busy(CapacityError):
+class GatewayBusy(CapacityError):
     kind = "gateway_busy"
 
 
@@ -81,7 +81,7 @@ class NotReady(CapacityError):
         self.errors = missing
 
 
-class AnswerTimeout(PenstockError):
+class NoAnswerYet(PenstockError):
     """The answer-now limit passed; the job named lives on until its deadline."""
 
     kind = "sync_timeout"
@@ -91,7 +91,7 @@ class AnswerTimeout(PenstockError):
         self.job = job
 
 
-class JobEnded(PenstockError):
+class EndedWithoutOutput(PenstockError):
     """The end of a job that brought no output, as its reader is told."""
 
     kind = "failed"
@@ -123,7 +123,7 @@ STATUS: dict[type[PenstockError], int] = {
     CallerError: 400,
     CapacityError: 503,
     HandlerTimeout: 504,
-    AnswerTimeout: 504,
+    NoAnswerYet: 504,
     PenstockError: 500,
 }
 
@@ -181,7 +181,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProblemResponse:
     """A refusal ready to be sent."""
 
     status: int
@@ -190,7 +190,7 @@ class Problem:
 
 
 def status_of(error: PenstockError) -> int:
-    if isinstance(error, JobEnded):
+    if isinstance(error, EndedWithoutOutput):
         return _ended_status(error)
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
@@ -202,12 +202,12 @@ def request_id_of(given: bytes | None) -> str:
     return uuid.uuid4().hex
 
 
-def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> Problem:
+def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> ProblemResponse:
     status = status_of(error)
     told = _told(error)
     code = told.pop("code")
     # A model may fail items with codes of its own: their page and title are those of every failure of a model.
-    page = "handler_error" if isinstance(error, JobEnded) and code not in TITLES else code
+    page = "handler_error" if isinstance(error, EndedWithoutOutput) and code not in TITLES else code
     content: dict[str, Any] = {
         "type": f"/problems/{page}",
         "title": TITLES.get(page, HTTPStatus(status).phrase),
@@ -219,7 +219,7 @@ def render(error: PenstockError, *, request_id: str, instance: str, trace: Trace
         "trace_id": trace.trace_id if trace else None,
     }
     body = orjson.dumps({key: value for key, value in content.items() if value is not None})
-    return Problem(status, body, _headers(error, body, request_id) + answered(trace))
+    return ProblemResponse(status, body, _headers(error, body, request_id) + answered(trace))
 
 
 def bug() -> InternalError:
@@ -230,11 +230,11 @@ def bug() -> InternalError:
 def _told(error: PenstockError) -> dict[str, Any]:
     job = getattr(error, "job", None)
     told: dict[str, Any] = {
-        "code": error.code if isinstance(error, JobEnded) else error.kind,
+        "code": error.code if isinstance(error, EndedWithoutOutput) else error.kind,
         "detail": error.message,
         "hint": error.hint,
         "job": str(job) if job else None,
-        "retryable": error.again if isinstance(error, JobEnded) else error.retryable,
+        "retryable": error.again if isinstance(error, EndedWithoutOutput) else error.retryable,
         "errors": getattr(error, "errors", None) or None,
     }
     return told | _kept_back(error)
@@ -249,7 +249,7 @@ def _kept_back(error: PenstockError) -> dict[str, Any]:
     return {}
 
 
-def _ended_status(error: JobEnded) -> int:
+def _ended_status(error: EndedWithoutOutput) -> int:
     if error.state is JobState.CANCELLED:
         return 409
     if error.state is JobState.EXPIRED:
@@ -269,7 +269,7 @@ def _headers(error: PenstockError, body: bytes, request_id: str) -> Headers:
         headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode("ascii")))
-    if isinstance(error, (JobEnded, AnswerTimeout)):
+    if isinstance(error, (EndedWithoutOutput, NoAnswerYet)):
         headers.append((b"x-penstock-job", str(error.job).encode("ascii")))
         headers.append((b"x-should-retry", b"false"))
     return headers

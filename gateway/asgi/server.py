@@ -26,7 +26,7 @@ BACKLOG = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ListeningSocket:
     """A bound socket and the ASGI application behind it."""
 
     socket: socket.socket
@@ -41,7 +41,14 @@ class GatewayServer(uvicorn.Server):
     """
 
     def __init__(
-        self, app: Any, settings: Settings, lifetime: Lifetime, *, access: str, aside: Port | None, wake: Callable[[], None]
+        self,
+        app: Any,
+        settings: Settings,
+        lifetime: Lifetime,
+        *,
+        access: str,
+        aside: ListeningSocket | None,
+        wake: Callable[[], None],
     ) -> None:
         super().__init__(_config(app, settings))
         self._wake = wake
@@ -58,7 +65,7 @@ class GatewayServer(uvicorn.Server):
             await self._open_aside(self._aside)
             log.info("metrics_listening", url=f"{_url(self._aside.socket)}/metrics", pid=os.getpid())
 
-    async def _open_aside(self, port: Port) -> None:
+    async def _open_aside(self, port: ListeningSocket) -> None:
         config = _config(port.app, self._settings, lifespan="off")
         config.load()
         server = await asyncio.get_running_loop().create_server(

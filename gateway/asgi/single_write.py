@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
-class Joined:
+class SingleWriteTransport:
     """In place of the transport, as one answer uses it. A head is held back only where a body of a known length must follow."""
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
@@ -46,4 +46,4 @@ class Joined:
 
 def join(cycle: RequestResponseCycle | Any) -> None:
     """Have the answer of `cycle`, which has not begun, written as one."""
-    cycle.transport = Joined(cycle.transport, cycle)
+    cycle.transport = SingleWriteTransport(cycle.transport, cycle)

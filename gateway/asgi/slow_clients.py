@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.gateway.asgi.client_connection import LINE, Line
+from penstock.gateway.asgi.client_connection import LINE, ClientConnection
 from penstock.gateway.asgi.single_write import join
 
 HEAD_S = 10.0
@@ -39,7 +39,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.line = Line()
+        self.line = ClientConnection()
         if len(self.connections) > MAX_CONNECTIONS:
             self.refuse(503, "gateway_busy", "The gateway has too many open connections")
             return

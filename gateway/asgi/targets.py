@@ -11,7 +11,7 @@ _VERSIONS = "versions/"
 _JOBS = "/jobs"
 
 
-class Target(NamedTuple):
+class SubmitTarget(NamedTuple):
     """Which submit endpoint a path names. `route` is the template for metrics."""
 
     route: str
@@ -19,7 +19,7 @@ class Target(NamedTuple):
     version: str
 
 
-def submit_target(path: str) -> Target | None:
+def submit_target(path: str) -> SubmitTarget | None:
     """The endpoint of the submit families, by string operations alone; None for every other path."""
     for family in (PREDICT, EXPLAIN):
         if path.startswith(family):
@@ -29,16 +29,16 @@ def submit_target(path: str) -> Target | None:
     return None
 
 
-def _answer_target(family: str, rest: str) -> Target | None:
+def _answer_target(family: str, rest: str) -> SubmitTarget | None:
     model, slash, version = rest.partition("/")
     if not model or (slash and not version) or "/" in version:
         return None
-    return Target(f"{family}{{model}}/{{version}}" if slash else f"{family}{{model}}", model, version)
+    return SubmitTarget(f"{family}{{model}}/{{version}}" if slash else f"{family}{{model}}", model, version)
 
 
-def _jobs_target(middle: str) -> Target | None:
+def _jobs_target(middle: str) -> SubmitTarget | None:
     model, slash, rest = middle.partition("/")
     version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
     if not model or (slash and not version) or "/" in version:
         return None
-    return Target("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
+    return SubmitTarget("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import BadRequest, TooLarge
 from penstock.gateway.asgi.negotiation import Head
-from penstock.gateway.asgi.problems import Busy, Headers, Problem
+from penstock.gateway.asgi.problems import GatewayBusy, Headers, ProblemResponse
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -24,7 +24,7 @@ class ClientGone(Exception):
     """The client hung up before its request was whole; nobody is left to answer."""
 
 
-class Room:
+class BodyMemory:
     """The memory that bodies still on their way may take in this process, all together."""
 
     def __init__(self, limit: int) -> None:
@@ -32,17 +32,17 @@ class Room:
         self._taken = 0
 
     def take(self, size: int) -> None:
-        """Raises `Busy` when there is no room for `size` bytes more."""
+        """Raises `GatewayBusy` when there is no room for `size` bytes more."""
         if self._taken + size > self._limit:
-            raise Busy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
+            raise GatewayBusy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
         self._taken += size
 
     def give_back(self, size: int) -> None:
         self._taken -= size
 
 
-async def read_body(receive: Receive, head: Head, *, limit: int, room: Room) -> bytes:
-    """The whole body; raises `TooLarge` over `limit` bytes and `Busy` when uploads fill the room.
+async def read_body(receive: Receive, head: Head, *, limit: int, room: BodyMemory) -> bytes:
+    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` when uploads fill the room.
 
     No deadline of its own: the connection's guard hangs up on a slow client, and this raises `ClientGone`.
     """
@@ -60,7 +60,7 @@ async def read_body(receive: Receive, head: Head, *, limit: int, room: Room) -> 
     return body
 
 
-async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: Room) -> bytes:
+async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: BodyMemory) -> bytes:
     body = bytearray()
     message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
     taken = 0
@@ -101,7 +101,7 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_problem(send: Send, problem: Problem, head: Head) -> None:
+async def answer_problem(send: Send, problem: ProblemResponse, head: Head) -> None:
     headers = problem.headers
     if must_close(problem.status, head):
         headers = [*headers, (b"connection", b"close")]

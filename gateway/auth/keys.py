@@ -35,7 +35,7 @@ class _Pass:
     expires_at: float = math.inf
 
 
-class Door:
+class KeyAuth:
     """Without keys all requests come from one caller, who may do everything; `rate_per_s` (0: none) bounds that one.
 
     Remembers which headers were right, so that a known key costs one look-up. `clock` is monotonic, `wall` Unix seconds.

@@ -18,7 +18,7 @@ from penstock.gateway.dashboard.inbox import group_id, grouped, kind_of
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job
 from penstock.job_id import JobId
 
@@ -31,7 +31,7 @@ _AT_ONCE = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReplayProgress:
     """Where a replay of a group stands. `before` is the serial to go on from; `stopped` is why it cannot go on now."""
 
     model: str
@@ -47,7 +47,7 @@ class Progress:
 
 
 class FailedPages:
-    def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: Registry, replays: Replays) -> None:
+    def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: ModelRegistry, replays: Replays) -> None:
         self._renderer = renderer
         self._store = store
         self._registry = registry
@@ -96,7 +96,7 @@ class FailedPages:
         found.sort(key=lambda job: job.id.serial, reverse=True)
         return found[:SHOWN_JOBS], len(found) > SHOWN_JOBS
 
-    async def _replay_some(self, progress: Progress, caller: Caller) -> Progress:
+    async def _replay_some(self, progress: ReplayProgress, caller: Caller) -> ReplayProgress:
         page = await self._store.inbox(progress.model, before=progress.before, limit=_READ_JOBS)
         meant = [job for job in page if caller.sees(job.owner) and group_id(kind_of(job)) == progress.group][:BATCH_JOBS]
         cut = len(meant) == BATCH_JOBS
@@ -119,11 +119,11 @@ class FailedPages:
         return submitted.id
 
 
-def _after(progress: Progress, outcomes: Sequence[JobId | PenstockError], *, before: str, ended: bool) -> Progress:
+def _after(progress: ReplayProgress, outcomes: Sequence[JobId | PenstockError], *, before: str, ended: bool) -> ReplayProgress:
     """A full queue stops the work where it stands: nothing is lost, what is left stays in the inbox."""
     full = [outcome for outcome in outcomes if isinstance(outcome, CapacityError)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, CallerError)]
-    return Progress(
+    return ReplayProgress(
         model=progress.model,
         group=progress.group,
         version=progress.version,
@@ -137,9 +137,9 @@ def _after(progress: Progress, outcomes: Sequence[JobId | PenstockError], *, bef
     )
 
 
-def _progress(fields: dict[str, str]) -> Progress:
+def _progress(fields: dict[str, str]) -> ReplayProgress:
     try:
-        return Progress(
+        return ReplayProgress(
             model=fields["model"],
             group=fields["group"],
             version=fields.get("version", ""),

@@ -19,11 +19,11 @@ from penstock.gateway.dashboard.preview import LOOK_BYTES, Preview, preview
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import end_of, visible
 from penstock.gateway.jobs.timeline import timeline
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, Payload
 from penstock.job_id import parse_job_id
 
@@ -46,9 +46,9 @@ class JobPages:
         *,
         store: AsyncStore,
         blobs: BlobStore,
-        registry: Registry,
+        registry: ModelRegistry,
         replays: Replays,
-        job_log: JobLog,
+        job_log: GatewayJobLog,
     ) -> None:
         self._renderer = renderer
         self._store = store

@@ -9,7 +9,7 @@ from penstock.access import Role
 from penstock.gateway.auth.roles import Caller
 from penstock.gateway.dashboard import words
 from penstock.gateway.jobs.replay import REPLAYABLE
-from penstock.gateway.jobs.timeline import Stage, Timeline
+from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Job, JobState
 
 # A stage of a thousandth of the whole is still to be seen and pointed at.
@@ -43,7 +43,7 @@ class Bar:
     note: str = ""
 
 
-def stage_bars(stages: Iterable[Stage]) -> list[Bar]:
+def stage_bars(stages: Iterable[TimelineStage]) -> list[Bar]:
     """Side by side, those too short to be seen widened at the others' cost."""
     told = [stage for stage in stages if stage.seconds > 0.0]
     widths = [max(_LEAST_PERCENT, 100.0 * stage.share) for stage in told]

@@ -13,8 +13,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.gateway.dashboard.queue_rows import QueueRow, Totals, queue_rows, totals
 from penstock.gateway.dashboard.series import History, Sample
-from penstock.gateway.models.queues import Queue, read_queues
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.queues import QueueView, read_queues
+from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
@@ -32,13 +32,13 @@ class View:
     away: bool = False
 
 
-class Board:
+class OverviewPoller:
     """Of one gateway process. `stop` says that it is to end. A look every `tick_s`, until `linger_s` after the last asked."""
 
     def __init__(
         self,
         store: AsyncStore,
-        registry: Registry,
+        registry: ModelRegistry,
         *,
         stop: Callable[[], bool],
         tick_s: float = TICK_S,
@@ -113,7 +113,7 @@ class Board:
         turned, self._turned = self._turned, asyncio.Event()
         turned.set()
 
-    def _remember(self, queues: list[Queue]) -> None:
+    def _remember(self, queues: list[QueueView]) -> None:
         for model in self._histories.keys() - {queue.model for queue in queues}:
             del self._histories[model]
         for queue in queues:

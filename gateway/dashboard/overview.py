@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from penstock.access import Role
 from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import Caller, CallerParam, Holds
-from penstock.gateway.dashboard.live import Board, View
+from penstock.gateway.dashboard.live import OverviewPoller, View
 from penstock.gateway.dashboard.machine_rows import (
     SLOT_TONES,
     core_map,
@@ -24,7 +24,7 @@ from penstock.gateway.dashboard.machine_rows import (
     worker_rows,
 )
 from penstock.gateway.dashboard.render import HEADERS, Renderer
-from penstock.gateway.models.registry import ModelEntry, Registry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
 # Then the browser comes back, and has to show its session again.
 STREAM_S = 300.0
@@ -40,7 +40,14 @@ class OverviewPages:
     """`document` is the OpenAPI document; `scraped`: whether /metrics is served beside the API."""
 
     def __init__(
-        self, renderer: Renderer, board: Board, *, registry: Registry, holds: Holds, document: Document, scraped: bool
+        self,
+        renderer: Renderer,
+        board: OverviewPoller,
+        *,
+        registry: ModelRegistry,
+        holds: Holds,
+        document: Document,
+        scraped: bool,
     ) -> None:
         self._renderer = renderer
         self._board = board

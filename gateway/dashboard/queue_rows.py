@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.gateway.dashboard.series import History, Spark, spark
-from penstock.gateway.models.queues import Queue
+from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.model_spec import WorkerInfo
 
@@ -56,7 +56,7 @@ class Totals:
 
 
 def queue_rows(
-    queues: Iterable[Queue],
+    queues: Iterable[QueueView],
     entries: Mapping[str, ModelEntry],
     histories: Mapping[str, History],
     workers: Sequence[WorkerInfo],
@@ -66,7 +66,7 @@ def queue_rows(
     return sorted(rows, key=lambda row: (row.status.tone != "bad", row.model))
 
 
-def _row(queue: Queue, entry: ModelEntry, history: History, workers: Sequence[WorkerInfo]) -> QueueRow:
+def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequence[WorkerInfo]) -> QueueRow:
     rates = history.rates()
     return QueueRow(
         model=queue.model,
@@ -87,7 +87,7 @@ def _row(queue: Queue, entry: ModelEntry, history: History, workers: Sequence[Wo
     )
 
 
-def status_of(queue: Queue, entry: ModelEntry, workers: Sequence[WorkerInfo]) -> Status:
+def status_of(queue: QueueView, entry: ModelEntry, workers: Sequence[WorkerInfo]) -> Status:
     if not queue.ready_slots:
         return _unserved(why_unserved(workers, entry.name, entry.default.name), waiting=bool(queue.depth))
     urgent_s = max((band.oldest_age_s for name, band in queue.bands.items() if name != "bulk"), default=0.0)

@@ -10,22 +10,22 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.problems import Problem
-from penstock.gateway.auth.keys import Door
+from penstock.gateway.asgi.problems import ProblemResponse
+from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import NOBODY, Caller, Holds
 from penstock.gateway.dashboard.assets import asset
 from penstock.gateway.dashboard.failed_pages import FailedPages
 from penstock.gateway.dashboard.job_pages import JobPages
-from penstock.gateway.dashboard.live import Board
+from penstock.gateway.dashboard.live import OverviewPoller
 from penstock.gateway.dashboard.overview import Document, OverviewPages
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.run_pages import RunPages
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
-from penstock.gateway.jobs.job_log import JobLog
+from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.runs.service import RunDesk
+from penstock.gateway.runs.service import RunService
 
 SIGN_IN = "/ui/login"
 
@@ -43,19 +43,19 @@ class Pages:
         *,
         store: AsyncStore,
         blobs: BlobStore,
-        door: Door,
-        registry: Registry,
+        door: KeyAuth,
+        registry: ModelRegistry,
         replays: Replays,
         holds: Holds,
         lifetime: Lifetime,
         document: Document,
-        runs: RunDesk,
+        runs: RunService,
     ) -> None:
         self._root = options.root_path
         self._sessions = Sessions(store, door)
         self._renderer = Renderer(options.root_path, keyed=door.keyed)
-        self._board = Board(store, registry, stop=lifetime.draining)
-        job_log = JobLog(options.log_jobs)
+        self._board = OverviewPoller(store, registry, stop=lifetime.draining)
+        job_log = GatewayJobLog(options.log_jobs)
         self._parts = (
             OverviewPages(
                 self._renderer, self._board, registry=registry, holds=holds, document=document, scraped=options.metrics
@@ -125,7 +125,7 @@ class Pages:
     async def static(self, name: str) -> Response:
         return asset(name)
 
-    async def refusal(self, request: Request, problem: Problem, error: Exception) -> Response:
+    async def refusal(self, request: Request, problem: ProblemResponse, error: Exception) -> Response:
         """A problem as a page; as a line of text for what a page asked for by itself."""
         caller: Caller = request.scope.get("caller") or NOBODY
         told = error if isinstance(error, PenstockError) else None

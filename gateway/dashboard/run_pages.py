@@ -13,7 +13,7 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.run_rows import may_cancel, run_row
 from penstock.gateway.files import WholeFile
-from penstock.gateway.runs.service import RunDesk
+from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import metadata_of
 from penstock.run import Run
 
@@ -22,7 +22,7 @@ _SHOWN_FAULTS = 20
 
 
 class RunPages:
-    def __init__(self, renderer: Renderer, desk: RunDesk) -> None:
+    def __init__(self, renderer: Renderer, desk: RunService) -> None:
         self._renderer = renderer
         self._desk = desk
 

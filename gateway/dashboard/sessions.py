@@ -16,7 +16,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, RateLimited, TooLarge, UnsupportedMedia, WrongRole
 from penstock.gateway.asgi.negotiation import base_type
 from penstock.gateway.asgi.problems import CrossSite
-from penstock.gateway.auth.keys import MAX_REMEMBERED, Door
+from penstock.gateway.auth.keys import MAX_REMEMBERED, KeyAuth
 from penstock.gateway.auth.rate_limit import AddressBuckets
 from penstock.gateway.auth.roles import Caller
 
@@ -36,7 +36,7 @@ class Sessions:
     The store has the id's hash, and which key it was opened with: a key that is removed, replaced or expired ends its sessions.
     """
 
-    def __init__(self, store: AsyncStore, door: Door) -> None:
+    def __init__(self, store: AsyncStore, door: KeyAuth) -> None:
         self._store = store
         self._door = door
         self._opened = AddressBuckets(rate_per_s=OPENED_PER_S, burst=OPENED_BURST, most=MAX_REMEMBERED)

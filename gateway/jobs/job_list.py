@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.roles import Caller
-from penstock.gateway.models.registry import Registry, unknown_model
+from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
 
@@ -27,7 +27,7 @@ class JobPage:
 
 
 class JobList:
-    def __init__(self, store: AsyncStore, registry: Registry) -> None:
+    def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
         self._registry = registry
 

@@ -12,7 +12,7 @@ from penstock.job_id import JobId
 log = structlog.get_logger(__name__)
 
 
-class JobLog:
+class GatewayJobLog:
     def __init__(self, lines: JobLines) -> None:
         self._on = lines is JobLines.ALL
 

@@ -11,18 +11,18 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.client_connection import Line, line_of
+from penstock.gateway.asgi.client_connection import ClientConnection, line_of
 from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.negotiation import JSON, Head
-from penstock.gateway.asgi.problems import AnswerTimeout
+from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.jobs.job_log import JobLog
-from penstock.gateway.jobs.results import Results, end_of, next_end
-from penstock.gateway.jobs.submit import Asked, Intake
-from penstock.gateway.models.registry import Registry, why_unserved
+from penstock.gateway.jobs.job_log import GatewayJobLog
+from penstock.gateway.jobs.results import ResultReader, end_of, next_end
+from penstock.gateway.jobs.submit import SubmitRequest, Submitter
+from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry import tracing
-from penstock.gateway.telemetry.metrics import Metrics
+from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import BatchRecord
 from penstock.job_events import fields
 from penstock.job_id import JobId, new_job_id
@@ -37,18 +37,18 @@ _JSON_HEADER = (b"content-type", b"application/json")
 class PredictEndpoint:
     def __init__(
         self,
-        intake: Intake,
+        intake: Submitter,
         options: GatewayOptions,
         *,
         store: AsyncStore,
-        registry: Registry,
-        results: Results,
-        metrics: Metrics,
+        registry: ModelRegistry,
+        results: ResultReader,
+        metrics: GatewayMetrics,
         lifetime: Lifetime,
         route: str = "predictions",
     ) -> None:
         self._route = route
-        self._job_log = JobLog(options.log_jobs)
+        self._job_log = GatewayJobLog(options.log_jobs)
         self._intake = intake
         self._options = options
         self._store = store
@@ -80,7 +80,7 @@ class PredictEndpoint:
         await wire.answer(send, 200, headers, output.data)
         return 200
 
-    async def _require_worker(self, asked: Asked) -> None:
+    async def _require_worker(self, asked: SubmitRequest) -> None:
         await self._registry.look_again()
         entry, version = await self._registry.find(asked.model.name, asked.version.name)
         if version.capacity.ready_slots:
@@ -94,8 +94,8 @@ class PredictEndpoint:
         self._metrics.refused(entry.name, error)
         raise error
 
-    async def _end(self, asked: Asked, line: Line) -> Push:
-        """The end of the job; raises `AnswerTimeout` when the deadline passes first, `ClientGone` when the client hangs up."""
+    async def _end(self, asked: SubmitRequest, line: ClientConnection) -> Push:
+        """The end of the job; raises `NoAnswerYet` when the deadline passes first, `ClientGone` when the client hangs up."""
         deadline_s = answer_deadline(asked, self._options.sync_timeout_s)
         job = new_job_id(asked.model.name)
         with self._store.waiter(job) as waiter:
@@ -107,7 +107,7 @@ class PredictEndpoint:
                 return await self._wait(waiter, job, line, deadline_s, asked=asked)
         return await self._end_of_first(submitted.id, line, deadline_s, asked=asked)
 
-    async def _end_of_first(self, job: JobId, line: Line, deadline_s: float, *, asked: Asked) -> Push:
+    async def _end_of_first(self, job: JobId, line: ClientConnection, deadline_s: float, *, asked: SubmitRequest) -> Push:
         """The end of the job that the same idempotency key made before."""
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
@@ -116,7 +116,9 @@ class PredictEndpoint:
             end = end_of(known, None)
             return end or await self._wait(waiter, job, line, deadline_s, asked=asked)
 
-    async def _wait(self, waiter: Waiter, job: JobId, line: Line, deadline_s: float, *, asked: Asked) -> Push:
+    async def _wait(
+        self, waiter: Waiter, job: JobId, line: ClientConnection, deadline_s: float, *, asked: SubmitRequest
+    ) -> Push:
         line.when_lost = waiter.wake
         end = await next_end(waiter, deadline_s + LAST_PUSH_S, stop=lambda: line.lost or self._lifetime.last_call())
         if end is not None:
@@ -124,9 +126,9 @@ class PredictEndpoint:
         if line.lost:
             await self._cancel(job, asked)
             raise ClientGone
-        raise AnswerTimeout(f"job {job} did not end within the {deadline_s:g} s allowed for an answer", job=job)
+        raise NoAnswerYet(f"job {job} did not end within the {deadline_s:g} s allowed for an answer", job=job)
 
-    async def _cancel(self, job: JobId, asked: Asked) -> None:
+    async def _cancel(self, job: JobId, asked: SubmitRequest) -> None:
         try:
             outcome = await self._store.cancel(job, owner=asked.caller.owner)
         except StoreUnavailable as error:
@@ -137,7 +139,7 @@ class PredictEndpoint:
             self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)
 
 
-def answer_deadline(asked: Asked, sync_timeout_s: float) -> float:
+def answer_deadline(asked: SubmitRequest, sync_timeout_s: float) -> float:
     """Seconds: what the caller allows, else the gateway's own cap; never beyond the model's limit."""
     longest = asked.model.info.limits.deadline_s
     given = asked.options.deadline_s

@@ -21,12 +21,12 @@ from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.negotiation import wait_seconds
 from penstock.gateway.auth.roles import Caller, CallerParam, Holds
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
-from penstock.gateway.jobs.job_log import JobLog
-from penstock.gateway.jobs.results import Results, end_of, missing, next_change, next_end, visible
+from penstock.gateway.jobs.job_log import GatewayJobLog
+from penstock.gateway.jobs.results import ResultReader, end_of, missing, next_change, next_end, visible
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, model_view, timeline_view, worker_view
 from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
-from penstock.gateway.models.registry import ModelEntry, Registry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import PUBLIC_STATES, Job
 from penstock.job_id import JobId, parse_job_id
 
@@ -40,7 +40,14 @@ class JobReads:
     """The read side of one gateway."""
 
     def __init__(
-        self, store: AsyncStore, *, registry: Registry, results: Results, lifetime: Lifetime, holds: Holds, job_log: JobLog
+        self,
+        store: AsyncStore,
+        *,
+        registry: ModelRegistry,
+        results: ResultReader,
+        lifetime: Lifetime,
+        holds: Holds,
+        job_log: GatewayJobLog,
     ) -> None:
         self._job_log = job_log
         self._holds = holds

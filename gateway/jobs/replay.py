@@ -20,10 +20,10 @@ from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import SubmitOptions
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.results import visible
-from penstock.gateway.jobs.submit import Asked, Intake, fingerprint, job_deadline
+from penstock.gateway.jobs.submit import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s, retry_after
-from penstock.gateway.models.registry import ModelEntry, Registry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId, new_job_id, parse_job_id
 
@@ -35,7 +35,7 @@ _FILES_AT_ONCE = 4
 class Replays:
     """Stores a replay by the same way as any submit: admission, quota and idempotency hold for it too."""
 
-    def __init__(self, intake: Intake, *, store: AsyncStore, blobs: BlobStore, registry: Registry) -> None:
+    def __init__(self, intake: Submitter, *, store: AsyncStore, blobs: BlobStore, registry: ModelRegistry) -> None:
         self._intake = intake
         self._store = store
         self._blobs = blobs
@@ -93,7 +93,7 @@ class Replays:
         mark = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority)
         owner = _on_behalf(caller, old.owner)
-        asked = Asked(entry, chosen, given.payload, options, owner, key, mark, given.call, replay_of=old.id)
+        asked = SubmitRequest(entry, chosen, given.payload, options, owner, key, mark, given.call, replay_of=old.id)
         ttl_s = entry.info.limits.result_ttl_s
         new = new_job_id(old.model)
         return await self._intake.store(asked, new, deadline_s=job_deadline(asked), result_ttl_s=ttl_s), entry, chosen

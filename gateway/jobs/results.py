@@ -11,7 +11,7 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import Gone, NotFound
-from penstock.gateway.asgi.problems import JobEnded
+from penstock.gateway.asgi.problems import EndedWithoutOutput
 from penstock.gateway.auth.roles import Caller
 from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId
@@ -35,7 +35,7 @@ async def missing(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFo
     return NotFound(f"there is no job {job}")
 
 
-class Results:
+class ResultReader:
     """Reads ends and outputs, wherever they lie."""
 
     def __init__(self, store: AsyncStore, blobs: BlobStore) -> None:
@@ -43,7 +43,7 @@ class Results:
         self._blobs = blobs
 
     async def output(self, end: Push) -> Payload:
-        """The output with its bytes; raises `JobEnded` if there is none because the job did not succeed."""
+        """The output with its bytes; raises `EndedWithoutOutput` if there is none because the job did not succeed."""
         if end.state is not JobState.SUCCEEDED:
             raise ended(end)
         payload = end.output if end.output is not None else await self._stored(end.id)
@@ -66,14 +66,14 @@ class Results:
         return Payload(payload.content_type, data)
 
 
-def ended(end: Push) -> JobEnded:
+def ended(end: Push) -> EndedWithoutOutput:
     """What a reader of a job without output is told."""
     code = end.error_code or {JobState.CANCELLED: "cancelled", JobState.EXPIRED: "expired"}.get(end.state, "failed")
     message = end.error_message or {
         JobState.CANCELLED: "The job was cancelled.",
         JobState.EXPIRED: "The job's deadline passed before it finished.",
     }.get(end.state, "The job failed.")
-    return JobEnded(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
+    return EndedWithoutOutput(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
 
 
 def end_of(job: Job, output: Payload | None) -> Push | None:

@@ -21,14 +21,14 @@ from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head, SubmitOptio
 from penstock.gateway.asgi.problems import Headers
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 from penstock.gateway.auth.roles import Caller
-from penstock.gateway.jobs.job_log import JobLog
-from penstock.gateway.jobs.results import Results, next_end
+from penstock.gateway.jobs.job_log import GatewayJobLog
+from penstock.gateway.jobs.results import ResultReader, next_end
 from penstock.gateway.jobs.views import accepted_body, job_body
 from penstock.gateway.models.admission import admit, eta_s, queue_full, retry_after
-from penstock.gateway.models.registry import ModelEntry, Registry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry import tracing
-from penstock.gateway.telemetry.metrics import Metrics
+from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Sending, Tracing
 from penstock.job import Call, Payload, Priority
 from penstock.job_id import JobId, new_job_id
@@ -42,7 +42,7 @@ _CALLS = {"explanations": Call.EXPLAIN}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubmitRequest:
     """A request read and found good. `key` and `fingerprint` are empty without an Idempotency-Key.
 
     `trace` is what the job and the answer carry: the caller's context or, where tracing is on, that of `sending`.
@@ -65,7 +65,7 @@ class Asked:
         return self.trace.text if self.trace is not None else ""
 
 
-class Intake:
+class Submitter:
     """Turns requests into stored jobs."""
 
     def __init__(
@@ -74,23 +74,23 @@ class Intake:
         *,
         store: AsyncStore,
         blobs: BlobStore,
-        registry: Registry,
-        metrics: Metrics,
+        registry: ModelRegistry,
+        metrics: GatewayMetrics,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
         self._options = options
-        self._job_log = JobLog(options.log_jobs)
+        self._job_log = GatewayJobLog(options.log_jobs)
         self._store = store
         self._blobs = blobs
-        self._room = wire.Room(options.max_upload_bytes)
+        self._room = wire.BodyMemory(options.max_upload_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES, max_calls=_BLOBS_CALLS
         )
         self._registry = registry
         self._metrics = metrics
 
-    async def ask(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> Asked:
+    async def ask(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
         """The request, read and checked; raises the first fault found, cheapest check first."""
         entry, chosen = await self._registry.find(model, version)
         try:
@@ -101,10 +101,10 @@ class Intake:
             self._metrics.refused(entry.name, error)
             raise
         mark = fingerprint(route, entry.name, version, given) if key else ""
-        asked = Asked(entry, chosen, given, options, scope["caller"], key, mark, _CALLS.get(route, Call.PREDICT))
+        asked = SubmitRequest(entry, chosen, given, options, scope["caller"], key, mark, _CALLS.get(route, Call.PREDICT))
         return asked if b"traceparent" not in head and self._tracing is None else self._traced(asked, scope, head)
 
-    def _traced(self, asked: Asked, scope: Scope, head: Head) -> Asked:
+    def _traced(self, asked: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
         trace, sending = tracing.given(head), None
         if self._tracing is not None:
             sending = self._tracing.begin(asked.model.name, asked.version.name, trace, size_bytes=len(asked.input.data))
@@ -113,7 +113,9 @@ class Intake:
         scope["trace"] = trace
         return replace(asked, trace=trace, sending=sending)
 
-    async def store(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = "") -> Submitted:
+    async def store(
+        self, asked: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
+    ) -> Submitted:
         """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
         try:
             self._admit(asked, deadline_s)
@@ -163,14 +165,16 @@ class Intake:
         elif bodies.cheap_to_build(body):
             await asyncio.to_thread(bodies.check_large, body, version.validator, version.input_schema)
 
-    def _admit(self, asked: Asked, deadline_s: float) -> None:
+    def _admit(self, asked: SubmitRequest, deadline_s: float) -> None:
         model, now = asked.model, time.monotonic()
         if model.backlog.stale(now):
             self._registry.measure(model)
         limit, owner = model.info.limits.max_queue_depth, asked.caller.owner
         admit(model.backlog, asked.version.capacity, now, deadline_s=deadline_s, max_depth=limit, owner=owner)
 
-    async def _stored(self, asked: Asked, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str) -> Submitted:
+    async def _stored(
+        self, asked: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str
+    ) -> Submitted:
         limits = asked.model.info.limits
         given = await self._put(asked.input, job)
         new = NewJob(
@@ -210,7 +214,7 @@ class Intake:
     async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         return await asyncio.to_thread(self._blobs.put_all, blobs)
 
-    async def _not_created(self, asked: Asked, given: Payload, submitted: Submitted) -> None:
+    async def _not_created(self, asked: SubmitRequest, given: Payload, submitted: Submitted) -> None:
         if given.blob:
             await asyncio.to_thread(self._blobs.delete, given.blob)
         if submitted.status is SubmitStatus.KEY_REUSED:
@@ -233,7 +237,7 @@ class Intake:
 class SubmitEndpoint:
     """POST /v1/models/{model}[/versions/{version}]/jobs."""
 
-    def __init__(self, intake: Intake, *, store: AsyncStore, results: Results, lifetime: Lifetime) -> None:
+    def __init__(self, intake: Submitter, *, store: AsyncStore, results: ResultReader, lifetime: Lifetime) -> None:
         self._intake = intake
         self._store = store
         self._results = results
@@ -250,11 +254,11 @@ class SubmitEndpoint:
         submitted = await self._submit(asked, new_job_id(model))
         return await self._accepted(send, asked, submitted, extra)
 
-    async def _submit(self, asked: Asked, job: JobId, *, reply_to: str = "") -> Submitted:
+    async def _submit(self, asked: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
         ttl_s = asked.model.info.limits.result_ttl_s
         return await self._intake.store(asked, job, deadline_s=job_deadline(asked), result_ttl_s=ttl_s, reply_to=reply_to)
 
-    async def _submit_and_wait(self, send: Send, asked: Asked, wait_s: float, extra: Headers) -> int:
+    async def _submit_and_wait(self, send: Send, asked: SubmitRequest, wait_s: float, extra: Headers) -> int:
         job = new_job_id(asked.model.name)
         with self._store.waiter(job) as waiter:
             submitted = await self._submit(asked, job, reply_to=self._store.channel)
@@ -276,7 +280,7 @@ class SubmitEndpoint:
         await wire.answer(send, 200, headers, output.data)
         return 200
 
-    async def _accepted(self, send: Send, asked: Asked, submitted: Submitted, extra: Headers) -> int:
+    async def _accepted(self, send: Send, asked: SubmitRequest, submitted: Submitted, extra: Headers) -> int:
         backlog, owner = asked.model.backlog, asked.caller.owner
         own = min(submitted.depth, backlog.open.get(owner, submitted.depth)) - 1
         ahead = backlog.before(owner, own, submitted.depth - 1)
@@ -292,7 +296,7 @@ class SubmitEndpoint:
         await wire.answer(send, 202, headers, body)
         return 202
 
-    async def _body(self, asked: Asked, submitted: Submitted, own: int, wait_s: float | None) -> bytes:
+    async def _body(self, asked: SubmitRequest, submitted: Submitted, own: int, wait_s: float | None) -> bytes:
         if submitted.status is SubmitStatus.EXISTING:
             known = await self._store.read(submitted.id)
             if known is not None:
@@ -307,7 +311,7 @@ class SubmitEndpoint:
         )
 
 
-def job_deadline(asked: Asked) -> float:
+def job_deadline(asked: SubmitRequest) -> float:
     """Seconds from submit; the caller may shorten the model's limit. Raises `BadRequest` when asked to go beyond it."""
     limits = asked.model.info.limits
     longest = limits.deadline_s if asked.options.priority is Priority.INTERACTIVE else limits.bulk_deadline_s

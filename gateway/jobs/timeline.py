@@ -23,7 +23,7 @@ SOLO = "solo"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TimelineStage:
     """`share` is of the whole, 0 to 1; `note` says more where there is more to say."""
 
     name: str
@@ -41,7 +41,7 @@ class Timeline:
 
     job: Job
     total_s: float
-    stages: tuple[Stage, ...]
+    stages: tuple[TimelineStage, ...]
     place: SlotPlace | None
     workers: Mapping[str, str]
     slowest: str
@@ -122,8 +122,8 @@ def _scaled(stages: dict[str, float], most_s: float) -> dict[str, float]:
     return {name: seconds * most_s / needed for name, seconds in stages.items()}
 
 
-def _stage(job: Job, name: str, seconds: float, total_s: float) -> Stage:
-    return Stage(name, seconds, seconds / total_s if total_s > 0.0 else 0.0, _note(job, name))
+def _stage(job: Job, name: str, seconds: float, total_s: float) -> TimelineStage:
+    return TimelineStage(name, seconds, seconds / total_s if total_s > 0.0 else 0.0, _note(job, name))
 
 
 def _note(job: Job, name: str) -> str:
@@ -150,7 +150,7 @@ def _lost_note(job: Job) -> str:
     return ", ".join([*told, *([f"{job.left_out.count} more"] if job.left_out.count else [])])
 
 
-def _summary(job: Job, slowest: Stage) -> str:
+def _summary(job: Job, slowest: TimelineStage) -> str:
     took = in_words(slowest.seconds)
     if slowest.name == "queue":
         return _queue_summary(job, took)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.jobs.timeline import Stage, Timeline
+from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.job import Attempt, BatchRecord, Job, JobState, Priority
 from penstock.job_id import JobId
@@ -97,7 +97,7 @@ def timeline_view(told: Timeline) -> dict[str, Any]:
     return view
 
 
-def _stage_view(stage: Stage) -> dict[str, Any]:
+def _stage_view(stage: TimelineStage) -> dict[str, Any]:
     return {"name": stage.name, "seconds": round(stage.seconds, 6), "share": round(stage.share, 4), "note": stage.note or None}
 
 

@@ -29,7 +29,7 @@ def retry_after(drain_s: float, *, draw: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class SlotCapacity:
     """What the ready slots of one version can do. `per_s` is jobs per second, 0 when not learned yet."""
 
     ready_slots: int = 0
@@ -44,7 +44,7 @@ class Capacity:
         return self.latency_s[min(fitting) if fitting else max(self.latency_s)]
 
 
-def capacity_of(slots: Iterable[SlotInfo]) -> Capacity:
+def capacity_of(slots: Iterable[SlotInfo]) -> SlotCapacity:
     """Sum over the ready ones of the best size / latency; the latency kept per size is the slowest slot's."""
     count, per_s, latency_s = 0, 0.0, dict[int, float]()
     for slot in slots:
@@ -55,7 +55,7 @@ def capacity_of(slots: Iterable[SlotInfo]) -> Capacity:
         per_s += max((size / seconds for size, seconds in learned.items()), default=0.0)
         for size, seconds in learned.items():
             latency_s[size] = max(seconds, latency_s.get(size, 0.0))
-    return Capacity(count, per_s, latency_s)
+    return SlotCapacity(count, per_s, latency_s)
 
 
 _BY_WORKERS = ("succeeded", "failed", "dead")
@@ -108,7 +108,7 @@ class Backlog:
     def stale(self, now: float) -> bool:
         return now - self.stats_at > STALE_S
 
-    def rate(self, capacity: Capacity, now: float) -> float:
+    def rate(self, capacity: SlotCapacity, now: float) -> float:
         """Jobs per second that the queue is served with; 0: not known."""
         if now - self.observed_at > OBSERVED_FRESH_S or self.observed_per_s <= 0.0:
             return capacity.per_s
@@ -120,7 +120,7 @@ class Backlog:
         """The depth last seen, less what must have been served since."""
         return max(0.0, self.depth - rate * (now - self.depth_at)) if rate else float(self.depth)
 
-    def drain_s(self, capacity: Capacity, now: float) -> float:
+    def drain_s(self, capacity: SlotCapacity, now: float) -> float:
         """Seconds until the queue is empty if nothing more comes; a guess where no rate is known."""
         rate = self.rate(capacity, now)
         return self.waiting(rate, now) / rate if rate else UNKNOWN_DRAIN_S
@@ -131,7 +131,7 @@ def _served(stats: QueueStats) -> int:
     return sum(stats.ended.get(state, 0) for state in _BY_WORKERS)
 
 
-def predicted_s(backlog: Backlog, capacity: Capacity, now: float, *, owner: str = "") -> float:
+def predicted_s(backlog: Backlog, capacity: SlotCapacity, now: float, *, owner: str = "") -> float:
     """Seconds from now to the end of a job of this owner submitted now; 0 while nothing is learned."""
     rate = backlog.rate(capacity, now)
     if not rate:
@@ -141,13 +141,13 @@ def predicted_s(backlog: Backlog, capacity: Capacity, now: float, *, owner: str 
     return ahead / rate + capacity.batch_s(waiting)
 
 
-def eta_s(position: float, backlog: Backlog, capacity: Capacity, now: float) -> float | None:
+def eta_s(position: float, backlog: Backlog, capacity: SlotCapacity, now: float) -> float | None:
     """Seconds until the job with `position` others before it has run, or None while the rate is not known."""
     rate = backlog.rate(capacity, now)
     return max(position, 0) / rate + capacity.batch_s(position) if rate else None
 
 
-def admit(backlog: Backlog, capacity: Capacity, now: float, *, deadline_s: float, max_depth: int, owner: str = "") -> None:
+def admit(backlog: Backlog, capacity: SlotCapacity, now: float, *, deadline_s: float, max_depth: int, owner: str = "") -> None:
     """Raises `Overloaded` when the queue is at its limit or the job would most likely miss its deadline."""
     rate = backlog.rate(capacity, now)
     waiting = backlog.waiting(rate, now)

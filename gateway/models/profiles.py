@@ -15,7 +15,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.views import rfc3339
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.model_spec import ProfileInfo, ProfileWish, WorkerInfo
 
 _USUAL_S, _MOST_S = 60.0, 3_600.0
@@ -25,7 +25,7 @@ Seconds = Annotated[float, Query(gt=0, le=_MOST_S)]
 class Profiles:
     """One wish per model at a time: a new one takes the old one's place."""
 
-    def __init__(self, store: AsyncStore, registry: Registry) -> None:
+    def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
         self._registry = registry
 

@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
-from penstock.gateway.models.admission import Capacity
-from penstock.gateway.models.registry import ModelEntry, Registry
+from penstock.gateway.models.admission import SlotCapacity
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
 
 BANDS = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
@@ -33,7 +33,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueView:
     """One model's. `rate` is jobs per second, 0 where nothing is known of it; `bands` go by the name of the priority."""
 
     model: str
@@ -55,15 +55,15 @@ class Queue:
         return _drain_s(self.depth, self.rate)
 
 
-def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> Queue:
+def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
     """`now` is monotonic. Suspects, which run before all others, count among the interactive ones."""
-    total = Capacity(per_s=sum(version.capacity.per_s for version in entry.versions.values()))
+    total = SlotCapacity(per_s=sum(version.capacity.per_s for version in entry.versions.values()))
     rate = entry.backlog.rate(total, now)
     bands = {}
     for band, name in BANDS.items():
         waiting = stats.ready.get(band, 0) + (stats.solo if band == 0 else 0)
         bands[name] = Band(waiting, stats.oldest_age_s.get(band, 0.0), _drain_s(waiting, rate))
-    return Queue(entry.name, stats, entry.ready_slots, rate, bands)
+    return QueueView(entry.name, stats, entry.ready_slots, rate, bands)
 
 
 def _drain_s(waiting: int, rate: float) -> float | None:
@@ -73,7 +73,7 @@ def _drain_s(waiting: int, rate: float) -> float | None:
     return waiting / rate if rate else None
 
 
-async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[Queue]:
+async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
     """Raises `StoreUnavailable`."""
     stats = await store.stats_of([entry.name for entry in entries])
     now = time.monotonic()
@@ -83,7 +83,7 @@ async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[
 class QueueReads:
     """GET /v1/queues[/{model}]: for people, and for autoscalers that read JSON."""
 
-    def __init__(self, store: AsyncStore, *, registry: Registry) -> None:
+    def __init__(self, store: AsyncStore, *, registry: ModelRegistry) -> None:
         self._store = store
         self._registry = registry
 
@@ -103,7 +103,7 @@ class QueueReads:
         return _json(queue_view(queue))
 
 
-def queue_view(queue: Queue) -> dict[str, Any]:
+def queue_view(queue: QueueView) -> dict[str, Any]:
     """Always with every field, `null` for what is not known: whoever scales by them must not meet a missing one."""
     return {
         "model": queue.model,

@@ -16,7 +16,7 @@ import structlog
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import NotFound, StoreUnavailable
-from penstock.gateway.models.admission import Backlog, Capacity, capacity_of
+from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import followed
 
@@ -37,7 +37,7 @@ class VersionEntry:
     name: str
     info: VersionInfo | None
     validator: jsonschema_rs.Validator | None
-    capacity: Capacity
+    capacity: SlotCapacity
 
     @property
     def accepts(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class ModelEntry:
         return sum(version.capacity.ready_slots for version in self.versions.values())
 
 
-class Registry:
+class ModelRegistry:
     """`models` is replaced as a whole, never changed in place, so readers need no lock."""
 
     def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo]) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import BadRequest, ConfigError, Conflict, InvalidInput, Too
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.views import model_view
-from penstock.gateway.models.registry import Registry, unknown_model
+from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job_id import MODEL_NAME
 from penstock.model_spec import ModelInfo
 from penstock.rollout import Rollout, check_load, check_switch, check_unload
@@ -34,7 +34,7 @@ Change = Callable[[Rollout], Rollout]
 class Rollouts:
     """The routes that change models. Every change is one compare-and-set in the store; workers follow it within a beat."""
 
-    def __init__(self, store: AsyncStore, registry: Registry) -> None:
+    def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
         self._registry = registry
 

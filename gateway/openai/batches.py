@@ -14,12 +14,12 @@ from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.targets import EXPLAIN, submit_target
 from penstock.gateway.auth.roles import Caller, CallerParam
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.embeddings import json_body
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import BatchRequest, check_metadata, fingerprint, read_body, window_s
-from penstock.gateway.runs.service import MAX_LINES, WINDOW, Outcome, RunDesk
+from penstock.gateway.runs.service import MAX_LINES, WINDOW, RunOutputFiles, RunService
 from penstock.gateway.runs.views import BATCH_PREFIX, EMBEDDINGS, batch_view
 from penstock.run import Run, RunSpec
 
@@ -51,12 +51,12 @@ _BODY = {
 
 
 class OpenAIBatches:
-    def __init__(self, desk: RunDesk, files: OpenAIFiles, *, registry: Registry, options: GatewayOptions) -> None:
+    def __init__(self, desk: RunService, files: OpenAIFiles, *, registry: ModelRegistry, options: GatewayOptions) -> None:
         self._desk = desk
         self._files = files
         self._registry = registry
         self._options = options
-        self._room = wire.Room(options.max_upload_bytes)
+        self._room = wire.BodyMemory(options.max_upload_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["runs"])
@@ -74,7 +74,7 @@ class OpenAIBatches:
         key = negotiation.idempotency_key(_key_head(idempotency_key))
         spec, ttl_s = await self._spec(asked, caller)
         run = await self._desk.create(spec, caller, key=key, mark=fingerprint(asked), ttl_s=ttl_s)
-        return self._answer(run, Outcome())
+        return self._answer(run, RunOutputFiles())
 
     async def page(
         self,
@@ -140,10 +140,10 @@ class OpenAIBatches:
         entry, _ = await self._registry.find(target.model, target.version)
         return entry.name, target.version
 
-    def _answer(self, run: Run, outcome: Outcome) -> Response:
+    def _answer(self, run: Run, outcome: RunOutputFiles) -> Response:
         return _json(self._view(run, outcome), headers={"x-penstock-run": run.id})
 
-    def _view(self, run: Run, outcome: Outcome) -> dict[str, Any]:
+    def _view(self, run: Run, outcome: RunOutputFiles) -> dict[str, Any]:
         return batch_view(run, outcome, input_file=self._desk.files.id_of(run.spec.input))
 
 

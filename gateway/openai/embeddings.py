@@ -17,16 +17,16 @@ from penstock.broker.store.pushes import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.errors import BadParameter, NoWorker, UnsupportedMedia
 from penstock.gateway.asgi import bodies, wire
-from penstock.gateway.asgi.client_connection import Line, line_of
+from penstock.gateway.asgi.client_connection import ClientConnection, line_of
 from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.negotiation import JSON, SubmitOptions, base_type, read_head, refuse_encoded
-from penstock.gateway.asgi.problems import AnswerTimeout
+from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, Receive
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
-from penstock.gateway.jobs.results import Results, next_end
-from penstock.gateway.jobs.submit import Asked, Intake
-from penstock.gateway.models.registry import Registry, why_unserved
+from penstock.gateway.jobs.results import ResultReader, next_end
+from penstock.gateway.jobs.submit import SubmitRequest, Submitter
+from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.job import Payload
 from penstock.job_id import JobId, new_job_id
@@ -55,12 +55,12 @@ _BODY = {
 class Embeddings:
     def __init__(
         self,
-        intake: Intake,
+        intake: Submitter,
         options: GatewayOptions,
         *,
         store: AsyncStore,
-        registry: Registry,
-        results: Results,
+        registry: ModelRegistry,
+        results: ResultReader,
         lifetime: Lifetime,
     ) -> None:
         self._intake = intake
@@ -69,7 +69,7 @@ class Embeddings:
         self._registry = registry
         self._results = results
         self._lifetime = lifetime
-        self._room = wire.Room(options.max_upload_bytes)
+        self._room = wire.BodyMemory(options.max_upload_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -99,7 +99,7 @@ class Embeddings:
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
         return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
 
-    async def _asked(self, wanted: EmbeddingRequest, caller: Caller) -> list[Asked]:
+    async def _asked(self, wanted: EmbeddingRequest, caller: Caller) -> list[SubmitRequest]:
         """Every input checked before the first is stored."""
         entry, version = await self._registry.find(wanted.model)
         if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
@@ -109,7 +109,7 @@ class Embeddings:
             await self._intake.check(payload, version)
         if not version.capacity.ready_slots:
             await self._require_worker(entry.name, version.name)
-        return [Asked(entry, version, payload, SubmitOptions(), caller) for payload in given]
+        return [SubmitRequest(entry, version, payload, SubmitOptions(), caller) for payload in given]
 
     async def _require_worker(self, model: str, version: str) -> None:
         await self._registry.look_again()
@@ -120,8 +120,8 @@ class Embeddings:
                 f"model {model!r} has no ready worker: {why}", retry_after_s=5.0, hint="`penstock workers` lists those alive."
             )
 
-    async def _ends(self, asked: list[Asked], jobs: list[JobId], line: Line) -> list[Push]:
-        """How each job ended, in order. Raises as a submit does, `AnswerTimeout`, or `ClientGone` when the client hangs up."""
+    async def _ends(self, asked: list[SubmitRequest], jobs: list[JobId], line: ClientConnection) -> list[Push]:
+        """How each job ended, in order. Raises as a submit does, `NoAnswerYet`, or `ClientGone` when the client hangs up."""
         deadline_s = answer_deadline(asked[0], self._options.sync_timeout_s)
         ttl_s, until = asked[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
         with ExitStack() as open_waiters:
@@ -138,7 +138,7 @@ class Embeddings:
                 raise refused
             return await self._wait(list(zip(waiters, jobs, strict=True)), until, line)
 
-    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, line: Line) -> list[Push]:
+    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, line: ClientConnection) -> list[Push]:
         ends = []
         for waiter, job in open_jobs:
             left_s = max(0.0, until - time.monotonic())
@@ -147,7 +147,7 @@ class Embeddings:
             if end is None and line.lost:
                 raise ClientGone
             if end is None:
-                raise AnswerTimeout(f"job {job} did not end in the time allowed for an answer", job=job)
+                raise NoAnswerYet(f"job {job} did not end in the time allowed for an answer", job=job)
             ends.append(end)
         return ends
 
@@ -163,7 +163,7 @@ def _value(output: Payload) -> Any:
         return None
 
 
-async def json_body(request: Request, options: GatewayOptions, room: wire.Room) -> Any:
+async def json_body(request: Request, options: GatewayOptions, room: wire.BodyMemory) -> Any:
     """The body as a value; raises for what is too large, encoded, or no JSON."""
     head = read_head(request.headers.raw)
     refuse_encoded(head)

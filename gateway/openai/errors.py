@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.asgi.problems import Problem
+from penstock.gateway.asgi.problems import ProblemResponse
 
 _FAMILIES = ("/v1/files", "/v1/batches", "/v1/embeddings")
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -19,7 +19,7 @@ def speaks_openai(path: str) -> bool:
     return any(path == family or path.startswith(family + "/") for family in _FAMILIES)
 
 
-def as_openai(problem: Problem, error: Exception) -> Problem:
+def as_openai(problem: ProblemResponse, error: Exception) -> ProblemResponse:
     """The same refusal with the members that OpenAI's clients read, in the media type that they expect.
 
     What cannot heal says so: those clients send a 409 and every 5xx again otherwise.

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
 from penstock.errors import BadParameter, NotFound, StoreUnavailable
 from penstock.gateway.asgi.multipart import UploadForm
-from penstock.gateway.asgi.problems import Busy
+from penstock.gateway.asgi.problems import GatewayBusy
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.files import WholeFile
 from penstock.gateway.openai.lists import page_of
@@ -81,7 +81,7 @@ class OpenAIFiles:
     async def create(self, request: Request, caller: CallerParam) -> Response:
         form = UploadForm(request.headers.get("content-type", "")).open()
         if self._uploads >= MAX_UPLOADS:
-            raise Busy(f"this gateway process takes {MAX_UPLOADS} uploads at once", retry_after_s=2.0)
+            raise GatewayBusy(f"this gateway process takes {MAX_UPLOADS} uploads at once", retry_after_s=2.0)
         self._uploads += 1
         try:
             return _json(file_view(await self._store(request, form, caller)))

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.auth.roles import Caller, CallerParam
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.embeddings import json_body
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
@@ -26,7 +26,7 @@ from penstock.gateway.runs.request import (
     fingerprint,
     read_body,
 )
-from penstock.gateway.runs.service import Outcome, RunDesk
+from penstock.gateway.runs.service import RunOutputFiles, RunService
 from penstock.gateway.runs.views import run_view
 from penstock.run import Run, RunSpec, RunState, format_of
 
@@ -60,13 +60,13 @@ _BODY = {
 }
 
 
-class Runs:
-    def __init__(self, desk: RunDesk, files: OpenAIFiles, *, registry: Registry, options: GatewayOptions) -> None:
+class RunRoutes:
+    def __init__(self, desk: RunService, files: OpenAIFiles, *, registry: ModelRegistry, options: GatewayOptions) -> None:
         self._desk = desk
         self._files = files
         self._registry = registry
         self._options = options
-        self._room = wire.Room(options.max_upload_bytes)
+        self._room = wire.BodyMemory(options.max_upload_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -152,7 +152,7 @@ class Runs:
             raise NotFound(f"there is nothing at {given[:200]!r}")
         return str(path), ""
 
-    def _view(self, run: Run, outcome: Outcome) -> dict[str, Any]:
+    def _view(self, run: Run, outcome: RunOutputFiles) -> dict[str, Any]:
         named = self._desk.files.id_of(run.spec.input) or run.spec.input
         return run_view(run, outcome, input_name=named, now=time.time())
 

@@ -27,14 +27,14 @@ _MOST_READ = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutputFiles:
     """The files of a run that are there to be read; None for one that is not, or not yet."""
 
     output: FileRecord | None = None
     errors: FileRecord | None = None
 
 
-class RunDesk:
+class RunService:
     def __init__(self, runs: AsyncRunStore, files: FileStore, *, file_ttl_s: float) -> None:
         self._runs = runs
         self.files = files
@@ -87,12 +87,12 @@ class RunDesk:
             raise Conflict(f"it has ended already: it is {run.state.value}")
         return await self._runs.read(run.id) or run
 
-    async def outcome(self, run: Run) -> Outcome:
+    async def outcome(self, run: Run) -> RunOutputFiles:
         """What it has written; nothing before it ends."""
-        return await asyncio.to_thread(self._outcome, run) if run.state.final else Outcome()
+        return await asyncio.to_thread(self._outcome, run) if run.state.final else RunOutputFiles()
 
-    def _outcome(self, run: Run) -> Outcome:
-        return Outcome(self._found(run.spec.output), self._found(run.spec.errors))
+    def _outcome(self, run: Run) -> RunOutputFiles:
+        return RunOutputFiles(self._found(run.spec.output), self._found(run.spec.errors))
 
     def _found(self, path: str) -> FileRecord | None:
         try:

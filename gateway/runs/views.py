@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.gateway.jobs.views import rfc3339
 from penstock.gateway.runs.request import OURS
-from penstock.gateway.runs.service import WINDOW, Outcome
+from penstock.gateway.runs.service import WINDOW, RunOutputFiles
 from penstock.run import Run, RunState
 
 # A driver renews its hold in time; one that is this late by the gateway's clock is gone.
@@ -44,7 +44,7 @@ def metadata_of(run: Run) -> dict[str, str]:
     return {name: value for name, value in run.spec.metadata.items() if not name.startswith(OURS)}
 
 
-def run_view(run: Run, outcome: Outcome, *, input_name: str, now: float) -> dict[str, Any]:
+def run_view(run: Run, outcome: RunOutputFiles, *, input_name: str, now: float) -> dict[str, Any]:
     """`input_name`: the file's id, or the path as it was given."""
     spec, base = run.spec, f"/v1/runs/{run.id}"
     output, errors = outcome.output, outcome.errors
@@ -95,7 +95,7 @@ def batch_status(run: Run) -> str:
     return _BATCH_STATUS.get(run.state, run.state.value)
 
 
-def batch_view(run: Run, outcome: Outcome, *, input_file: str) -> dict[str, Any]:
+def batch_view(run: Run, outcome: RunOutputFiles, *, input_file: str) -> dict[str, Any]:
     """OpenAI's form; what begins with `x_` is ours. Counts are of lines."""
     spec, eta = run.spec, eta_s(run)
     ended = {_ENDED_AT[run.state]: int(run.finished_at)} if run.state.final and run.finished_at else {}

@@ -16,7 +16,7 @@ from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.problems import STORE_AWAY, TITLES, NotReady
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.models.registry import ModelEntry, Registry, why_unserved
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 Missing = list[dict[str, str]]
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Health:
-    def __init__(self, store: AsyncStore, *, registry: Registry, lifetime: Lifetime) -> None:
+    def __init__(self, store: AsyncStore, *, registry: ModelRegistry, lifetime: Lifetime) -> None:
         self._store = store
         self._registry = registry
         self._lifetime = lifetime

@@ -18,8 +18,8 @@ from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Overloaded, PenstockError, StoreUnavailable
 from penstock.gateway.models.admission import DeadlineUnlikely
-from penstock.gateway.models.queues import Queue, read_queues
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.models.queues import QueueView, read_queues
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.telemetry.queue_metrics import StoreFigures
 from penstock.gateway.telemetry.store_metrics import Deadlines, HealthFigures
 from penstock.gateway.telemetry.torchserve_counters import TorchServeFigures
@@ -52,7 +52,7 @@ _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Metrics:
+class GatewayMetrics:
     """Labels come from closed sets: route templates, known models, six states. `open_requests`: how many are being answered."""
 
     def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, torchserve: bool = False) -> None:
@@ -117,7 +117,7 @@ class _Process(Collector):
 
 
 async def scrape(
-    metrics: Metrics, store: AsyncStore, registry: Registry, *, private: bool, blob_dir: Path | None = None
+    metrics: GatewayMetrics, store: AsyncStore, registry: ModelRegistry, *, private: bool, blob_dir: Path | None = None
 ) -> bytes:
     """The text of one scrape; without the queues while the store is away. `private`: nobody but the operator reads it."""
     queues, health = await _read(store, registry)
@@ -130,7 +130,7 @@ async def scrape(
     return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
 
 
-async def _read(store: AsyncStore, registry: Registry) -> tuple[list[Queue] | None, StoreHealth | None]:
+async def _read(store: AsyncStore, registry: ModelRegistry) -> tuple[list[QueueView] | None, StoreHealth | None]:
     """The queues and their server, or nothing at all: half of a store that went away meanwhile would mislead."""
     try:
         return await read_queues(store, list(registry.models.values())), await store.health()

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.broker.records import QueueStats
-from penstock.gateway.models.queues import Queue
+from penstock.gateway.models.queues import QueueView
 from penstock.job import PUBLIC_STATES, JobState
 
 _REDELIVERED = ("crashed", "given_back", "worker_lost")
@@ -17,7 +17,7 @@ _REDELIVERED = ("crashed", "given_back", "worker_lost")
 class StoreFigures(Collector):
     """Read beforehand, because a collector cannot wait. `queues` None: the store could not be read."""
 
-    def __init__(self, queues: Sequence[Queue] | None, *, workers: int) -> None:
+    def __init__(self, queues: Sequence[QueueView] | None, *, workers: int) -> None:
         self._up = queues is not None
         self._queues = queues or ()
         self._workers = workers

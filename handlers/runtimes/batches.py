@@ -9,7 +9,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchSlice:
     """Rows `start` to `stop` of a batch, run as `size` rows: the rest is padding."""
 
     start: int
@@ -43,13 +43,13 @@ class BatchSizes:
             )
         return BatchSizes(self.low, self.high, chosen) if chosen else self
 
-    def pieces(self, rows: int) -> list[Piece]:
+    def pieces(self, rows: int) -> list[BatchSlice]:
         """A batch of `rows` cut at the largest size, each piece padded to the next size there is."""
         if rows < 1:
             raise HandlerContractError("a model file was run with an empty batch; leave the call out when there are no items")
         largest = self.buckets[-1] if self.buckets else self.high or rows
         stops = [*range(largest, rows, largest), rows]
-        return [Piece(start, stop, self._size(stop - start)) for start, stop in zip([0, *stops], stops, strict=False)]
+        return [BatchSlice(start, stop, self._size(stop - start)) for start, stop in zip([0, *stops], stops, strict=False)]
 
     def _size(self, rows: int) -> int:
         return next((size for size in self.buckets if size >= rows), max(rows, self.low))
@@ -63,7 +63,7 @@ class BatchSizes:
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
 
 
-def padding_ratio(pieces: Sequence[Piece]) -> float:
+def padding_ratio(pieces: Sequence[BatchSlice]) -> float:
     """The share of rows that were padding."""
     run = sum(piece.size for piece in pieces)
     return 1 - sum(piece.stop - piece.start for piece in pieces) / run

@@ -21,7 +21,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuTarget:
     """What an engine is built for; one built for another is refused or slow."""
 
     name: str
@@ -30,7 +30,7 @@ class Gpu:
 
 
 def engine_key(
-    model_sha256: str, *, runtime: str, gpu: Gpu | None, precision: str, profiles: Any = (), options: Mapping[str, Any]
+    model_sha256: str, *, runtime: str, gpu: GpuTarget | None, precision: str, profiles: Any = (), options: Mapping[str, Any]
 ) -> str:
     """A file name for what is made from a model: another for any change of these. `runtime` names it with its version."""
     device = [gpu.name, gpu.compute_capability, gpu.driver] if gpu else []

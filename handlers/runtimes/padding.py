@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.handlers.runtimes.batches import BatchSizes, Piece, padding_ratio
+from penstock.handlers.runtimes.batches import BatchSizes, BatchSlice, padding_ratio
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Padding:
         return _joined([_run_piece(feed, piece, run) for piece in pieces])
 
 
-def _run_piece(feed: Arrays, piece: Piece, run: Callable[[Arrays], Arrays]) -> Arrays:
+def _run_piece(feed: Arrays, piece: BatchSlice, run: Callable[[Arrays], Arrays]) -> Arrays:
     outputs = run({name: padded(array[piece.start : piece.stop], piece.size) for name, array in feed.items()})
     rows = piece.stop - piece.start
     # What has not one row per item stays as it is: whoever reads it says so with its name.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.generator.driver import LoadDriver, Recorder, Wire
+from penstock.loadtest.generator.driver import LoadDriver, LoadWire, ResponseRecorder
 
 
 class ClosedLoop(LoadDriver):
     """So many connections, each with one call under way, until the time is over or the requests are used up."""
 
-    def __init__(self, wire: Wire, requests: Iterator[bytes], recorder: Recorder) -> None:
+    def __init__(self, wire: LoadWire, requests: Iterator[bytes], recorder: ResponseRecorder) -> None:
         super().__init__(wire, recorder)
         self._requests = requests
         self._active = 0

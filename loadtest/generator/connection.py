@@ -15,7 +15,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class HttpTarget:
     """Where requests go. `unix` is a socket path and then wins over host and port; `tls`: certificates are verified."""
 
     host: str
@@ -26,20 +26,22 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     data: bytes
     content_type: str
 
 
-def parse_target(url: str, unix: str = "") -> Target:
+def parse_target(url: str, unix: str = "") -> HttpTarget:
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
         raise BadRequest(f"{url!r} cannot be loaded: only http(s)://host[:port]/path is supported")
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    return Target(parts.hostname, parts.port or _PORTS[parts.scheme], path, unix, tls=parts.scheme == "https")
+    return HttpTarget(parts.hostname, parts.port or _PORTS[parts.scheme], path, unix, tls=parts.scheme == "https")
 
 
-def request_bytes(target: Target, *, method: str = "GET", body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+def request_bytes(
+    target: HttpTarget, *, method: str = "GET", body: bytes = b"", headers: dict[str, str] | None = None
+) -> bytes:
     """A whole request, ready to be written as often as needed."""
     lines = {"Host": f"{target.host}:{target.port}", **(headers or {})}
     if body or method not in ("GET", "DELETE"):
@@ -48,7 +50,7 @@ def request_bytes(target: Target, *, method: str = "GET", body: bytes = b"", hea
     return f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
 
 
-class Driver(Protocol):
+class ConnectionDriver(Protocol):
     """Who decides what a connection does next."""
 
     def on_answer(self, connection: Connection) -> None: ...
@@ -61,7 +63,7 @@ class Driver(Protocol):
 class Connection(asyncio.Protocol):
     """`sent_at` is when the request under way left, or was meant to leave, by the caller's clock."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: ConnectionDriver) -> None:
         self._driver = driver
         self._transport: asyncio.Transport | None = None
         self.reader = AnswerReader()
@@ -111,7 +113,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-async def connect(target: Target, driver: Driver) -> Connection:
+async def connect(target: HttpTarget, driver: ConnectionDriver) -> Connection:
     loop = asyncio.get_running_loop()
     if target.unix:
         return (await loop.create_unix_connection(lambda: Connection(driver), target.unix))[1]

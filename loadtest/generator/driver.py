@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from penstock.loadtest.generator.alarm import Alarm, open_alarm
-from penstock.loadtest.generator.connection import Connection, Driver, Target, connect
+from penstock.loadtest.generator.connection import Connection, ConnectionDriver, HttpTarget, connect
 from penstock.loadtest.generator.summary import LOST, Samples
 
 _RECONNECT_S = 0.02
 
 Follow = Callable[[Connection], bytes | None]
-Dial = Callable[[Target, Driver], Awaitable[Connection]]
+Dial = Callable[[HttpTarget, ConnectionDriver], Awaitable[Connection]]
 
 
 def nothing_follows(connection: Connection) -> bytes | None:
@@ -22,7 +22,7 @@ def nothing_follows(connection: Connection) -> bytes | None:
     return None
 
 
-class Recorder:
+class ResponseRecorder:
     """What came back so far; the first body of every status is kept, to say what a failure was about."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Recorder:
         self.samples.add(now - connection.sent_at, LOST, at=now)
 
 
-class Wire:
+class LoadWire:
     """Where a load goes and what is said: `follow` gives the next request of the same call after an answer, or None.
 
     `clock`, `dial` and `alarm` are the real ones but in tests, which pass time of their own.
@@ -47,7 +47,7 @@ class Wire:
 
     def __init__(
         self,
-        target: Target,
+        target: HttpTarget,
         follow: Follow = nothing_follows,
         *,
         clock: Callable[[], float] = time.perf_counter,
@@ -64,7 +64,7 @@ class Wire:
 class LoadDriver:
     """Keeps the connections of one load; a subclass says when the next call leaves (`_free`) and what an end means."""
 
-    def __init__(self, wire: Wire, recorder: Recorder) -> None:
+    def __init__(self, wire: LoadWire, recorder: ResponseRecorder) -> None:
         self._wire = wire
         self._clock = wire.clock
         self._ends_at = 0.0

@@ -16,8 +16,8 @@ import uvloop
 
 from penstock.loadtest.generator.arrivals import constant, poisson
 from penstock.loadtest.generator.closed_loop import ClosedLoop
-from penstock.loadtest.generator.connection import Target, parse_target, request_bytes
-from penstock.loadtest.generator.driver import Recorder, Wire
+from penstock.loadtest.generator.connection import HttpTarget, parse_target, request_bytes
+from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.open_loop import OpenLoop
 from penstock.loadtest.generator.summary import Summary, percentile, summarize
 
@@ -27,13 +27,13 @@ _MAX_LAG_P99_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """Closed loop when `rate` is None (then `connections` is the concurrency), else open loop at `rate` requests per second.
 
     `requests` are whole requests, taken one by one; a closed loop ends early when they are used up.
     """
 
-    target: Target
+    target: HttpTarget
     requests: Iterator[bytes]
     connections: int = 64
     duration_s: float = 10.0
@@ -60,15 +60,15 @@ class LoadReport:
     latencies_s: list[float]
 
 
-async def drive(plan: Plan) -> LoadReport:
+async def drive(plan: LoadPlan) -> LoadReport:
     """Run one load; raises OSError when the server cannot be reached at the start."""
     began_cpu_s, began_at = time.process_time(), time.perf_counter()
     if plan.rate is None:
-        closed = ClosedLoop(Wire(plan.target), plan.requests, Recorder())
+        closed = ClosedLoop(LoadWire(plan.target), plan.requests, ResponseRecorder())
         seconds = await closed.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
         facts = _Facts(closed.recorder, seconds, closed.offered, closed.unfinished, 0, [])
     else:
-        opened = OpenLoop(Wire(plan.target), plan.requests, _arrivals(plan, plan.rate), Recorder())
+        opened = OpenLoop(LoadWire(plan.target), plan.requests, _arrivals(plan, plan.rate), ResponseRecorder())
         elapsed_s = await opened.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
         # An overloaded server works off its queue after the last request: that time counts, as far as its answers do.
         seconds = min(elapsed_s, plan.duration_s + plan.deadline_s)
@@ -77,13 +77,13 @@ async def drive(plan: Plan) -> LoadReport:
     return _report(plan, facts, cpu_s=cpu_s, core_share=cpu_s / (time.perf_counter() - began_at))
 
 
-def _arrivals(plan: Plan, rate: float) -> Iterator[float]:
+def _arrivals(plan: LoadPlan, rate: float) -> Iterator[float]:
     return poisson(rate, plan.seed) if plan.arrivals == "poisson" else constant(rate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    recorder: Recorder
+    recorder: ResponseRecorder
     seconds: float
     offered: int
     unfinished: int
@@ -91,7 +91,7 @@ class _Facts:
     lag_s: Sequence[float]
 
 
-def _report(plan: Plan, facts: _Facts, *, cpu_s: float, core_share: float) -> LoadReport:
+def _report(plan: LoadPlan, facts: _Facts, *, cpu_s: float, core_share: float) -> LoadReport:
     lag_p99_s = percentile(facts.lag_s, 99.0) if facts.lag_s else 0.0
     return LoadReport(
         summary=summarize(facts.recorder.samples, facts.seconds, deadline_s=plan.deadline_s),
@@ -119,7 +119,7 @@ def own_limits(core_share: float, lag_p99_s: float, starved: int) -> list[str]:
     return reasons
 
 
-def run_load(plan: Plan) -> LoadReport:
+def run_load(plan: LoadPlan) -> LoadReport:
     """`drive` on a uvloop of its own."""
     return uvloop.run(drive(plan))
 
@@ -149,12 +149,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> LoadPlan:
     target = parse_target(options.url, options.unix)
     body = Path(options.body[1:]).read_bytes() if options.body.startswith("@") else options.body.encode()
     headers = {"Content-Type": options.content_type} if body else {}
     request = request_bytes(target, method=options.method or ("POST" if body else "GET"), body=body, headers=headers)
-    return Plan(
+    return LoadPlan(
         target,
         itertools.repeat(request),
         connections=options.connections,

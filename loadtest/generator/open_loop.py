@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from penstock.loadtest.generator.alarm import Alarm
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.generator.driver import LoadDriver, Recorder, Wire
+from penstock.loadtest.generator.driver import LoadDriver, LoadWire, ResponseRecorder
 
 # Calls closer to each other than this leave together: every ring of the alarm takes CPU from the server under test.
 _TICK_S = 0.0005
@@ -24,7 +24,9 @@ class OpenLoop(LoadDriver):
     was noticed. Both belong to the generator, and a run in which they matter says nothing of the server.
     """
 
-    def __init__(self, wire: Wire, requests: Iterator[bytes], arrivals: Iterator[float], recorder: Recorder) -> None:
+    def __init__(
+        self, wire: LoadWire, requests: Iterator[bytes], arrivals: Iterator[float], recorder: ResponseRecorder
+    ) -> None:
         super().__init__(wire, recorder)
         self._requests = requests
         self._arrivals = arrivals

@@ -54,7 +54,7 @@ def listening_on(port: int) -> list[int]:
     return []
 
 
-class Watch:
+class ProcessWatch:
     """Looks at the trees below `roots`, at the generators and at the named devices."""
 
     def __init__(self, roots: Iterable[int], generators: Iterable[int], devices: Sequence[tuple[str, str]]) -> None:

@@ -19,7 +19,7 @@ _LEAST_WORDED = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One curve; a gap (None) breaks it. `color` is a class of the page's style, `dashed` for what is only there to compare."""
 
     name: str
@@ -66,7 +66,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def line_chart(
-    lines: Sequence[Line], *, x: str, y: str, log_x: bool = False, top: float | None = None, left: float | None = None
+    lines: Sequence[ChartLine], *, x: str, y: str, log_x: bool = False, top: float | None = None, left: float | None = None
 ) -> str:
     """`top` and `left` fix an end of y and x; else they follow the data. Empty when there is nothing to draw."""
     points = [(at, value) for line in lines for at, value in line.points if value is not None]
@@ -88,7 +88,7 @@ def _x_axis(values: Sequence[float], log: bool) -> Axis:
     return Axis(low, high, _LEFT, _WIDTH - _RIGHT, log)
 
 
-def _curve(line: Line, across: Axis, up: Axis) -> str:
+def _curve(line: ChartLine, across: Axis, up: Axis) -> str:
     drawn, pieces, dots = False, [], []
     for at, value in line.points:
         if value is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BadRequest
-from penstock.loadtest.result import DeviceUse, Inside, Result, Spread
+from penstock.loadtest.result import DeviceUse, Inside, LoadTestResult, Spread
 
 Cell = str | int | float | None
 
@@ -17,12 +17,12 @@ def columns() -> list[str]:
     return list(_CELLS)
 
 
-def row(result: Result) -> dict[str, Cell]:
+def row(result: LoadTestResult) -> dict[str, Cell]:
     """Latencies in ms, CPU and memory in per cent as the former report has them; empty what is not known."""
     return {name: _plain(cell(result)) for name, cell in _CELLS.items()}
 
 
-def append_row(result: Result, path: Path) -> None:
+def append_row(result: LoadTestResult, path: Path) -> None:
     """The file gets one line more; a new one its header first. Raises `BadRequest` for a file with other columns."""
     fresh = not path.exists() or path.stat().st_size == 0
     if not fresh:
@@ -45,73 +45,73 @@ def _plain(value: Any) -> Cell:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _of(part: Callable[[Result], Any], field: str) -> Callable[[Result], Cell]:
+def _of(part: Callable[[LoadTestResult], Any], field: str) -> Callable[[LoadTestResult], Cell]:
     """A field of a part that may be missing."""
     return lambda result: getattr(part(result), field, None)
 
 
-def _latency(result: Result) -> Spread | None:
+def _latency(result: LoadTestResult) -> Spread | None:
     return result.outcome.latency
 
 
-def _inside(result: Result) -> Inside | None:
+def _inside(result: LoadTestResult) -> Inside | None:
     return result.inside
 
 
-def _queue(result: Result) -> Spread | None:
+def _queue(result: LoadTestResult) -> Spread | None:
     return result.inside.queue if result.inside else None
 
 
-def _run(result: Result) -> Spread | None:
+def _run(result: LoadTestResult) -> Spread | None:
     return result.inside.run if result.inside else None
 
 
-def _stage(name: str) -> Callable[[Result], Cell]:
+def _stage(name: str) -> Callable[[LoadTestResult], Cell]:
     return lambda result: result.inside.stages_ms.get(name) if result.inside else None
 
 
-def _mean_run(result: Result) -> Cell:
+def _mean_run(result: LoadTestResult) -> Cell:
     run = _run(result)
     return run.mean_ms if run else None
 
 
-def _failed(result: Result) -> int:
+def _failed(result: LoadTestResult) -> int:
     return sum(result.outcome.errors.values())
 
 
-def _cpu_percent(result: Result) -> Cell:
+def _cpu_percent(result: LoadTestResult) -> Cell:
     """Of the server's processes together; 100 is one core."""
     server = [use.cpu_mean for use in result.processes if use.role != "generator"]
     return 100.0 * sum(server) if server else None
 
 
-def _memory_percent(result: Result) -> Cell:
+def _memory_percent(result: LoadTestResult) -> Cell:
     server = [use.memory_mean_bytes for use in result.processes if use.role != "generator"]
     whole = result.machine.get("memory_bytes")
     return 100.0 * sum(server) / whole if server and whole else None
 
 
-def _gpu(value: Callable[[DeviceUse], float | None]) -> Callable[[Result], Cell]:
+def _gpu(value: Callable[[DeviceUse], float | None]) -> Callable[[LoadTestResult], Cell]:
     """The mean over the devices in use."""
 
-    def cell(result: Result) -> Cell:
+    def cell(result: LoadTestResult) -> Cell:
         found = [told for told in (value(use) for use in result.devices) if told is not None]
         return sum(found) / len(found) if found else None
 
     return cell
 
 
-def _concurrency(result: Result) -> Cell:
+def _concurrency(result: LoadTestResult) -> Cell:
     closed = result.load.get("closed")
     return int(closed) if closed else None
 
 
-def _delay_ms(result: Result) -> Cell:
+def _delay_ms(result: LoadTestResult) -> Cell:
     wait_s = result.subject.max_wait_s
     return None if wait_s is None else wait_s * 1e3
 
 
-_CELLS: dict[str, Callable[[Result], Cell]] = {
+_CELLS: dict[str, Callable[[LoadTestResult], Cell]] = {
     "Benchmark": lambda result: "penstock bench",
     "Batch size": lambda result: result.subject.max_batch_size,
     "Batch delay": _delay_ms,

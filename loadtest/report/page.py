@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from penstock.loadtest.report.charts import Line, bar_chart, line_chart, stack
+from penstock.loadtest.report.charts import ChartLine, bar_chart, line_chart, stack
 from penstock.loadtest.report.parts import document, figure, machine_line, table, tiles
 from penstock.loadtest.report.wording import (
     generator_line,
@@ -18,7 +18,7 @@ from penstock.loadtest.report.wording import (
     size,
     verdict,
 )
-from penstock.loadtest.result import Result, Second, Spread
+from penstock.loadtest.result import LoadTestResult, Second, Spread
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 # A page is read, not searched: longer runs are told in so many points.
@@ -33,7 +33,7 @@ _ASKED = {
 }
 
 
-def render(result: Result) -> str:
+def render(result: LoadTestResult) -> str:
     """The whole page."""
     title = f"penstock bench: {result.subject.model}"
     parts = [
@@ -47,13 +47,13 @@ def render(result: Result) -> str:
     return document(title, parts)
 
 
-def _banners(result: Result) -> str:
+def _banners(result: LoadTestResult) -> str:
     limits = "".join(f"<li>{escape(text)}</li>" for text in verdict(result))
     bad = f"<div class='banner bad'>The server must not be judged by this run:<ul>{limits}</ul></div>" if limits else ""
     return bad + "".join(f"<p class='banner'>{escape(text)}</p>" for text in result.notes)
 
 
-def _tiles(result: Result) -> str:
+def _tiles(result: LoadTestResult) -> str:
     outcome, latency = result.outcome, result.outcome.latency
     named = {
         "answered": rate(outcome.throughput_rps),
@@ -67,7 +67,7 @@ def _tiles(result: Result) -> str:
     return tiles(named)
 
 
-def _figures(result: Result) -> Iterable[str]:
+def _figures(result: LoadTestResult) -> Iterable[str]:
     yield figure(
         "Latency over time", "of the calls meant to leave in each second, counted from that moment", _over_time(result)
     )
@@ -90,55 +90,55 @@ def _figures(result: Result) -> Iterable[str]:
     yield figure("CPU by process", "cores in use", _cpu(result))
 
 
-def _over_time(result: Result) -> str:
+def _over_time(result: LoadTestResult) -> str:
     shown = _thinned(result.series)
     lines = [
-        Line("max", "c4", [(second.at_s, second.max_ms) for second in shown]),
-        Line("p99", "c1", [(second.at_s, second.p99_ms) for second in shown]),
-        Line("p50", "c0", [(second.at_s, second.p50_ms) for second in shown]),
+        ChartLine("max", "c4", [(second.at_s, second.max_ms) for second in shown]),
+        ChartLine("p99", "c1", [(second.at_s, second.p99_ms) for second in shown]),
+        ChartLine("p50", "c0", [(second.at_s, second.p50_ms) for second in shown]),
     ]
     return line_chart(lines, x="seconds", y="ms")
 
 
-def _distribution(result: Result) -> str:
-    lines = [Line("latency", "c0", [(ms, 100.0 * part) for ms, part in result.cdf])]
+def _distribution(result: LoadTestResult) -> str:
+    lines = [ChartLine("latency", "c0", [(ms, 100.0 * part) for ms, part in result.cdf])]
     deadline_s = result.load.get("deadline_s")
     if deadline_s and result.cdf and deadline_s * 1e3 <= 3 * result.cdf[-1][0]:
-        lines.append(Line("deadline", "c3", [(deadline_s * 1e3, 0.0), (deadline_s * 1e3, 100.0)], dashed=True))
+        lines.append(ChartLine("deadline", "c3", [(deadline_s * 1e3, 0.0), (deadline_s * 1e3, 100.0)], dashed=True))
     return line_chart(lines, x="ms, logarithmic", y="% of answers", log_x=True, top=100.0) if result.cdf else ""
 
 
-def _against_load(result: Result) -> str:
+def _against_load(result: LoadTestResult) -> str:
     steps = sorted(result.steps, key=lambda step: step.offered_rps)
-    lines = [Line("answered", "c0", [(step.offered_rps, step.throughput_rps) for step in steps])]
+    lines = [ChartLine("answered", "c0", [(step.offered_rps, step.throughput_rps) for step in steps])]
     if result.load.get("deadline_s"):
-        lines.append(Line("within the deadline", "c2", [(step.offered_rps, step.goodput_rps) for step in steps]))
-    lines.append(Line("as offered", "c1", [(0.0, 0.0), (steps[-1].offered_rps, steps[-1].offered_rps)], dashed=True))
+        lines.append(ChartLine("within the deadline", "c2", [(step.offered_rps, step.goodput_rps) for step in steps]))
+    lines.append(ChartLine("as offered", "c1", [(0.0, 0.0), (steps[-1].offered_rps, steps[-1].offered_rps)], dashed=True))
     return line_chart(lines, x="offered per second", y="per second", left=0.0)
 
 
-def _latency_against_load(result: Result) -> str:
+def _latency_against_load(result: LoadTestResult) -> str:
     steps = sorted(result.steps, key=lambda step: step.offered_rps)
     lines = [
-        Line("p99", "c1", [(step.offered_rps, step.p99_ms) for step in steps]),
-        Line("p50", "c0", [(step.offered_rps, step.p50_ms) for step in steps]),
+        ChartLine("p99", "c1", [(step.offered_rps, step.p99_ms) for step in steps]),
+        ChartLine("p50", "c0", [(step.offered_rps, step.p50_ms) for step in steps]),
     ]
     return line_chart(lines, x="offered per second", y="ms", left=0.0)
 
 
-def _per_second(result: Result) -> str:
+def _per_second(result: LoadTestResult) -> str:
     # The last second may be a part of one, and would look like a fall.
     shown = _thinned(result.series[: max(1, int(result.outcome.seconds))])
-    lines = [Line("answered", "c0", [(second.at_s, float(second.answered)) for second in shown])]
+    lines = [ChartLine("answered", "c0", [(second.at_s, float(second.answered)) for second in shown])]
     if any(second.errors for second in shown):
-        lines.append(Line("errors", "c3", [(second.at_s, float(second.errors)) for second in shown]))
-    lines.append(Line("offered", "c1", [(second.at_s, float(second.offered)) for second in shown], dashed=True))
+        lines.append(ChartLine("errors", "c3", [(second.at_s, float(second.errors)) for second in shown]))
+    lines.append(ChartLine("offered", "c1", [(second.at_s, float(second.offered)) for second in shown], dashed=True))
     return line_chart(lines, x="seconds", y="per second")
 
 
-def _cpu(result: Result) -> str:
+def _cpu(result: LoadTestResult) -> str:
     named = zip(result.cpu_series.items(), _COLORS, strict=False)
-    lines = [Line(role, color, [(float(at), cores) for at, cores in enumerate(used)]) for (role, used), color in named]
+    lines = [ChartLine(role, color, [(float(at), cores) for at, cores in enumerate(used)]) for (role, used), color in named]
     return line_chart(lines, x="seconds", y="cores") if any(line.points for line in lines) else ""
 
 
@@ -165,7 +165,7 @@ def _grouped(group: Sequence[Second]) -> Second:
     )
 
 
-def _tables(result: Result) -> Iterable[str]:
+def _tables(result: LoadTestResult) -> Iterable[str]:
     yield _percentiles(result)
     errors = [(status, f"{count:,}", result.outcome.said.get(status, "")) for status, count in result.outcome.errors.items()]
     yield table("Errors", ("status", "calls", "the first one said"), errors, look="words")
@@ -191,7 +191,7 @@ def _tables(result: Result) -> Iterable[str]:
     yield table("How it was measured", ("", ""), list(_settings(result).items()), look="words")
 
 
-def _step_rows(result: Result) -> list[tuple[str, ...]]:
+def _step_rows(result: LoadTestResult) -> list[tuple[str, ...]]:
     return [
         (
             number(step.offered_rps),
@@ -205,7 +205,7 @@ def _step_rows(result: Result) -> list[tuple[str, ...]]:
     ]
 
 
-def _percentiles(result: Result) -> str:
+def _percentiles(result: LoadTestResult) -> str:
     """One line per percentile: so all of them stand on a phone's screen."""
     inside = result.inside
     spreads = {
@@ -223,7 +223,7 @@ def _cells(found: Spread) -> list[str]:
     return [number(value) for value in values]
 
 
-def _settings(result: Result) -> dict[str, str]:
+def _settings(result: LoadTestResult) -> dict[str, str]:
     subject = result.subject
     told = {
         "version": subject.version,
@@ -242,5 +242,5 @@ def _worded(value: object) -> object:
     return number(value) if isinstance(value, float) else value
 
 
-def _counted(result: Result) -> str:
+def _counted(result: LoadTestResult) -> str:
     return ", ".join(f"{name} {number(count)}" for name, count in result.inside.counted.items()) if result.inside else ""

@@ -16,12 +16,12 @@ from penstock.loadtest.report.wording import (
     size,
     verdict,
 )
-from penstock.loadtest.result import Inside, Outcome, Result, Spread
+from penstock.loadtest.result import Inside, LoadOutcome, LoadTestResult, Spread
 
 _PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9", "max", "mean")
 
 
-def print_result(result: Result, console: Console) -> None:
+def print_result(result: LoadTestResult, console: Console) -> None:
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
@@ -44,7 +44,7 @@ def print_result(result: Result, console: Console) -> None:
         say(text, "bold red")
 
 
-def _outcome(outcome: Outcome, *, say_to: Console, deadline: bool) -> None:
+def _outcome(outcome: LoadOutcome, *, say_to: Console, deadline: bool) -> None:
     goodput = f", within the deadline {rate(outcome.goodput_rps)}" if deadline else ""
     line = f"offered {rate(outcome.offered_rps)}, answered {rate(outcome.throughput_rps)}{goodput}"
     say_to.print(f"{line}, errors {share(outcome.error_rate)}", markup=False, highlight=False)
@@ -53,7 +53,7 @@ def _outcome(outcome: Outcome, *, say_to: Console, deadline: bool) -> None:
         say_to.print(f"  {count:,} x {status}{': ' + said[:160] if said else ''}", markup=False, highlight=False, style="red")
 
 
-def _latencies(result: Result) -> Table:
+def _latencies(result: LoadTestResult) -> Table:
     table = Table("ms", *_PERCENTILES)
     inside = result.inside
     rows = {"latency": result.outcome.latency, "queue": inside and inside.queue, "run": inside and inside.run}
@@ -68,7 +68,7 @@ def _cells(found: Spread) -> list[str]:
     return [number(value) for value in values]
 
 
-def _steps(result: Result) -> Table:
+def _steps(result: LoadTestResult) -> Table:
     table = Table("offered/s", "answered/s", "in time/s", "p50", "p99", "errors")
     for step in result.steps:
         rates = (number(step.offered_rps), number(step.throughput_rps), number(step.goodput_rps))
@@ -94,7 +94,7 @@ def _inside(inside: Inside, console: Console) -> None:
             console.print(f"{name}: {text}", markup=False, highlight=False)
 
 
-def _processes(result: Result) -> Table:
+def _processes(result: LoadTestResult) -> Table:
     table = Table("process", "pid", "CPU, cores", "most", "memory", "most")
     for use in result.processes:
         memory = (size(use.memory_mean_bytes), size(use.memory_max_bytes))
@@ -102,7 +102,7 @@ def _processes(result: Result) -> Table:
     return table
 
 
-def _devices(result: Result) -> Table:
+def _devices(result: LoadTestResult) -> Table:
     table = Table("device", "busy", "most", "memory", "of")
     for use in result.devices:
         table.add_row(use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.loadtest.result import Result
+from penstock.loadtest.result import LoadTestResult
 
 UNKNOWN = "-"
 
@@ -41,14 +41,14 @@ def size(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
-def headline(result: Result) -> str:
+def headline(result: LoadTestResult) -> str:
     subject = result.subject
     where = f"{subject.model} at {subject.url}" if subject.model and not subject.model.startswith("http") else subject.url
     client = f", {subject.client} client" if subject.target == "penstock" else ""
     return f"{where} ({subject.target}{client})"
 
 
-def load_line(result: Result) -> str:
+def load_line(result: LoadTestResult) -> str:
     """`open loop, poisson arrivals at 50..500/s, 30 s after 5 s of warm-up, seed 1`."""
     load = result.load
     if load.get("closed"):
@@ -63,12 +63,12 @@ def load_line(result: Result) -> str:
     return f"{how}, {number(result.outcome.seconds)} s{warm_up}{more}, seed {load.get('seed', 1)}"
 
 
-def verdict(result: Result) -> list[str]:
+def verdict(result: LoadTestResult) -> list[str]:
     """Why the server must not be judged by this; empty when it may."""
     return [f"generator-limited: {reason}" for reason in result.generator.limits]
 
 
-def generator_line(result: Result) -> str:
+def generator_line(result: LoadTestResult) -> str:
     told = result.generator
     cores = "with a core each" if told.processes > 1 else "on a core of its own"
     ceiling = f"could send {rate(told.ceiling_rps)} {cores}" if told.ceiling_rps else "its ceiling is unknown"

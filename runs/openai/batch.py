@@ -20,7 +20,7 @@ from msgspec import Struct
 from penstock.embedding import EmbeddingRequest, NoEmbedding, answer_of, vector_of
 from penstock.errors import BadParameter
 from penstock.run import RunSpec
-from penstock.runs.openai.lines import Checked, Line, check_file, raw_lines, read_line
+from penstock.runs.openai.lines import BatchLine, Checked, check_file, raw_lines, read_line
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 
 # Of each row, beside its input: the line's id, how many rows the line has, and what an embedding is to look like.
@@ -83,7 +83,7 @@ class _Taken:
     carried: dict[str, list[Any]] = field(default_factory=lambda: {ID: [], PARTS: [], FORM: []})
     size: int = 0
 
-    def add(self, line: Line, given: list[Any], *, size: int) -> None:
+    def add(self, line: BatchLine, given: list[Any], *, size: int) -> None:
         count, asked = len(given), line.embedding
         self.inputs += given
         self.carried[ID] += [line.custom_id] * count

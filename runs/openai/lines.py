@@ -42,7 +42,7 @@ class LineFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One request of the file. `embedding` is what a line of the embeddings endpoint asks for."""
 
     custom_id: str
@@ -95,7 +95,7 @@ def raw_lines(path: Path, *, offset: int = 0) -> Iterator[bytes]:
             yield line
 
 
-def read_line(text: bytes, spec: RunSpec) -> Line:
+def read_line(text: bytes, spec: RunSpec) -> BatchLine:
     """Raises `LineFault`."""
     value = _object(text)
     custom_id, body = value.get("custom_id"), value.get("body")
@@ -107,7 +107,7 @@ def read_line(text: bytes, spec: RunSpec) -> Line:
         raise LineFault("mismatched_url", f"url must be the batch's endpoint, {spec.endpoint}", param="url")
     if "body" not in value:
         raise LineFault("missing_body", "the line has no body", param="body")
-    return Line(custom_id, body, _embedding(body, spec) if spec.endpoint == EMBEDDINGS else None)
+    return BatchLine(custom_id, body, _embedding(body, spec) if spec.endpoint == EMBEDDINGS else None)
 
 
 def _object(text: bytes) -> dict[str, Any]:

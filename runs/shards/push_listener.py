@@ -20,7 +20,7 @@ RECHECK_S = 2.0
 _PAUSES_S = (0.05, 1.0)
 
 
-class Ears:
+class PushListener:
     """Not thread-safe. Pushes may be lost; `recheck_due` says when to read the records instead."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -15,7 +15,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import Call, Job, JobError, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 from penstock.runs.rows import RowError
-from penstock.runs.shards.window import Piece
+from penstock.runs.shards.window import ShardPiece
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 
 log = logging.getLogger("penstock.runs")
@@ -29,7 +29,7 @@ _PAUSES_S = (0.05, 2.0)
 _STORED = (SubmitStatus.CREATED, SubmitStatus.EXISTING)
 
 
-class Queue(Protocol):
+class ShardStore(Protocol):
     """What the desk asks of the job store."""
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]: ...
@@ -69,22 +69,22 @@ class Terms:
 class End:
     """How one shard ended: with an `outcome`, or as a whole with an `error`. Seconds: in all, and on the device."""
 
-    piece: Piece
+    piece: ShardPiece
     outcome: ShardOutcome | None
     error: RowError = field(default_factory=lambda: RowError("", ""))
     run_s: float = 0.0
     device_s: float = 0.0
 
 
-class Desk:
+class ShardQueue:
     """For one thread. While the store is away everything waits here and `note` says so; nothing is lost, nothing raised."""
 
     def __init__(
-        self, queue: Queue, blobs: BlobStore, ears: Listener, *, terms: Terms, inputs: Callable[[Piece], list[Any]]
+        self, queue: ShardStore, blobs: BlobStore, ears: Listener, *, terms: Terms, inputs: Callable[[ShardPiece], list[Any]]
     ) -> None:
         self._queue, self._blobs, self._ears, self._terms, self._inputs = queue, blobs, ears, terms, inputs
-        self._waiting: deque[tuple[JobId, Piece]] = deque()
-        self._open: dict[JobId, Piece] = {}
+        self._waiting: deque[tuple[JobId, ShardPiece]] = deque()
+        self._open: dict[JobId, ShardPiece] = {}
         self._taken: list[JobId] = []
         self._read_names: list[str] = []
         self._pause_s, self._again_at = _PAUSES_S[0], 0.0
@@ -94,7 +94,7 @@ class Desk:
         """Shards that were handed in and have no end yet."""
         return len(self._waiting) + len(self._open)
 
-    def submit(self, pieces: Sequence[Piece]) -> None:
+    def submit(self, pieces: Sequence[ShardPiece]) -> None:
         """Hand in. The serial is chosen here, once: a submit whose reply was lost is repeated under it."""
         self._waiting.extend((new_job_id(self._terms.model), piece) for piece in pieces)
         self.push_on()
@@ -130,14 +130,14 @@ class Desk:
         else:
             self._wait(f"the queue of {self._terms.model} is full")
 
-    def _payloads(self, batch: Sequence[tuple[JobId, Piece]]) -> list[Payload]:
+    def _payloads(self, batch: Sequence[tuple[JobId, ShardPiece]]) -> list[Payload]:
         given = [(_input_name(job), encode_shard(Shard(self._terms.media, self._inputs(piece)))) for job, piece in batch]
         self._blobs.put_all([(name, data) for name, data in given if len(data) > INLINE_BYTES])
         return [
             Payload(SHARD_MEDIA, data) if len(data) <= INLINE_BYTES else Payload(SHARD_MEDIA, blob=name) for name, data in given
         ]
 
-    def _new_job(self, job: JobId, piece: Piece, given: Payload) -> NewJob:
+    def _new_job(self, job: JobId, piece: ShardPiece, given: Payload) -> NewJob:
         return NewJob(
             job,
             self._terms.version,

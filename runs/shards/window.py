@@ -16,7 +16,7 @@ _WRONG_COUNT = "outcome_count"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ShardPiece:
     """Rows of one batch that travel as one shard: their `places` there. `weight`: as many rows of mean cost would take as
     long. `tries` counts this one too.
     """
@@ -29,13 +29,13 @@ class Piece:
     def __len__(self) -> int:
         return len(self.places)
 
-    def halves(self) -> list[Piece]:
+    def halves(self) -> list[ShardPiece]:
         middle = len(self.places) // 2
         return [replace(self, places=half, weight=self.weight / 2) for half in (self.places[:middle], self.places[middle:])]
 
 
 @dataclass(slots=True)
-class _Entry:
+class _BatchInWindow:
     """One batch on its way. `missing`: rows without a verdict."""
 
     batch: RowBatch
@@ -57,26 +57,26 @@ class Window:
 
     def __init__(self, *, most_tries: int = MOST_TRIES) -> None:
         self._most_tries = most_tries
-        self._entries: deque[_Entry] = deque()
+        self._entries: deque[_BatchInWindow] = deque()
         self._first = 0  # the number of the oldest batch that is here
         self.rows = 0
 
-    def add(self, batch: RowBatch, rows: int) -> list[Piece]:
+    def add(self, batch: RowBatch, rows: int) -> list[ShardPiece]:
         """Take the batch in; its pieces hold at most so many rows each."""
         outputs = [batch.known.get(place) for place in range(len(batch))] if batch.known else [None] * len(batch)
         settled = frozenset(batch.bad.keys() | batch.known.keys())
         number = self._first + len(self._entries)
-        self._entries.append(_Entry(batch, outputs, dict(batch.bad), len(batch) - len(settled)))
+        self._entries.append(_BatchInWindow(batch, outputs, dict(batch.bad), len(batch) - len(settled)))
         self.rows += len(batch)
-        return [Piece(number, places, weight) for places, weight in cut(batch.inputs, rows, without=settled)]
+        return [ShardPiece(number, places, weight) for places, weight in cut(batch.inputs, rows, without=settled)]
 
-    def inputs(self, piece: Piece) -> list[Any]:
+    def inputs(self, piece: ShardPiece) -> list[Any]:
         """What the model gets for the piece's rows."""
         inputs = self._entry(piece).batch.inputs
         places = piece.places
         return inputs[places.start : places.stop] if isinstance(places, range) else [inputs[place] for place in places]
 
-    def settle(self, piece: Piece, outcome: ShardOutcome) -> list[Piece]:
+    def settle(self, piece: ShardPiece, outcome: ShardOutcome) -> list[ShardPiece]:
         """Take the verdicts on a piece; rows that may work another time come back as one piece."""
         if len(outcome.outputs) != len(piece):
             error = RowError(_WRONG_COUNT, f"{len(outcome.outputs)} outcomes came back for {len(piece)} rows")
@@ -88,9 +88,9 @@ class Window:
         if not again:
             return []
         weight = piece.weight * len(again) / len(piece)
-        return [Piece(piece.batch, [piece.places[place] for place in again], weight, piece.tries + 1)]
+        return [ShardPiece(piece.batch, [piece.places[place] for place in again], weight, piece.tries + 1)]
 
-    def _take(self, entry: _Entry, piece: Piece, outcome: ShardOutcome, again: frozenset[int]) -> None:
+    def _take(self, entry: _BatchInWindow, piece: ShardPiece, outcome: ShardOutcome, again: frozenset[int]) -> None:
         if isinstance(places := piece.places, range):
             entry.outputs[places.start : places.stop] = outcome.outputs
         else:
@@ -100,13 +100,13 @@ class Window:
             if failure.place not in again:
                 entry.failed[piece.places[failure.place]] = _reason(failure)
 
-    def fail(self, piece: Piece, error: RowError) -> list[Piece]:
+    def fail(self, piece: ShardPiece, error: RowError) -> list[ShardPiece]:
         """A piece that ended as a whole: in halves, until the row at fault stands alone."""
         if len(piece) > 1:
             return piece.halves()
         return self.give_up(piece, error)
 
-    def give_up(self, piece: Piece, error: RowError) -> list[Piece]:
+    def give_up(self, piece: ShardPiece, error: RowError) -> list[ShardPiece]:
         """All rows of a piece fail, since another try would not help."""
         entry = self._entry(piece)
         entry.failed.update(dict.fromkeys(piece.places, error))
@@ -122,7 +122,7 @@ class Window:
             batch = entry.batch
             yield Finished(ResultBatch(batch.first, entry.outputs, batch.carried, entry.failed), batch.after)
 
-    def _entry(self, piece: Piece) -> _Entry:
+    def _entry(self, piece: ShardPiece) -> _BatchInWindow:
         return self._entries[piece.batch - self._first]
 
 

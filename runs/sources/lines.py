@@ -15,7 +15,7 @@ from penstock.errors import InvalidInput
 from penstock.runs import files
 from penstock.runs.rows import RowError
 from penstock.runs.sources.mapping import Mapping
-from penstock.runs.sources.parts import Records
+from penstock.runs.sources.parts import FileRows
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 16 << 20
@@ -134,7 +134,7 @@ class JsonLines:
     file: LineFile
     mapping: Mapping
 
-    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None:
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
         at = after or {"offset": 0, "line": 0}
         lines, end = self.file.lines(at["offset"], rows=rows, size_bytes=size_bytes)
         if not lines:
@@ -143,7 +143,7 @@ class JsonLines:
             lines[0] = lines[0].removeprefix(_BOM)
         values, bad = self._decode(lines, at["line"])
         inputs, carried, missing = self.mapping.of_objects(values, bad)
-        return Records(inputs, carried, missing, {"offset": end, "line": at["line"] + len(lines)})
+        return FileRows(inputs, carried, missing, {"offset": end, "line": at["line"] + len(lines)})
 
     def count(self) -> int | None:
         return None
@@ -198,7 +198,7 @@ class TextLines:
 
     file: LineFile
 
-    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None:
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
         at = after or {"offset": 0, "line": 0}
         lines, end = self.file.lines(at["offset"], rows=rows, size_bytes=size_bytes)
         if not lines:
@@ -211,7 +211,7 @@ class TextLines:
             texts.append(text)
             if error is not None:
                 bad[place] = error
-        return Records(texts, {}, bad, {"offset": end, "line": at["line"] + len(lines)})
+        return FileRows(texts, {}, bad, {"offset": end, "line": at["line"] + len(lines)})
 
     def count(self) -> int | None:
         return None

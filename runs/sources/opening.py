@@ -12,7 +12,7 @@ from penstock.runs.sources.folder import FolderSource
 from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
 from penstock.runs.sources.mapping import Mapping, checked, takes_scalar
 from penstock.runs.sources.parquet import ParquetFile
-from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, Part, PartsSource
+from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, PartsSource, RowFile
 from penstock.runs.sources.table_text import TextTable, kinds_of
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
@@ -46,7 +46,7 @@ def input_format(names: list[str], many: bool) -> str:
     return "files" if many and kind == "text" else kind
 
 
-def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str], Part]:
+def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str], RowFile]:
     if kind in _TABLES:
         return lambda name: TextTable(LineFile(name), mapping, _TABLES[kind], kinds)
     if kind == "jsonl":
@@ -58,7 +58,7 @@ def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str
     raise InvalidInput(f"nobody reads the format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
 
 
-def _check_tables(names: list[str], open_part: Callable[[str], Part], mapping: Mapping) -> None:
+def _check_tables(names: list[str], open_part: Callable[[str], RowFile], mapping: Mapping) -> None:
     for name in names:
         part = open_part(name)
         try:

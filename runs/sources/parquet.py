@@ -14,7 +14,7 @@ from penstock.runs import files
 from penstock.runs.arrow import arrow
 from penstock.runs.rows import RowError
 from penstock.runs.sources.mapping import Mapping
-from penstock.runs.sources.parts import Records
+from penstock.runs.sources.parts import FileRows
 
 _BATCH_ROWS = 4096
 _READ_BYTES = 1 << 20
@@ -42,7 +42,7 @@ class ParquetFile:
         kind = self._opened().schema_arrow.field(column).type
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
-    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None:
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
         at = after or {"group": 0, "offset": 0}
         reader = self._opened()
         self.mapping.check_there(self.columns(), self.name)
@@ -103,14 +103,14 @@ class ParquetFile:
         self._batch, self._at = found, (self._at[0], behind)
         return True
 
-    def _records(self, batch: Any, after: dict[str, Any]) -> Records:
+    def _records(self, batch: Any, after: dict[str, Any]) -> FileRows:
         read = {name: _values(batch.column(name), self.binary) for name in batch.schema.names}
         inputs = self.mapping.of_columns({name: read[name] for name in self.mapping.inputs_from(self.columns())})
         carried = {name: _values(batch.column(name), False) for name in self.mapping.carry}
         bad = {
             place: RowError("invalid_input", "the row holds no bytes") for place, value in enumerate(inputs) if value is None
         }
-        return Records(inputs, carried, bad if self.binary else {}, after)
+        return FileRows(inputs, carried, bad if self.binary else {}, after)
 
 
 def _values(column: Any, binary: bool) -> list[Any]:

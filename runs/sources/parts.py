@@ -14,7 +14,7 @@ BYTES_MEDIA = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class FileRows:
     """Consecutive rows of one file, as in `RowBatch`; `after` is the file's own."""
 
     inputs: list[Any]
@@ -23,10 +23,10 @@ class Records:
     after: dict[str, Any]
 
 
-class Part(Protocol):
+class RowFile(Protocol):
     """One file of rows."""
 
-    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None: ...
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None: ...
 
     def count(self) -> int | None: ...
 
@@ -38,11 +38,11 @@ class PartsSource:
     """The rows of `names` in that order. `open_part` opens one; one is open at a time."""
 
     names: list[str]
-    open_part: Callable[[str], Part]
+    open_part: Callable[[str], RowFile]
     media: str = JSON_MEDIA
     # Number of the line that row 0 stands on, where every line is a row; None: rows are not lines.
     first_line: int | None = None
-    _open: tuple[int, Part] | None = field(default=None, repr=False)
+    _open: tuple[int, RowFile] | None = field(default=None, repr=False)
 
     def identity(self) -> dict[str, Any]:
         return {"files": [files.identity(name) for name in self.names]}
@@ -72,7 +72,7 @@ class PartsSource:
             self._open[1].close()
             self._open = None
 
-    def _part(self, index: int) -> Part:
+    def _part(self, index: int) -> RowFile:
         if self._open is None or self._open[0] != index:
             self.close()
             self._open = (index, self.open_part(self.names[index]))

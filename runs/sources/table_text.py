@@ -17,7 +17,7 @@ from penstock.errors import InvalidInput
 from penstock.runs.rows import RowError
 from penstock.runs.sources.lines import LineFile
 from penstock.runs.sources.mapping import Mapping
-from penstock.runs.sources.parts import Records
+from penstock.runs.sources.parts import FileRows
 
 _FEED_LINES = 1024
 _FEED_BYTES = 256 * 1024
@@ -87,7 +87,7 @@ class TextTable:
     kinds: dict[str, str] = field(default_factory=dict)
     _header: tuple[list[str], int] | None = field(default=None, repr=False)
 
-    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> Records | None:
+    def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
         header, begin = self.header()
         self.mapping.check_there(header, self.file.name)
         offset = after["offset"] if after else begin
@@ -99,7 +99,7 @@ class TextTable:
         inputs = self.mapping.of_columns(self._typed(read, bad))
         for place in bad:
             inputs[place] = None
-        return Records(inputs, carried, bad, {"offset": end})
+        return FileRows(inputs, carried, bad, {"offset": end})
 
     def count(self) -> int | None:
         return None

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.cli import exits
 from penstock.tune.measuring.notebook import About, Notebook
-from penstock.tune.result import Overheads, Verdict, from_json
+from penstock.tune.result import ConfigurationVerdict, Overheads, from_json
 from tests.acceptance.test_cli import COMMAND, clean_environment
 
 MODEL = """
@@ -94,6 +94,6 @@ def test_a_goal_that_one_item_breaks_is_told_with_its_time(tmp_path: Path) -> No
     done = tune(folder, "paced", "--slo", "p99=2ms", *TINY, "--resume", "state.jsonl", "--json")
     result = from_json(done.stdout.encode())
     assert done.returncode == exits.FAILED
-    assert {one.verdict for one in result.configurations} == {Verdict.PRUNED}
+    assert {one.verdict for one in result.configurations} == {ConfigurationVerdict.PRUNED}
     assert all("one item alone takes" in one.why for one in result.configurations)
     assert msgspec.json.decode(done.stdout)["spent"]["confirmed"] == 0

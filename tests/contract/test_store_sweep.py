@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.contract import CancelStatus
-from penstock.broker.records import Beat, ClaimedJob, Ending, Settled, SweepReport
+from penstock.broker.records import ClaimedJob, Ending, LeaseRenewal, Settled, SweepReport
 from penstock.job import JobState, Payload
 from tests.contract.desk import OUTPUT, Desk
 
@@ -266,7 +266,7 @@ def test_a_sweep_does_at_most_its_limit_of_the_due_work(desk: Desk) -> None:
 
 def test_a_beat_keeps_what_the_worker_holds(desk: Desk) -> None:
     job = desk.leased("w1", lease_s=0.0)
-    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0) == Beat()
+    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0) == LeaseRenewal()
     assert desk.store.sweep(desk.model) == SweepReport()
     assert desk.finish(job) is Settled.OK
 
@@ -292,7 +292,7 @@ def test_a_stranger_is_told_that_it_holds_nothing(desk: Desk) -> None:
 def test_a_beat_names_the_jobs_to_be_cancelled(desk: Desk) -> None:
     job, other = desk.leased(), desk.leased()
     desk.store.cancel(job.id)
-    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0) == Beat(cancelled=(job.id,))
+    assert desk.store.extend(desk.model, "w1", lease_s=60.0, max_run_s=60.0) == LeaseRenewal(cancelled=(job.id,))
     assert desk.state(other.id) is JobState.LEASED
 
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from penstock.broker.contract import JobStore, ReleaseReason
 from penstock.broker.memory.store import MemoryStore
-from penstock.broker.records import Beat, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled
+from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, LeaseRenewal, NewJob, Settled
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
@@ -266,7 +266,7 @@ def _timeless(answer: Any) -> Any:
         )
     if isinstance(answer, ClaimedJob):
         return replace(answer, created_at=0.0, deadline_at=0.0)
-    if isinstance(answer, Beat):
+    if isinstance(answer, LeaseRenewal):
         return answer.lost, frozenset(answer.cancelled), frozenset(answer.overrun)
     return _timeless_totals(answer)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bulk.__main__ import CHEAP, Scale, Session
+from benchmarks.bulk.__main__ import CHEAP, BulkSession, Scale
 from benchmarks.bulk.ground import ground
 
 pytest.importorskip("pyarrow")
@@ -16,7 +16,7 @@ SMALL = Scale(texts=0, images=0, numbers=2_000, memory=(1_000, 2_000), seconds=0
 def test_a_run_is_timed_and_its_rows_are_all_there(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    figures = Session(tmp_path, SMALL).cheap()
+    figures = BulkSession(tmp_path, SMALL).cheap()
     assert figures["cheap_rows_per_s"] > 100
     outputs = pq.read_table(tmp_path / "numbers.out.parquet").column("output").to_pylist()
     assert [row["y"] for row in outputs] == [x * x for x in range(2_000)]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.__main__ import Call
+from benchmarks.gpu.__main__ import GpuRun
 from benchmarks.gpu.memory import run_out_of_memory
 from benchmarks.gpu.results import GpuResults, resumed
-from benchmarks.models.__main__ import Bench, Lengths
+from benchmarks.models.__main__ import ModelsBench, TurnLengths
 from benchmarks.models.rows import Row
 from benchmarks.models.stack import model_stack
 
@@ -35,7 +35,7 @@ def test_rows_are_measured_over_http_and_in_a_loop_beside_it_and_one_that_cannot
     tmp_path: Path,
 ) -> None:
     rows = [Row("digits", "onnx", 4, precision="fp16"), Row("digits", "onnx", 4)]
-    bench = Bench(Lengths(loop_s=0.6, http_s=0.3, http_batches=2, turns=1), print)
+    bench = ModelsBench(TurnLengths(loop_s=0.6, http_s=0.3, http_batches=2, turns=1), print)
     with model_stack(tmp_path, rows) as stack:
         roots = list(stack._roots)
         bench.run(stack, rows)
@@ -57,7 +57,7 @@ def test_a_further_call_for_a_gpu_measures_what_the_one_before_had_no_time_for(t
         folder = tmp_path / f"call-{len(rows)}"
         folder.mkdir()
         results = resumed(out, GpuResults(sources="same"))
-        Call(results, out, every, ["rows"], quick=True, ends_at=math.inf, say=print).run(folder, rows)
+        GpuRun(results, out, every, ["rows"], quick=True, ends_at=math.inf, say=print).run(folder, rows)
         return results
 
     before = call([first])
@@ -79,7 +79,7 @@ def test_a_row_that_breaks_in_a_way_nobody_thought_of_does_not_lose_the_others(t
         raise RuntimeError("the driver is gone")
         yield {}
 
-    bench = Bench(Lengths(loop_s=0.1, http_s=0.1, http_batches=1, turns=1), print, watch=broken)
+    bench = ModelsBench(TurnLengths(loop_s=0.1, http_s=0.1, http_batches=1, turns=1), print, watch=broken)
     with model_stack(tmp_path, [Row("digits", "onnx", 4)]) as stack:
         bench.run(stack, [Row("digits", "onnx", 4)])
     [why] = bench.results.failed.values()

@@ -8,7 +8,7 @@ from benchmarks.peers.catalogue import peers_named
 from benchmarks.peers.comparison import Comparison
 from benchmarks.peers.environments import requirements_mark
 from benchmarks.peers.table import ratio, rows
-from benchmarks.peers.turn import Lengths
+from benchmarks.peers.turn import LoadLengths
 from benchmarks.peers.workloads import NOOP, Workload
 
 
@@ -24,7 +24,7 @@ def environment_like_ours(folder: Path) -> None:
 
 def test_servers_are_started_checked_loaded_and_ended_and_one_that_is_not_set_up_has_its_reason(tmp_path: Path) -> None:
     environment_like_ours(tmp_path)
-    lengths = Lengths(warm_s=0.2, busy_s=0.5, lone_s=0.2, open_s=0.2)
+    lengths = LoadLengths(warm_s=0.2, busy_s=0.5, lone_s=0.2, open_s=0.2)
     small = Workload(NOOP, "no-op", (32,), 1, open_rate=20.0)
     comparison = Comparison(tmp_path, peers_named("penstock,celery,mosec"), [small], lengths, print)
     comparison.run(1)
@@ -42,7 +42,7 @@ def test_a_server_that_ends_by_itself_is_told_with_the_end_of_its_log(tmp_path: 
     environment_like_ours(tmp_path)
     python = tmp_path / "celery" / "bin" / "python"
     python.write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")
-    comparison = Comparison(tmp_path, peers_named("celery"), [Workload(NOOP, "no-op", (32,), 1)], Lengths(), print)
+    comparison = Comparison(tmp_path, peers_named("celery"), [Workload(NOOP, "no-op", (32,), 1)], LoadLengths(), print)
     comparison.run(2)
     (failed,) = comparison.result(2)["failed"]
     assert "ended by itself with 3" in failed["reason"]

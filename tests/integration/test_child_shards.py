@@ -21,9 +21,9 @@ from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, enc
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Failed, Item, Output
 from penstock.workers.ipc.shard_progress import Lane
-from penstock.workers.slot.batcher import Held
-from penstock.workers.slot.child_events import Cause, Event, Lost, Ran
-from penstock.workers.slot.child_supervisor import Keeper
+from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, Event
+from penstock.workers.slot.child_supervisor import ChildSupervisor
 from tests.integration.worker_process import FAULTY
 
 WITHIN_S = 30.0
@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, handler: str = "Faulty", *, batch: int = 4, **limits: Any) -> None:
         spec = ModelSpec("m", f"{FAULTY}:{handler}", policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
         self.selector = DefaultSelector()
-        self.keeper = Keeper(spec, Pin((), 1), self.selector, max_batch_size=batch)
+        self.keeper = ChildSupervisor(spec, Pin((), 1), self.selector, max_batch_size=batch)
         self.events: list[Event] = []
         self.await_true(lambda: self.keeper.taking)
 
@@ -49,21 +49,21 @@ class Bench:
             for key, mask in self.selector.select(0.02):
                 self.events += self.keeper.handle(key.data, mask, time.monotonic())
 
-    def shard(self, *rows: Any, data: bytes | None = None) -> Held:
+    def shard(self, *rows: Any, data: bytes | None = None) -> Batch:
         body = encode_shard(Shard("application/json", list(rows))) if data is None else data
         return self._give(Item(SHARD_MEDIA, body), Call.SHARD)
 
-    def online(self, order: Any) -> Held:
+    def online(self, order: Any) -> Batch:
         return self._give(Item("application/json", msgspec.json.encode(order)), Call.PREDICT)
 
-    def _give(self, item: Item, call: Call) -> Held:
+    def _give(self, item: Item, call: Call) -> Batch:
         id = new_job_id("m")
         job = ClaimedJob(id, "t", Payload(item.content_type), Priority.BULK, 0.0, 1e12, 1, 0, call)
-        held = Held((job,), "bulk", "w", id.serial, claimed_at=time.monotonic())
+        held = Batch((job,), "bulk", "w", id.serial, claimed_at=time.monotonic())
         self.keeper.give(held, [item], time.monotonic())
         return held
 
-    def online_from(self, path: Path, order: Any) -> Held:
+    def online_from(self, path: Path, order: Any) -> Batch:
         path.write_bytes(msgspec.json.encode(order))
         return self._give(Item("application/json", path=str(path), own=True), Call.PREDICT)
 
@@ -72,17 +72,17 @@ class Bench:
         assert self.keeper._child is not None
         return self.keeper._child.shards.lane(lane)[0]
 
-    def end_of(self, held: Held) -> Ran | Lost:
-        def found() -> list[Ran | Lost]:
-            ends = [event for event in self.events if isinstance(event, Ran | Lost)]
+    def end_of(self, held: Batch) -> BatchRan | BatchLost:
+        def found() -> list[BatchRan | BatchLost]:
+            ends = [event for event in self.events if isinstance(event, BatchRan | BatchLost)]
             return [event for event in ends if event.held.nonce == held.nonce]
 
         self.await_true(found)
         return found()[0]
 
-    def outcome_of(self, held: Held) -> ShardOutcome:
+    def outcome_of(self, held: Batch) -> ShardOutcome:
         end = self.end_of(held)
-        assert isinstance(end, Ran)
+        assert isinstance(end, BatchRan)
         [output] = end.done.outcomes
         assert isinstance(output, Output)
         return decode_outcome(output.data)
@@ -107,7 +107,7 @@ def test_a_shards_outputs_come_back_in_its_order(bench: Bench) -> None:
     held = bench.shard(*echoes(1_001))
     assert bench.outcome_of(held).outputs == list(range(1_001))
     end = bench.end_of(held)
-    assert isinstance(end, Ran)
+    assert isinstance(end, BatchRan)
     assert (end.done.rows, end.done.bad_rows) == (1_001, 0)
     assert end.done.inference_s > 0
 
@@ -123,7 +123,7 @@ def test_bad_rows_fail_alone_with_what_an_online_job_would_be_told(bench: Bench)
 def test_a_shard_without_rows_and_one_that_is_none_come_back_at_once(bench: Bench) -> None:
     assert bench.outcome_of(bench.shard()).outputs == []
     end = bench.end_of(bench.shard(data=b"\xc1"))
-    assert isinstance(end, Ran)
+    assert isinstance(end, BatchRan)
     [failed] = end.done.outcomes
     assert isinstance(failed, Failed)
     assert failed.code == "invalid_input"
@@ -143,7 +143,7 @@ def test_a_shard_gets_on_beside_a_flood_of_online_batches(bench: Bench) -> None:
     first = bench.online({"do": "sleep", "seconds": 0.02})
     bench.online({"do": "sleep", "seconds": 0.02})
     seen = {first.nonce}
-    while not any(isinstance(event, Ran) and event.held.nonce == held.nonce for event in bench.events):
+    while not any(isinstance(event, BatchRan) and event.held.nonce == held.nonce for event in bench.events):
         bench.await_true(lambda: bench.keeper.busy().batches < 2)
         seen.add(bench.online({"do": "sleep", "seconds": 0.02}).nonce)
         assert len(seen) < 100
@@ -153,7 +153,7 @@ def test_a_shard_gets_on_beside_a_flood_of_online_batches(bench: Bench) -> None:
 def test_a_crash_is_blamed_on_the_shard_that_was_touched_and_not_on_the_one_behind_it(bench: Bench) -> None:
     first, second = bench.shard(*echoes(3), {"do": "segfault"}), bench.shard(*echoes(3))
     ends = [bench.end_of(held) for held in (first, second)]
-    assert [end.cause for end in ends if isinstance(end, Lost)] == [Cause.CRASHED, Cause.UNSTARTED]
+    assert [end.cause for end in ends if isinstance(end, BatchLost)] == [Cause.CRASHED, Cause.UNSTARTED]
 
 
 def test_a_child_that_is_killed_amid_a_shard_costs_the_shard_and_a_new_child_runs_it(bench: Bench) -> None:
@@ -161,7 +161,7 @@ def test_a_child_that_is_killed_amid_a_shard_costs_the_shard_and_a_new_child_run
     bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
     os.kill(bench.keeper.pid, signal.SIGKILL)
     end = bench.end_of(held)
-    assert isinstance(end, Lost)
+    assert isinstance(end, BatchLost)
     assert end.cause is Cause.CRASHED
     bench.await_true(lambda: bench.keeper.taking)
     assert bench.outcome_of(bench.shard(*echoes(5))).outputs == list(range(5))
@@ -177,7 +177,7 @@ def test_the_limit_of_time_is_for_a_micro_batch_and_not_for_the_shard() -> None:
     bench.await_true(lambda: bench.lane(Lane.RUNNING))
     waiting = bench.online({"do": "echo"})
     ends = [bench.end_of(held) for held in (hung, behind, waiting)]
-    assert [end.cause for end in ends if isinstance(end, Lost)] == [Cause.TIMED_OUT, Cause.UNSTARTED, Cause.UNSTARTED]
+    assert [end.cause for end in ends if isinstance(end, BatchLost)] == [Cause.TIMED_OUT, Cause.UNSTARTED, Cause.UNSTARTED]
     bench.keeper.close()
 
 
@@ -187,8 +187,8 @@ def test_an_online_batch_that_hangs_beside_a_shard_is_the_one_that_is_blamed() -
     bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
     hung = bench.end_of(bench.online({"do": "hang"}))
     lost = bench.end_of(shard)
-    assert isinstance(hung, Lost)
-    assert isinstance(lost, Lost)
+    assert isinstance(hung, BatchLost)
+    assert isinstance(lost, BatchLost)
     assert (hung.cause, lost.cause) == (Cause.TIMED_OUT, Cause.UNSTARTED)
     bench.keeper.close()
 
@@ -220,7 +220,7 @@ def test_a_shard_that_is_given_up_amid_its_rows_is_left_by_the_child(bench: Benc
 def test_a_device_that_fails_every_call_ends_the_child_and_costs_the_shard(tmp_path: Path) -> None:
     bench = Bench("Accelerated")
     end = bench.end_of(bench.shard(*echoes(3), {"do": "device", "tag": "CUDA error: device-side assert triggered"}))
-    assert isinstance(end, Lost)
+    assert isinstance(end, BatchLost)
     assert end.cause is Cause.CRASHED
     bench.keeper.close()
 
@@ -243,12 +243,12 @@ def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(tmp_path: Pat
     slow, waiting = tmp_path / "slow", tmp_path / "waiting"
     first = bench.online_from(slow, {"do": "sleep", "seconds": 0.3})
     second = bench.online_from(waiting, {"do": "echo", "tag": 1})
-    assert isinstance(bench.end_of(first), Ran)
+    assert isinstance(bench.end_of(first), BatchRan)
     assert not slow.exists()
-    assert isinstance(bench.end_of(second), Ran)
+    assert isinstance(bench.end_of(second), BatchRan)
     assert not waiting.exists()
     killed = bench.online_from(slow, {"do": "segfault"})
-    assert isinstance(bench.end_of(killed), Lost)
+    assert isinstance(bench.end_of(killed), BatchLost)
     assert not slow.exists()
     bench.await_true(lambda: bench.keeper.taking)
     disowned = bench.online_from(slow, {"do": "sleep", "seconds": 0.3})

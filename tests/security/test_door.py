@@ -22,7 +22,7 @@ import pytest
 
 from penstock.access import Key, Role, digest_of, is_weak, new_secret
 from penstock.errors import ConfigError, RateLimited, Unauthorized
-from penstock.gateway.auth.keys import GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, Door
+from penstock.gateway.auth.keys import GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, KeyAuth
 from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
 from penstock.gateway.auth.roles import EVERYBODY
 from penstock.settings.tables import Settings
@@ -46,9 +46,9 @@ def key(**changes: Any) -> Key:
     return Key(**{**plain, **changes})
 
 
-def opened(*keys: Key, clock: Clock | None = None) -> Door:
+def opened(*keys: Key, clock: Clock | None = None) -> KeyAuth:
     clock = clock or Clock()
-    return Door(keys, clock=clock, wall=clock)
+    return KeyAuth(keys, clock=clock, wall=clock)
 
 
 RIGHT = f"Bearer ci.{SECRET}".encode()
@@ -185,7 +185,7 @@ def test_ten_thousand_guesses_are_slowed_down_and_the_right_key_beside_them_is_n
 
 def test_a_gateway_without_keys_serves_everybody_and_may_have_a_rate() -> None:
     assert opened().admit(None, "a") is EVERYBODY
-    door = Door(rate_per_s=1.0, burst=2, clock=Clock())
+    door = KeyAuth(rate_per_s=1.0, burst=2, clock=Clock())
     assert [door.admit(None, "a") for _ in range(2)] == [EVERYBODY] * 2
     with pytest.raises(RateLimited) as caught:
         door.admit(None, "b")

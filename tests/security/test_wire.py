@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.errors import CapacityError
-from penstock.gateway.asgi.wire import Room
+from penstock.gateway.asgi.wire import BodyMemory
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.security.keyed import ALICE, OPERATIONS, SUBMITS, filled, keyed_gateway, send
 
@@ -232,7 +232,7 @@ def test_a_body_of_100_mib_is_refused_without_being_kept(gateway: GatewayClient,
 
 
 def test_all_uploads_together_have_a_limit_too() -> None:
-    room = Room(100)
+    room = BodyMemory(100)
     room.take(60)
     with pytest.raises(CapacityError):
         room.take(50)

@@ -10,7 +10,7 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready
+from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, Item, LoadFailed, Ready
 from penstock.workers.slot.child_process import ChildProcess
 
 _TURN_S = 0.2
@@ -18,13 +18,13 @@ _STOP_WITHIN_S = 2.0
 _LOG_LINES = 5
 
 
-class Lost(PenstockError):
+class ChildLost(PenstockError):
     """A child ended while it was measured; the message says how."""
 
     kind = "child_lost"
 
 
-class Child:
+class MeasuredChild:
     """One child, its batches under way, and what it last wrote."""
 
     def __init__(self, process: ChildProcess) -> None:
@@ -41,7 +41,7 @@ class Child:
 class Children:
     """Started with `started`. All moments are monotonic."""
 
-    def __init__(self, members: Sequence[Child]) -> None:
+    def __init__(self, members: Sequence[MeasuredChild]) -> None:
         self.members = members
         self._selector = DefaultSelector()
         for child in members:
@@ -61,7 +61,7 @@ class Children:
             self.turn(lambda child, done: None)
         return [child.ready for child in self.members if child.ready]
 
-    def turn(self, on_done: Callable[[Child, Done], None]) -> None:
+    def turn(self, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
         """Wait a moment for what the children say, and hand on what came of batches."""
         for child in self.members:
             fd = child.process.wire.fileno()
@@ -74,32 +74,32 @@ class Children:
                 self._listen(child)
             elif what == "exit":
                 self._listen(child)
-                raise Lost(f"its process {self._end(child)}{_tail(child)}")
+                raise ChildLost(f"its process {self._end(child)}{_tail(child)}")
             elif mask & EVENT_READ:
                 self._hear(child, on_done)
 
-    def _hear(self, child: Child, on_done: Callable[[Child, Done], None]) -> None:
+    def _hear(self, child: MeasuredChild, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
         try:
             frames = child.process.receive()
         except ChildGone:
             self._listen(child)
-            raise Lost(f"its process {self._end(child)}{_tail(child)}") from None
+            raise ChildLost(f"its process {self._end(child)}{_tail(child)}") from None
         for frame in frames:
             self._take(child, frame, on_done)
 
-    def _take(self, child: Child, frame: FromChild, on_done: Callable[[Child, Done], None]) -> None:
+    def _take(self, child: MeasuredChild, frame: FromChild, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
         match frame:
             case Ready():
                 child.ready = frame
             case LoadFailed(message):
                 raise HandlerLoadError(message)
             case DeviceLost(message):
-                raise Lost(f"its device fails every call: {message}")
-            case Done():
+                raise ChildLost(f"its device fails every call: {message}")
+            case BatchDone():
                 child.under_way.pop(frame.batch, None)
                 on_done(child, frame)
 
-    def _listen(self, child: Child) -> None:
+    def _listen(self, child: MeasuredChild) -> None:
         lines = child.process.read_log()
         if lines is None:
             if child.process.log_fd in self._selector.get_map():
@@ -107,7 +107,7 @@ class Children:
             return
         child.said = [*child.said, *lines][-_LOG_LINES:]
 
-    def _end(self, child: Child) -> str:
+    def _end(self, child: MeasuredChild) -> str:
         child.process.ended(within_s=1.0)
         return child.process.how()
 
@@ -121,18 +121,18 @@ class Children:
             child.process.close()
 
 
-def _tail(child: Child) -> str:
+def _tail(child: MeasuredChild) -> str:
     return f"; it said last: {child.said[-1][:200]}" if child.said else ""
 
 
 @contextmanager
 def started(spec: ModelSpec, pins: Sequence[Pin], *, within_s: float) -> Iterator[Children]:
-    """One child per pin, loaded and warm. Raises `HandlerLoadError`, `Lost`."""
-    made: list[Child] = []
+    """One child per pin, loaded and warm. Raises `HandlerLoadError`, `ChildLost`."""
+    made: list[MeasuredChild] = []
     children = None
     try:
         for pin in pins:
-            made.append(Child(ChildProcess(spec, pin, max_batch_size=spec.policy.max_batch_size)))
+            made.append(MeasuredChild(ChildProcess(spec, pin, max_batch_size=spec.policy.max_batch_size)))
         children = Children(made)
         children.await_ready(within_s=within_s)
         yield children

@@ -14,12 +14,12 @@ _JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelOutput:
     content_type: str
     data: bytes
 
 
-def drift(answers: Sequence[Answer], references: Sequence[Answer], *, reference: str) -> Drift:
+def drift(answers: Sequence[ModelOutput], references: Sequence[ModelOutput], *, reference: str) -> Drift:
     """Numbers are compared as numbers wherever they stand in an answer; all else must be equal.
 
     A relative drift is the largest difference within an answer over the largest number of that answer in the reference, so that
@@ -41,7 +41,7 @@ def drift(answers: Sequence[Answer], references: Sequence[Answer], *, reference:
     return Drift(reference, absolute, relative, differing, compared)
 
 
-def _value(answer: Answer) -> Any:
+def _value(answer: ModelOutput) -> Any:
     if _JSON not in answer.content_type:
         return answer.data
     try:

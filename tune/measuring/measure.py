@@ -10,16 +10,16 @@ from statistics import median
 
 from penstock.errors import BadRequest, ConfigError, PenstockError
 from penstock.loadtest.bodies import from_schema
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 from penstock.model_spec import ModelSpec, fitted_buckets
-from penstock.tune.measuring.children import Child, Children, started
-from penstock.tune.measuring.drift import Answer, drift
-from penstock.tune.result import BatchTime, Drift, Engine, Measured
+from penstock.tune.measuring.children import Children, MeasuredChild, started
+from penstock.tune.measuring.drift import ModelOutput, drift
+from penstock.tune.result import BatchTime, Drift, EngineSettings, Measured
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.devices.machine import Machine
 from penstock.workers.devices.pins import Pin
 from penstock.workers.devices.plan import plan, unpinned
-from penstock.workers.ipc.frames import Done, Failed, Item, Ready
+from penstock.workers.ipc.frames import BatchDone, Failed, Item, Ready
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 
 # One batch at the device and one behind it, as a worker feeds its child.
@@ -28,7 +28,7 @@ _LEAST_RUNS = 5
 _FIRST_RUNS = 2
 _QUANTILES = 21
 _REFERENCE_INPUTS = 16
-_RAW = Body(b"penstock tune", "application/octet-stream")
+_RAW = RequestBody(b"penstock tune", "application/octet-stream")
 _INPUT_HINT = "give real inputs: --input cat.jpg, a folder, a .jsonl file or JSON"
 
 
@@ -37,21 +37,21 @@ class Found:
     """What a measurement brings beside its figures: the answers to the first inputs, the largest batch the handler takes."""
 
     measured: Measured
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ModelOutput, ...] = ()
     largest: int | None = None
-    inputs: tuple[Body, ...] = ()
+    inputs: tuple[RequestBody, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class BatchTimer:
     """`inputs` empty: one is made from what the model declares. `slice_s` is spent on each batch size."""
 
     spec: ModelSpec
     machine: Machine
-    inputs: tuple[Body, ...]
+    inputs: tuple[RequestBody, ...]
     slice_s: float = 0.5
 
-    def measure(self, engine: Engine, workers: int, sizes: Sequence[int]) -> Found:
+    def measure(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> Found:
         """`workers` children side by side, each with batches back to back. What cannot run is told in the result's `error`."""
         began = time.monotonic()
         try:
@@ -63,7 +63,7 @@ class Bench:
             found = Found(Measured(engine, workers, error=message[:300]))
         return replace(found, measured=replace(found.measured, took_s=time.monotonic() - began))
 
-    def _run(self, engine: Engine, workers: int, sizes: Sequence[int]) -> Found:
+    def _run(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> Found:
         spec = spec_for(self.spec, engine, workers, batch_size=max(sizes))
         pins = pins_for(spec, self.machine, pinning=engine.pinning)[:workers]
         meter, before = GpuMeter(PyNvml()), 0
@@ -86,7 +86,7 @@ class Bench:
             )
         return Found(measured, tuple(answers), ready.max_batch_size, inputs)
 
-    def _times(self, children: Children, size: int, inputs: Sequence[Body]) -> BatchTime | None:
+    def _times(self, children: Children, size: int, inputs: Sequence[RequestBody]) -> BatchTime | None:
         """None when a batch of this size does not fit into memory."""
         runs = _Runs(children, size, inputs)
         done = runs.until(time.monotonic() + self.slice_s, at_least=_LEAST_RUNS * len(children.members))
@@ -105,15 +105,15 @@ class Bench:
 class _Runs:
     """Batches of one size for every child, two under way at each, until the time is over and all have had some."""
 
-    def __init__(self, children: Children, size: int, inputs: Sequence[Body]) -> None:
+    def __init__(self, children: Children, size: int, inputs: Sequence[RequestBody]) -> None:
         self._children = children
         self._size = size
         self._inputs = itertools.cycle(_items(inputs))
-        self._done: list[Done] = []
+        self._done: list[BatchDone] = []
         self._until = 0.0
         self._at_least = 0
 
-    def until(self, moment: float, *, at_least: int) -> list[Done]:
+    def until(self, moment: float, *, at_least: int) -> list[BatchDone]:
         self._until, self._at_least = moment, at_least
         for child in self._children.members:
             for _ in range(_AHEAD):
@@ -122,7 +122,7 @@ class _Runs:
             self._children.turn(self._on_done)
         return self._done
 
-    def _on_done(self, child: Child, done: Done) -> None:
+    def _on_done(self, child: MeasuredChild, done: BatchDone) -> None:
         self._done.append(done)
         refused = next((outcome for outcome in done.outcomes if isinstance(outcome, Failed)), None)
         if refused is not None and done.cap is None:
@@ -134,15 +134,15 @@ class _Runs:
         return list(itertools.islice(self._inputs, self._size))
 
 
-def _answers(children: Children, inputs: Sequence[Body]) -> list[Answer]:
+def _answers(children: Children, inputs: Sequence[RequestBody]) -> list[ModelOutput]:
     """To each of the first inputs on its own. Raises `BadRequest` when the model takes none of them."""
-    found: list[Answer] = []
+    found: list[ModelOutput] = []
 
-    def keep(child: Child, done: Done) -> None:
+    def keep(child: MeasuredChild, done: BatchDone) -> None:
         for outcome in done.outcomes:
             if isinstance(outcome, Failed):
                 raise BadRequest(f"the model refused the input: {outcome.code}: {outcome.message}", hint=_INPUT_HINT)
-            found.append(Answer(outcome.content_type, bytes(outcome.data)))
+            found.append(ModelOutput(outcome.content_type, bytes(outcome.data)))
 
     child = children.members[0]
     for item in _items(inputs[:_REFERENCE_INPUTS]):
@@ -160,11 +160,11 @@ def compared(found: Found, reference: Found) -> Measured:
     return replace(found.measured, drift=told)
 
 
-def _items(bodies: Sequence[Body]) -> Iterator[Item]:
+def _items(bodies: Sequence[RequestBody]) -> Iterator[Item]:
     return (Item(body.content_type, body.data) for body in bodies)
 
 
-def _made(ready: Ready, model: str) -> Body:
+def _made(ready: Ready, model: str) -> RequestBody:
     """The smallest input that the model's schema admits; a few bytes where it takes any."""
     if ready.schemas[0] is not None:
         return from_schema(ready.schemas[0], model)
@@ -180,7 +180,7 @@ def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
     )
 
 
-def spec_for(spec: ModelSpec, engine: Engine, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
+def spec_for(spec: ModelSpec, engine: EngineSettings, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
     """The model as this configuration runs it. On GPUs `workers` are those of each device."""
     on_cpu = engine.device == "cpu"
     buckets = fitted_buckets(spec.runtime.batch_buckets, batch_size)

@@ -12,13 +12,13 @@ import msgspec
 import psutil
 
 from penstock.errors import BadRequest
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 
 T = TypeVar("T")
 _ABOUT = "about"
 
 
-class _Line(msgspec.Struct):
+class _NotebookLine(msgspec.Struct):
     kind: str
     key: str
     value: msgspec.Raw
@@ -54,7 +54,7 @@ class Notebook:
             raise BadRequest(f"{path} cannot be read: {fault.strerror}", hint="name another file with --resume") from fault
         for number, line in enumerate(lines, 1):
             try:
-                entry = msgspec.json.decode(line, type=_Line)
+                entry = msgspec.json.decode(line, type=_NotebookLine)
             except msgspec.DecodeError as fault:
                 if number == len(lines):
                     # Cut off in the middle of its last line: that one is measured again.
@@ -71,7 +71,7 @@ class Notebook:
         self._entries[kind, key] = raw
         if self._path is not None:
             with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(_Line(kind, key, raw)) + b"\n")
+                file.write(msgspec.json.encode(_NotebookLine(kind, key, raw)) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class About:
 
     model: str
     table: Mapping[str, Any]
-    inputs: Sequence[Body]
+    inputs: Sequence[RequestBody]
 
     def digest(self) -> str:
         source = Path(str(self.table.get("source", "")).partition(":")[0])

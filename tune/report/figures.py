@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.loadtest.report.charts import Dot, Line, bar_chart, heat_map, line_chart, scatter, stack
+from penstock.loadtest.report.charts import ChartLine, Dot, bar_chart, heat_map, line_chart, scatter, stack
 from penstock.loadtest.report.parts import figure
 from penstock.loadtest.report.wording import milliseconds, number, rate
 from penstock.tune.report.findings import best_by_size, figures_of, ranked
-from penstock.tune.result import BatchTime, Configuration, Measured, TuneResult, Verdict
+from penstock.tune.result import BatchTime, Configuration, ConfigurationVerdict, Measured, TuneResult
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 _MOST_DOTS = 1_500
 _MOST_BARS = 8
 # What the later ones of these hide the earlier ones with.
 _LOOKS = {
-    Verdict.PRUNED: ("c4", 2.5),
-    Verdict.LOST: ("c4", 2.5),
-    Verdict.CONFIRMED: ("c0", 4.5),
-    Verdict.WINNER: ("c1", 6.0),
+    ConfigurationVerdict.PRUNED: ("c4", 2.5),
+    ConfigurationVerdict.LOST: ("c4", 2.5),
+    ConfigurationVerdict.CONFIRMED: ("c0", 4.5),
+    ConfigurationVerdict.WINNER: ("c1", 6.0),
 }
 
 
@@ -118,7 +118,7 @@ def _batch_times(result: TuneResult) -> str:
         points = [
             (float(time.size), 1e3 * (time.preprocess_s + time.inference_s + time.postprocess_s)) for time in measured.times
         ]
-        lines.append(Line(measured.engine.label, color, sorted(points)))
+        lines.append(ChartLine(measured.engine.label, color, sorted(points)))
     return line_chart(lines, x="batch size", y="ms", left=0.0)
 
 

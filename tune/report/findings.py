@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate
-from penstock.tune.result import Choice, Configuration, Figures, Goal, TuneResult, Verdict
+from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, Figures, Goal, TuneResult
 
 CASE_COLUMNS = (
     "model",
@@ -24,7 +24,12 @@ CASE_COLUMNS = (
     "figures",
 )
 _RUNTIMES = {"onnx": "ONNX Runtime", "torch": "torch", "tensorrt": "TensorRT", "auto": "the file's own runtime"}
-_ORDER = {Verdict.WINNER: 0, Verdict.CONFIRMED: 1, Verdict.LOST: 2, Verdict.PRUNED: 3}
+_ORDER = {
+    ConfigurationVerdict.WINNER: 0,
+    ConfigurationVerdict.CONFIRMED: 1,
+    ConfigurationVerdict.LOST: 2,
+    ConfigurationVerdict.PRUNED: 3,
+}
 
 
 def figures_of(configuration: Configuration) -> Figures | None:
@@ -100,7 +105,7 @@ def best_by_size(result: TuneResult) -> list[Configuration]:
     found: dict[tuple[int, int], Configuration] = {}
     for one in ranked(result):
         figures = figures_of(one)
-        if figures and (one.verdict is Verdict.WINNER or keeps(figures, result.goal)):
+        if figures and (one.verdict is ConfigurationVerdict.WINNER or keeps(figures, result.goal)):
             found.setdefault((one.choice.batch_size, one.choice.workers), one)
     return list(found.values())
 
@@ -118,7 +123,7 @@ def predicted_and_confirmed(result: TuneResult) -> list[tuple[str, ...]]:
 
 def why_lost(result: TuneResult, *, most: int) -> list[tuple[str, str]]:
     """Reason by reason, with how many configurations it ended: those with figures one by one, the others together."""
-    losers = [one for one in ranked(result) if one.verdict is not Verdict.WINNER]
+    losers = [one for one in ranked(result) if one.verdict is not ConfigurationVerdict.WINNER]
     together: dict[str, list[str]] = {}
     for one in losers:
         together.setdefault(one.why, []).append(one.choice.label)
@@ -158,7 +163,11 @@ def _row(result: TuneResult, one: Configuration) -> tuple[str, ...]:
         number(figures.p50_ms),
         number(figures.p99_ms),
         "yes" if keeps(figures, result.goal) else "no",
-        "winner, measured" if one.verdict is Verdict.WINNER and one.confirmed else "measured" if one.confirmed else "simulated",
+        "winner, measured"
+        if one.verdict is ConfigurationVerdict.WINNER and one.confirmed
+        else "measured"
+        if one.confirmed
+        else "simulated",
     )
 
 
@@ -192,7 +201,7 @@ def _nearest(result: TuneResult) -> str:
 
 def _rival(result: TuneResult, best: Figures) -> str:
     """The next best that was measured under load and keeps the goal."""
-    rest = [one for one in ranked(result) if one.verdict is Verdict.CONFIRMED]
+    rest = [one for one in ranked(result) if one.verdict is ConfigurationVerdict.CONFIRMED]
     told = [(figures, one) for one in rest if (figures := one.confirmed) and keeps(figures, result.goal)]
     if not told:
         return ""

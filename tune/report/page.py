@@ -11,7 +11,7 @@ from penstock.loadtest.report.parts import document, machine_line, table, tiles
 from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate, share, size
 from penstock.tune.report import findings
 from penstock.tune.report.figures import figures
-from penstock.tune.result import Capacity, Drift, Measured, TuneResult
+from penstock.tune.result import CapacityPlan, Drift, Measured, TuneResult
 
 _MOST_ROWS = 12
 _MOST_REASONS = 40
@@ -72,7 +72,7 @@ def _tiles(result: TuneResult) -> str:
     return tiles(named)
 
 
-def _capacity(found: Capacity) -> str:
+def _capacity(found: CapacityPlan) -> str:
     where = f"{found.workers} workers on {found.devices} devices" if found.devices else f"{found.workers} workers"
     spread = f"{found.workers_low} to {found.workers_high}" if found.workers_low != found.workers_high else str(found.workers)
     text = (

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.loadtest.report.wording import milliseconds, number, rate, share, size
-from penstock.tune.result import Capacity, Configuration, Figures, TuneResult, Verdict
+from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Figures, TuneResult
 
 _SHOWN = 12
 
@@ -35,8 +35,8 @@ def print_result(result: TuneResult, console: Console) -> None:
 
 def _table(result: TuneResult) -> Table:
     table = Table("verdict", "configuration", "predicted", "tail", "confirmed", "tail", "memory", "why", title_justify="left")
-    shown = [one for one in result.configurations if one.verdict is not Verdict.PRUNED][:_SHOWN]
-    pruned = [one for one in result.configurations if one.verdict is Verdict.PRUNED]
+    shown = [one for one in result.configurations if one.verdict is not ConfigurationVerdict.PRUNED][:_SHOWN]
+    pruned = [one for one in result.configurations if one.verdict is ConfigurationVerdict.PRUNED]
     for one in [*shown, *pruned[: max(3, _SHOWN - len(shown))]]:
         cells = (*_cells(one.predicted), *_cells(one.confirmed), size(one.memory_bytes or None))
         table.add_row(one.verdict.value, one.choice.label, *cells, one.why)
@@ -67,7 +67,7 @@ def _rerun(winner: Configuration) -> str:
     )
 
 
-def capacity_line(capacity: Capacity) -> str:
+def capacity_line(capacity: CapacityPlan) -> str:
     count = capacity.workers
     devices = f" on {capacity.devices} devices" if capacity.devices else ""
     between = (

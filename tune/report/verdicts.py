@@ -8,11 +8,11 @@ from typing import cast
 
 from penstock.tune.candidates import Knowledge, Ranking, preference
 from penstock.tune.confirming import Tried
-from penstock.tune.result import Choice, Configuration, Figures, Goal, Verdict
+from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, Figures, Goal
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """Of a search: what was ruled out, simulated, run under real load, put behind by what was seen there; the second run."""
 
     out: Mapping[Choice, str]
@@ -31,11 +31,13 @@ class Outcome:
         return min(kept, key=lambda pair: preference(pair[0], pair[1], goal), default=None)
 
 
-def configurations(points: Sequence[Choice], outcome: Outcome, knowledge: Knowledge, goal: Goal) -> tuple[Configuration, ...]:
+def configurations(
+    points: Sequence[Choice], outcome: SearchOutcome, knowledge: Knowledge, goal: Goal
+) -> tuple[Configuration, ...]:
     """One per point, the winner first, then by what they reached."""
     winner = outcome.winner(goal)
     found = [_configuration(point, outcome, knowledge, goal, winner) for point in points]
-    order = list(Verdict).index
+    order = list(ConfigurationVerdict).index
     return tuple(sorted(found, key=lambda one: (order(one.verdict), -reached(one))))
 
 
@@ -46,7 +48,7 @@ def reached(one: Configuration) -> float:
 
 
 def _configuration(
-    choice: Choice, outcome: Outcome, knowledge: Knowledge, goal: Goal, winner: tuple[Choice, Figures] | None
+    choice: Choice, outcome: SearchOutcome, knowledge: Knowledge, goal: Goal, winner: tuple[Choice, Figures] | None
 ) -> Configuration:
     measured = knowledge.bank.get((choice.engine, choice.workers)) or knowledge.bank.get((choice.engine, 1))
     tried = outcome.tried.get(choice)
@@ -58,7 +60,7 @@ def _configuration(
         why,
         predicted=predicted,
         confirmed=tried.figures if tried else None,
-        rerun=outcome.rerun if verdict is Verdict.WINNER else None,
+        rerun=outcome.rerun if verdict is ConfigurationVerdict.WINNER else None,
         stages_ms=dict(tried.stages_ms) if tried else {},
         memory_bytes=measured.memory_bytes if measured else 0,
         device_memory_bytes=measured.device_memory_bytes if measured else 0,
@@ -72,24 +74,28 @@ def cost_per_million(rate: float, price_per_hour: float | None) -> float | None:
     return price_per_hour / (rate * 3_600.0) * 1e6 if price_per_hour is not None and rate > 0.0 else None
 
 
-def _verdict(choice: Choice, outcome: Outcome, goal: Goal, winner: tuple[Choice, Figures] | None) -> tuple[Verdict, str]:
+def _verdict(
+    choice: Choice, outcome: SearchOutcome, goal: Goal, winner: tuple[Choice, Figures] | None
+) -> tuple[ConfigurationVerdict, str]:
     if choice in outcome.out:
-        return Verdict.PRUNED, outcome.out[choice]
+        return ConfigurationVerdict.PRUNED, outcome.out[choice]
     tried = outcome.tried.get(choice)
     if tried is not None:
         return _of_tried(choice, tried, goal, winner)
     known = outcome.behind.get(choice) or outcome.ranking.lost.get(choice)
     if known:
-        return Verdict.LOST, known
-    return Verdict.LOST, _behind(outcome.ranking.predicted[choice], goal, winner)
+        return ConfigurationVerdict.LOST, known
+    return ConfigurationVerdict.LOST, _behind(outcome.ranking.predicted[choice], goal, winner)
 
 
-def _of_tried(choice: Choice, tried: Tried, goal: Goal, winner: tuple[Choice, Figures] | None) -> tuple[Verdict, str]:
+def _of_tried(
+    choice: Choice, tried: Tried, goal: Goal, winner: tuple[Choice, Figures] | None
+) -> tuple[ConfigurationVerdict, str]:
     if tried.figures is None or winner is None:
-        return Verdict.LOST, tried.why
+        return ConfigurationVerdict.LOST, tried.why
     if choice == winner[0]:
-        return Verdict.WINNER, _won(winner[1], goal)
-    return Verdict.CONFIRMED, f"confirmed at {_rate(tried.figures)}, the winner at {_rate(winner[1])}"
+        return ConfigurationVerdict.WINNER, _won(winner[1], goal)
+    return ConfigurationVerdict.CONFIRMED, f"confirmed at {_rate(tried.figures)}, the winner at {_rate(winner[1])}"
 
 
 def _won(figures: Figures, goal: Goal) -> str:

@@ -20,7 +20,7 @@ from penstock.broker.records import Claim
 from penstock.loadtest.generator.summary import percentile
 from penstock.model_spec import BatchPolicy
 from penstock.tune.result import BatchTime, Figures, Goal, Overheads
-from penstock.tune.simulation.simulator import Costs, Run, Scenario, Simulation
+from penstock.tune.simulation.simulator import BatchSeconds, Costs, Scenario, Simulation
 from penstock.workers.slot.batcher import AHEAD
 
 MARGIN = 1.05
@@ -44,17 +44,17 @@ class Learned:
     def __init__(self, times: Sequence[BatchTime], *, stretch: float = 1.0) -> None:
         self._times = sorted(times, key=lambda time: time.size)
         self._stretch = stretch
-        self._known: dict[int, tuple[tuple[float, ...], Run]] = {}
+        self._known: dict[int, tuple[tuple[float, ...], BatchSeconds]] = {}
 
     def expected_s(self, size: int) -> float:
         return self._at(size)[1].inference_s
 
-    def draw(self, size: int, chance: random.Random) -> Run:
+    def draw(self, size: int, chance: random.Random) -> BatchSeconds:
         quantiles, typical = self._at(size)
         place = chance.random() * (len(quantiles) - 1)
         low = min(int(place), len(quantiles) - 2)
         inference_s = quantiles[low] + (place - low) * (quantiles[low + 1] - quantiles[low])
-        return Run(inference_s, typical.preprocess_s, typical.postprocess_s)
+        return BatchSeconds(inference_s, typical.preprocess_s, typical.postprocess_s)
 
     def batch_s(self, size: int) -> float:
         """From one batch to the next under load: by the slowest of the three threads, or because a child never has more than
@@ -66,12 +66,12 @@ class Learned:
         run = self._at(size)[1]
         return run.preprocess_s + run.inference_s + run.postprocess_s
 
-    def _at(self, size: int) -> tuple[tuple[float, ...], Run]:
+    def _at(self, size: int) -> tuple[tuple[float, ...], BatchSeconds]:
         if size not in self._known:
             self._known[size] = self._between(size)
         return self._known[size]
 
-    def _between(self, size: int) -> tuple[tuple[float, ...], Run]:
+    def _between(self, size: int) -> tuple[tuple[float, ...], BatchSeconds]:
         sizes = [time.size for time in self._times]
         place = min(max(1, bisect_right(sizes, size)), len(sizes) - 1) if len(sizes) > 1 else 0
         first, last = self._times[max(0, place - 1)], self._times[place]
@@ -81,7 +81,7 @@ class Learned:
             return max(0.0, low + share * (high - low)) * self._stretch
 
         quantiles = tuple(line(low, high) for low, high in zip(_quantiles(first), _quantiles(last), strict=True))
-        typical = Run(
+        typical = BatchSeconds(
             line(first.inference_s, last.inference_s),
             line(first.preprocess_s, last.preprocess_s),
             line(first.postprocess_s, last.postprocess_s),
@@ -116,7 +116,7 @@ class Plant:
         return min(device, PATH_SHARE / each_s if each_s else math.inf)
 
 
-class Watch:
+class PredictionWatch:
     """Counts what arrives in the measured part of a run. Latencies in seconds, infinite for what was never answered."""
 
     def __init__(self, begins_s: float, ends_s: float) -> None:
@@ -171,7 +171,7 @@ def at_rate(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) 
         seed=seed,
         costs=costs,
     )
-    watch = Watch(warm_up_s, warm_up_s + measured_s)
+    watch = PredictionWatch(warm_up_s, warm_up_s + measured_s)
     Simulation(replace(scenario, load=rate / scenario.peak_rps), watch).run()
     return watch.figures(goal, request_s=plant.overheads.request_s)
 

@@ -20,7 +20,7 @@ from penstock.job import JobState, Payload
 from penstock.job_id import new_job_id
 from penstock.loadtest.generator.summary import percentile
 from penstock.model_spec import BatchPolicy
-from penstock.workers.slot.batcher import Ask, Batcher, Busy
+from penstock.workers.slot.batcher import Ask, Batcher, ChildLoad
 from penstock.workers.slot.latency import Latency
 
 _MODEL = "simulated"
@@ -33,7 +33,7 @@ _KEPT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BatchSeconds:
     """Seconds of one batch in the three threads of a child; only the middle one holds the device."""
 
     inference_s: float
@@ -41,12 +41,12 @@ class Run:
     postprocess_s: float = 0.0
 
 
-class Engine(Protocol):
+class BatchTimes(Protocol):
     """How long batches take. `expected_s` is the inference alone, as a worker learns it."""
 
     def expected_s(self, size: int) -> float: ...
 
-    def draw(self, size: int, chance: random.Random) -> Run: ...
+    def draw(self, size: int, chance: random.Random) -> BatchSeconds: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SimulatedDevice:
     """A batch of b takes `base_s + b * item_s`, times a normal factor of deviation `noise`."""
 
     base_s: float = 0.005
@@ -68,8 +68,8 @@ class Device:
     def expected_s(self, size: int) -> float:
         return self.base_s + self.item_s * size
 
-    def draw(self, size: int, chance: random.Random) -> Run:
-        return Run(self.expected_s(size) * max(0.1, chance.gauss(1.0, self.noise)))
+    def draw(self, size: int, chance: random.Random) -> BatchSeconds:
+        return BatchSeconds(self.expected_s(size) * max(0.1, chance.gauss(1.0, self.noise)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Scenario:
     """`load` is the offered rate as a share of the peak, which is every worker running full batches back to back."""
 
     load: float
-    device: Engine = field(default_factory=Device)
+    device: BatchTimes = field(default_factory=SimulatedDevice)
     policy: BatchPolicy = field(default_factory=lambda: BatchPolicy(max_batch_size=64))
     workers: int = 4
     deadline_s: float = 0.050
@@ -93,7 +93,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """`on_time` is a share of what arrived, `goodput` of the peak; device time per item that ran, in milliseconds."""
 
     on_time: float
@@ -106,18 +106,18 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Batch:
+class SimulatedBatch:
     """On its way through one slot's child. `ready_at`: its preprocessing ends. `fresh`: it found an idle child."""
 
     claim: Claim
-    run: Run
+    run: BatchSeconds
     given_at: float
     ready_at: float
     fresh: bool
     began_at: float = 0.0
 
 
-class Slot:
+class SimulatedSlot:
     """One child process: a batch at the device, at most one behind it."""
 
     def __init__(self, name: str, batcher: Batcher) -> None:
@@ -125,17 +125,17 @@ class Slot:
         self.batcher = batcher
         self.claims: deque[Claim] = deque()
         # Those not yet at the device, the one there, and those that only have to be postprocessed.
-        self.waiting: deque[Batch] = deque()
-        self.running: Batch | None = None
-        self.leaving: deque[Batch] = deque()
+        self.waiting: deque[SimulatedBatch] = deque()
+        self.running: SimulatedBatch | None = None
+        self.leaving: deque[SimulatedBatch] = deque()
         self.since = 0.0
         self.ask_at = 0.0
         self.prepared_at = 0.0
         self.completed_at = 0.0
 
-    def busy(self) -> Busy:
+    def busy(self) -> ChildLoad:
         size = len(self.claims[0].jobs) if self.claims else 0
-        return Busy(len(self.claims), size, self.since, alone=any(claim.reason == "solo" for claim in self.claims))
+        return ChildLoad(len(self.claims), size, self.since, alone=any(claim.reason == "solo" for claim in self.claims))
 
 
 class Simulation:
@@ -147,8 +147,8 @@ class Simulation:
         self._random = random.Random(scenario.seed)
         self._now = 0.0
         self._store = MemoryStore(clock=lambda: self._now)
-        self._slots = [Slot(f"slot-{number}", self._batcher()) for number in range(scenario.workers)]
-        self._events: list[tuple[float, int, str, Slot | None]] = []
+        self._slots = [SimulatedSlot(f"slot-{number}", self._batcher()) for number in range(scenario.workers)]
+        self._events: list[tuple[float, int, str, SimulatedSlot | None]] = []
         self._order = itertools.count()
         self._nonces = itertools.count()
         # As the store does: an asker that got nothing is woken at this depth.
@@ -162,11 +162,11 @@ class Simulation:
             self._now = now
             self._happen(kind, slot)
 
-    def _due(self) -> Iterator[tuple[float, int, str, Slot | None]]:
+    def _due(self) -> Iterator[tuple[float, int, str, SimulatedSlot | None]]:
         while self._events and self._events[0][0] <= self._scenario.seconds:
             yield heapq.heappop(self._events)
 
-    def _happen(self, kind: str, slot: Slot | None) -> None:
+    def _happen(self, kind: str, slot: SimulatedSlot | None) -> None:
         if slot is None:
             self._arrive() if kind == "arrive" else self._sweep()
         elif kind == "ready":
@@ -178,7 +178,7 @@ class Simulation:
         elif slot.ask_at == self._now:  # else the timer was set anew meanwhile
             self._ask(slot)
 
-    def _at(self, when: float, kind: str, slot: Slot | None = None) -> None:
+    def _at(self, when: float, kind: str, slot: SimulatedSlot | None = None) -> None:
         heapq.heappush(self._events, (when, next(self._order), kind, slot))
 
     def _gap(self) -> float:
@@ -211,7 +211,7 @@ class Simulation:
         self._store.sweep(_MODEL, limit=1 << 30)
         self._at(self._now + _SWEEP_S, "sweep")
 
-    def _ask(self, slot: Slot) -> None:
+    def _ask(self, slot: SimulatedSlot) -> None:
         while (ask := slot.batcher.ask(self._now, slot.busy())) is not None:
             claim = self._store.claim(self._request(slot, ask))
             slot.batcher.answered(claim, asked_at=self._now, now=self._now + self._scenario.costs.claim_s)
@@ -224,7 +224,7 @@ class Simulation:
         slot.ask_at = max(slot.ask_at, self._now + _TICK_S)
         self._at(slot.ask_at, "ask", slot)
 
-    def _request(self, slot: Slot, ask: Ask) -> ClaimRequest:
+    def _request(self, slot: SimulatedSlot, ask: Ask) -> ClaimRequest:
         return ClaimRequest(
             _MODEL,
             _VERSION,
@@ -239,11 +239,11 @@ class Simulation:
             lease_s=1e9,
         )
 
-    def _take(self, slot: Slot, claim: Claim) -> None:
+    def _take(self, slot: SimulatedSlot, claim: Claim) -> None:
         run = self._scenario.device.draw(len(claim.jobs), self._random)
         given_at = self._now + self._scenario.costs.claim_s
         slot.prepared_at = max(given_at + self._scenario.costs.feed_s, slot.prepared_at) + run.preprocess_s
-        slot.waiting.append(Batch(claim, run, given_at, slot.prepared_at, fresh=not slot.claims))
+        slot.waiting.append(SimulatedBatch(claim, run, given_at, slot.prepared_at, fresh=not slot.claims))
         if not slot.claims:
             slot.since = self._now
         slot.claims.append(claim)
@@ -252,14 +252,14 @@ class Simulation:
         else:
             self._start(slot)
 
-    def _start(self, slot: Slot) -> None:
+    def _start(self, slot: SimulatedSlot) -> None:
         if slot.running is not None or not slot.waiting or slot.waiting[0].ready_at > self._now:
             return
         slot.running = batch = slot.waiting.popleft()
         slot.since = batch.began_at = self._now
         self._at(self._now + batch.run.inference_s, "end", slot)
 
-    def _end(self, slot: Slot) -> None:
+    def _end(self, slot: SimulatedSlot) -> None:
         batch = slot.running
         assert batch is not None
         slot.running = None
@@ -271,7 +271,7 @@ class Simulation:
         else:
             self._done(slot)
 
-    def _done(self, slot: Slot) -> None:
+    def _done(self, slot: SimulatedSlot) -> None:
         batch = slot.leaving.popleft()
         claim = slot.claims.popleft()
         feed_s = batch.began_at - batch.given_at if batch.fresh else None
@@ -290,7 +290,7 @@ class Counter(Protocol):
     def ran(self, claim: Claim, run_s: float, *, now: float) -> None: ...
 
 
-class Tally:
+class SimulationTally:
     """Counts what arrived, and what ended, within the measured part of a run."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -316,12 +316,12 @@ class Tally:
             self._sizes.append(len(claim.jobs))
             self._reasons[claim.reason] = self._reasons.get(claim.reason, 0) + 1
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulationOutcome:
         ordered = sorted(self._latencies_s)
         on_time = sum(1 for latency in ordered if latency <= self._scenario.deadline_s)
         peak = self._scenario.peak_rps * (self._window[1] - self._window[0])
         items = max(1, sum(self._sizes))
-        return Outcome(
+        return SimulationOutcome(
             on_time=on_time / max(1, self._arrived),
             goodput=on_time / peak,
             device_ms_per_item=self._device_s / items * 1e3,
@@ -332,8 +332,8 @@ class Tally:
         )
 
 
-def simulate(scenario: Scenario) -> Outcome:
-    tally = Tally(scenario)
+def simulate(scenario: Scenario) -> SimulationOutcome:
+    tally = SimulationTally(scenario)
     Simulation(scenario, tally).run()
     return tally.outcome()
 

@@ -16,7 +16,7 @@ from penstock.workers.bootstep.pool import DevicePool
 from penstock.workers.telemetry.task_events import TASK_PREFIX
 
 
-class Intake(bootsteps.StartStopStep):
+class ClaimStep(bootsteps.StartStopStep):
     """Tells the events feed whether anyone has asked for them."""
 
     requires = ("celery.worker.consumer.events:Events", "celery.worker.consumer.tasks:Tasks")

@@ -13,7 +13,7 @@ from celery.utils.nodenames import default_nodename
 from penstock import logs
 
 
-class Supervisor(Worker):
+class WorkerProgram(Worker):
     """`app.Worker` of our Celery app, so `celery worker` and `penstock worker` are the same."""
 
     hostname: str

@@ -19,14 +19,14 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import warmup
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
-from penstock.workers.child.shard_sizes import BulkSizes
-from penstock.workers.ipc.frames import ChildWire, Load, LoadFailed, Ready, Warm
-from penstock.workers.ipc.progress_page import Board
+from penstock.workers.child.shard_sizes import ShardSizes
+from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready, Warm
+from penstock.workers.ipc.progress_page import ProgressPage
 
 _PR_SET_PDEATHSIG = 1
 
 
-def _load(order: Load) -> tuple[Loaded, Ready]:
+def _load(order: LoadModel) -> tuple[Loaded, Ready]:
     began = time.monotonic()
     loaded = load(
         order.source,
@@ -56,13 +56,13 @@ def _load(order: Load) -> tuple[Loaded, Ready]:
     )
 
 
-def _warmed(loaded: Loaded, order: Load, limit: int) -> warmup.WarmUp:
+def _warmed(loaded: Loaded, order: LoadModel, limit: int) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
     return warmup.warm_up(loaded, warmup.sizes(limit, order.runtime.batch_buckets), budget_s=order.warm_budget_s)
 
 
-def _settle_in(order: Load) -> None:
+def _settle_in(order: LoadModel) -> None:
     """Cores and memory, before anything heavy is imported."""
     if order.cores:
         os.sched_setaffinity(0, order.cores)
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     wire = ChildWire(socket.socket(fileno=wire_fd))
     order = wire.read()
-    if not isinstance(order, Load):
+    if not isinstance(order, LoadModel):
         return 0
     _settle_in(order)
     try:
@@ -98,10 +98,10 @@ def main(argv: list[str]) -> int:
     gc.collect()
     gc.freeze()
     wire.write(ready)
-    sizes = BulkSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
+    sizes = ShardSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
     if ready.fits is not None:
         sizes.capped(ready.fits)
-    Pipeline(wire, Board(board_fd), loaded, sizes).serve()
+    Pipeline(wire, ProgressPage(board_fd), loaded, sizes).serve()
     return 0
 
 

@@ -31,7 +31,7 @@ class Facts(msgspec.Struct):
     note: str = ""
 
 
-class Recorder(Protocol):
+class ProfileRecorder(Protocol):
     """`start` and `stop` in the thread that runs the model; `save` writes the files and tells the seconds of copying."""
 
     def start(self) -> None: ...
@@ -48,7 +48,7 @@ class BatchProfile:
         self._folder = folder
         self._loaded = loaded
         self._facts = Facts("")
-        self._recorder: Recorder
+        self._recorder: ProfileRecorder
         self._recording = False
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class BatchProfile:
         return True
 
 
-def chosen(loaded: Loaded, folder: Path) -> tuple[str, Recorder]:
+def chosen(loaded: Loaded, folder: Path) -> tuple[str, ProfileRecorder]:
     """The runtime's own recorder, else torch's if anything here has loaded torch, else Python's."""
     runtime = getattr(loaded.handler, "runtime", None)
     # A handler's own code may call anything `runtime`, and what that has may be called `profile`.

@@ -21,7 +21,7 @@ _FOLLOWED_LEAST = 0.5
 _SMOOTHING = 0.1
 
 
-class Turns:
+class DeviceTurns:
     """Whose turn it is. Pure."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Turns:
         return True
 
 
-class Intake(Generic[T]):
+class DeviceQueue(Generic[T]):
     """Filled by one thread with online batches and by another with micro-batches of shards, emptied by a third.
 
     At most one micro-batch waits: more would only be chosen earlier than need be.
@@ -51,7 +51,7 @@ class Intake(Generic[T]):
         # One token per batch of either kind: a queue in C is several times cheaper than a condition.
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._room = Semaphore(1)
-        self._turns = Turns()
+        self._turns = DeviceTurns()
         self._linger_until = float("-inf")
         self._followed = 1.0
         self._just_ended = False

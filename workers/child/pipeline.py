@@ -19,11 +19,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.handlers.contract import Failure
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
-from penstock.workers.child.device_queue import Intake
-from penstock.workers.child.shard_pipeline import BulkPipeline, BulkWork, MicroBatch, Told
-from penstock.workers.child.shard_sizes import BulkSizes
-from penstock.workers.ipc.frames import ChildWire, DeviceLost, Done, Failed, FromChild, Item, Outcome, Output, Run, RunShard
-from penstock.workers.ipc.progress_page import Board, Stage
+from penstock.workers.child.device_queue import DeviceQueue
+from penstock.workers.child.shard_pipeline import BulkWork, MicroBatch, ShardPipeline, ShardReport
+from penstock.workers.child.shard_sizes import ShardSizes
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    ChildWire,
+    DeviceLost,
+    Failed,
+    FromChild,
+    Item,
+    Outcome,
+    Output,
+    RunBatch,
+    RunShard,
+)
+from penstock.workers.ipc.progress_page import ProgressPage, Stage
 
 if TYPE_CHECKING:
     from penstock.workers.child.batch_profile import BatchProfile
@@ -53,13 +64,13 @@ _Fault = runner.DeviceFault
 class Pipeline:
     """The batches on their way through the threads."""
 
-    def __init__(self, wire: ChildWire, board: Board, loaded: Loaded, sizes: BulkSizes) -> None:
+    def __init__(self, wire: ChildWire, board: ProgressPage, loaded: Loaded, sizes: ShardSizes) -> None:
         self._wire = wire
         self._board = board
         self._loaded = loaded
-        self._bulk = BulkPipeline(loaded, board.shards, sizes)
+        self._bulk = ShardPipeline(loaded, board.shards, sizes)
         # A fault of the device takes the batches' way, so that those before it still get their answer.
-        self._intake: Intake[_Prepared | BulkWork | _Fault | None] = Intake()
+        self._intake: DeviceQueue[_Prepared | BulkWork | _Fault | None] = DeviceQueue()
         self._ran: SimpleQueue[_Ran | BulkWork | _Fault | None] = SimpleQueue()
 
     def serve(self) -> None:
@@ -75,8 +86,8 @@ class Pipeline:
 
     def _read(self) -> None:
         fed = False
-        while isinstance(frame := self._wire.read(), Run | RunShard):
-            if isinstance(frame, Run):
+        while isinstance(frame := self._wire.read(), RunBatch | RunShard):
+            if isinstance(frame, RunBatch):
                 self._intake.put(work := self._prepare(frame))
                 if isinstance(work, _Fault):
                     return
@@ -88,7 +99,7 @@ class Pipeline:
                 _thread(partial(self._bulk.feed, self._intake.await_room, self._intake.put_bulk))
         self._intake.put(None)
 
-    def _prepare(self, frame: Run) -> _Prepared | _Fault:
+    def _prepare(self, frame: RunBatch) -> _Prepared | _Fault:
         began_at = time.monotonic()
         self._board.mark(frame.batch, Stage.DECODING, began_at)
         items = [_item(item) for item in frame.items]
@@ -103,7 +114,7 @@ class Pipeline:
         return _Prepared(frame.batch, flow, done_at, frame.profile_dir)
 
     def _run(self, work: _Prepared | BulkWork | _Fault) -> _Ran | BulkWork | _Fault:
-        if isinstance(work, Told | _Fault):
+        if isinstance(work, ShardReport | _Fault):
             return work
         try:
             return self._bulk.infer(work) if isinstance(work, MicroBatch) else self._infer(work)
@@ -153,7 +164,7 @@ class Pipeline:
                 return self._complete(ran)
             case MicroBatch():
                 return self._bulk.complete(ran)
-            case Told(frame):
+            case ShardReport(frame):
                 return frame
         raise ran
 
@@ -162,13 +173,13 @@ class Pipeline:
         self._wire.write(DeviceLost(fault.message, fault.broken))
         os._exit(_DEVICE_EXIT)
 
-    def _complete(self, ran: _Ran) -> Done:
+    def _complete(self, ran: _Ran) -> BatchDone:
         if ran.flow is None:
-            return Done(ran.batch, [], ran.began_at, ran.ended_at, 0.0, 0.0, 0.0)
+            return BatchDone(ran.batch, [], ran.began_at, ran.ended_at, 0.0, 0.0, 0.0)
         self._board.mark(ran.batch, Stage.ENCODING, time.monotonic())
         result = runner.complete(self._loaded, ran.flow)
         outcomes = [_outcome(outcome) for outcome in result.outcomes]
-        return Done(
+        return BatchDone(
             ran.batch,
             outcomes,
             ran.began_at,

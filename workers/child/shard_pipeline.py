@@ -17,10 +17,10 @@ from penstock.handlers.contract import failure_of
 from penstock.handlers.loaded import Loaded
 from penstock.shard import Shard, decode_shard
 from penstock.workers.child import runner
-from penstock.workers.child.shard_sizes import BulkSizes
+from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.child.shard_work import ShardWork, shard_work
-from penstock.workers.ipc.frames import Done, Failed, Item, RunShard, ShardDone
-from penstock.workers.ipc.shard_progress import Lane, ShardBoard
+from penstock.workers.ipc.frames import BatchDone, Failed, Item, RunShard, ShardDone
+from penstock.workers.ipc.shard_progress import Lane, ShardProgress
 
 # A thread that waits for the interpreter gets it after at most this long, so that decoding a shard holds up no online batch.
 _SWITCH_S = 0.0005
@@ -36,7 +36,7 @@ class MicroBatch(NamedTuple):
     device_wait_s: float = 0.0
 
 
-class Told(NamedTuple):
+class ShardReport(NamedTuple):
     """The end of a shard that needs no run; takes the micro-batches' way, so as not to overtake one of its own."""
 
     frame: ShardDone
@@ -52,14 +52,14 @@ class _Run(NamedTuple):
     largest_ok: int | None
 
 
-BulkWork = MicroBatch | Told
+BulkWork = MicroBatch | ShardReport
 Put = Callable[[BulkWork | runner.DeviceFault], None]
 
 
-class BulkPipeline:
+class ShardPipeline:
     """`feed` is one thread's work, `infer` the main thread's, `complete` the writer's."""
 
-    def __init__(self, loaded: Loaded, board: ShardBoard, sizes: BulkSizes) -> None:
+    def __init__(self, loaded: Loaded, board: ShardProgress, sizes: ShardSizes) -> None:
         self._loaded = loaded
         self._board = board
         self._sizes = sizes
@@ -94,12 +94,12 @@ class BulkPipeline:
         work = self._opened(order)
         if isinstance(work, ShardDone):
             await_room()
-            put(Told(work))
+            put(ShardReport(work))
             return
         while work.cut < len(work.order):
             await_room()
             if self._board.recalled(work.number):
-                put(Told(_recalled(work.number, time.monotonic())))
+                put(ShardReport(_recalled(work.number, time.monotonic())))
                 return
             put(self._prepared(work))
 
@@ -114,7 +114,7 @@ class BulkPipeline:
         except (PenstockError, OSError, MemoryError) as error:
             failure = failure_of(error)
             failed = Failed(failure.code, failure.message, failure.retryable)
-            return ShardDone(order.shard, Done(order.shard, [failed], began_at, time.monotonic(), 0.0, 0.0, 0.0))
+            return ShardDone(order.shard, BatchDone(order.shard, [failed], began_at, time.monotonic(), 0.0, 0.0, 0.0))
         now = time.monotonic()
         work.spent.decode_s = now - began_at
         return work if work.order else work.frame(now)
@@ -172,4 +172,4 @@ def _rows_of(item: Item) -> Shard:
 
 
 def _recalled(shard: int, now: float) -> ShardDone:
-    return ShardDone(shard, Done(shard, [], now, now, 0.0, 0.0, 0.0))
+    return ShardDone(shard, BatchDone(shard, [], now, now, 0.0, 0.0, 0.0))

@@ -31,7 +31,7 @@ _ONLINE_WINDOW = 64
 _LONG_ONES = 0.9
 
 
-class _Kind:
+class _CostClass:
     """Rows of like cost: seconds per size, on the whole and at the device alone."""
 
     def __init__(self, best: int) -> None:
@@ -73,7 +73,7 @@ class _Kind:
             del self.whole[other]
 
 
-class BulkSizes:
+class ShardSizes:
     """`limit`: the most rows of one call. `warm`: seconds per size from the warm-up. `slice_s`: how long a micro-batch may
     keep online jobs waiting; None: as long as the long ones among their own batches run, nine of ten being shorter.
     """
@@ -82,7 +82,7 @@ class BulkSizes:
         self._ladder = [size for size in (1 << power for power in range(limit.bit_length())) if size < limit] + [limit]
         self._warm = dict(warm or {})
         self._slice_s = slice_s
-        self._kinds: dict[int, _Kind] = {}
+        self._kinds: dict[int, _CostClass] = {}
         self._cap = limit
         self._since_cap = 0
         self._online: deque[float] = deque(maxlen=_ONLINE_WINDOW)
@@ -110,7 +110,7 @@ class BulkSizes:
         """More than `size` rows did not fit into memory."""
         self._cap, self._since_cap = max(rung for rung in self._ladder if rung <= max(1, size)), 0
 
-    def _settle(self, kind: _Kind, size: int) -> None:
+    def _settle(self, kind: _CostClass, size: int) -> None:
         """Move to the size just tried, if three runs say that it is better; forget old trials from time to time."""
         if size != kind.best and kind.trusted(size) and kind.trusted(kind.best) and kind.prefers(size):
             kind.best = size
@@ -129,7 +129,7 @@ class BulkSizes:
         trial = next((rung for rung in self._trials(kind) if not kind.trusted(rung)), size)
         return trial if trial <= min(most, self._cap) else size
 
-    def _trials(self, kind: _Kind) -> list[int]:
+    def _trials(self, kind: _CostClass) -> list[int]:
         """What is worth a try: what was the cheapest, the sizes beside the best one, and the next one above the cheapest known,
         so that the cheapest of all is found even where a smaller one is kept because it is nearly as cheap."""
         at, top = self._ladder.index(kind.best), self._ladder.index(kind.cheapest_known())
@@ -140,13 +140,13 @@ class BulkSizes:
             *self._ladder[top + 1 : top + 2],
         ]
 
-    def _longest(self, kind: _Kind) -> int:
+    def _longest(self, kind: _CostClass) -> int:
         """The largest size that is expected to keep the slice; 1 if none does."""
         slice_s = self._slice_s if self._slice_s is not None else _long_one(self._online)
         fitting = [size for size in self._ladder if self._expect(kind, size) <= slice_s]
         return max(fitting, default=self._ladder[0])
 
-    def _expect(self, kind: _Kind, size: int) -> float:
+    def _expect(self, kind: _CostClass, size: int) -> float:
         """At the device: as measured, else from the nearest size that was, by the shape that the warm-up found."""
         known = kind.device or {}
         if size in known:
@@ -164,11 +164,11 @@ class BulkSizes:
         near = min(self._warm, key=lambda other: abs(other.bit_length() - size.bit_length()))
         return self._warm[near] * size / near
 
-    def _kind(self, cost: int) -> _Kind:
+    def _kind(self, cost: int) -> _CostClass:
         step = cost.bit_length()
         found = self._kinds.get(step)
         if found is None:
-            found = self._kinds[step] = _Kind(self._first_size(step))
+            found = self._kinds[step] = _CostClass(self._first_size(step))
         return found
 
     def _first_size(self, step: int) -> int:

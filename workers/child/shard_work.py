@@ -12,11 +12,11 @@ from penstock.errors import HandlerContractError
 from penstock.handlers.contract import Failure
 from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
 from penstock.workers.child.runner import Flow, RowsOutcome
-from penstock.workers.ipc.frames import Done, Output, ShardDone
+from penstock.workers.ipc.frames import BatchDone, Output, ShardDone
 
 
 @dataclass(slots=True)
-class Spent:
+class ShardSeconds:
     """Seconds per stage, summed over a shard's micro-batches. `padded`: rows times their share of padding."""
 
     decode_s: float = 0.0
@@ -42,7 +42,7 @@ class ShardWork:
     done: int = 0
     calls: int = 0
     failures: list[RowFailure] = field(default_factory=list)
-    spent: Spent = field(default_factory=Spent)
+    spent: ShardSeconds = field(default_factory=ShardSeconds)
 
     @property
     def ended(self) -> bool:
@@ -83,7 +83,7 @@ class ShardWork:
         """The whole shard's end."""
         data = self._encoded()
         spent = self.spent
-        done = Done(
+        done = BatchDone(
             self.number,
             [Output(SHARD_MEDIA, data)],
             self.began_at,

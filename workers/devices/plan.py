@@ -21,7 +21,7 @@ _Taken = Sequence[tuple[ModelSpec, Pin]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PinningPlan:
     """Per spec a row of pins, one per slot; `advice` are whole sentences."""
 
     specs: tuple[ModelSpec, ...]
@@ -32,17 +32,17 @@ class Plan:
         return [(spec, pin) for spec, row in zip(self.specs, self.rows, strict=True) for pin in row]
 
 
-def plan(specs: Sequence[ModelSpec], machine: Machine) -> Plan:
+def plan(specs: Sequence[ModelSpec], machine: Machine) -> PinningPlan:
     """Raises `ConfigError` for a device that is not there or taken: never a silent fall-back to the CPU."""
     units = assign(specs, machine.gpus)
     wanted = [(spec, unit) for spec, row in zip(specs, units, strict=True) for unit in row]
     given = seats(machine.topology, [_demand(spec, unit) for spec, unit in wanted])
     pins = iter([_pin(spec, unit, seat, machine) for (spec, unit), seat in zip(wanted, given, strict=True)])
     rows = tuple(tuple(next(pins) for _ in row) for row in units)
-    return Plan(tuple(specs), rows, tuple(_advice(machine, specs, rows)))
+    return PinningPlan(tuple(specs), rows, tuple(_advice(machine, specs, rows)))
 
 
-def unpinned(found: Plan) -> Plan:
+def unpinned(found: PinningPlan) -> PinningPlan:
     """The same devices and threads, and the system chooses the cores."""
     rows = tuple(tuple(replace(pin, cores=(), node=None) for pin in row) for row in found.rows)
     return replace(found, rows=rows)
@@ -188,7 +188,7 @@ def _short(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[Sequence
 COLUMNS = ("MODEL", "VERSION", "SLOT", "DEVICE", "NAME", "NODE", "CORES", "THREADS", "PLACEMENT")
 
 
-def table(found: Plan) -> list[tuple[str, ...]]:
+def table(found: PinningPlan) -> list[tuple[str, ...]]:
     """One line per slot, under `COLUMNS`."""
     return [
         (spec.name, spec.version, str(number), *_cells(pin))

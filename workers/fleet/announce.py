@@ -8,12 +8,12 @@ from dataclasses import replace
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Ready
-from penstock.workers.slot.child_supervisor import Keeper
+from penstock.workers.slot.child_supervisor import ChildSupervisor
 
 PLACES_AGAIN_S = 3_600.0
 
 
-def slot_info(spec: ModelSpec, pin: Pin, keeper: Keeper, *, latency_s: dict[int, float], warm: Ready) -> SlotInfo:
+def slot_info(spec: ModelSpec, pin: Pin, keeper: ChildSupervisor, *, latency_s: dict[int, float], warm: Ready) -> SlotInfo:
     """What a slot is, where it lies and how it fares."""
     return SlotInfo(
         model=spec.name,

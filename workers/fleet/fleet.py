@@ -25,18 +25,18 @@ from penstock.workers.devices.assign import on_cpu
 from penstock.workers.devices.gpus import Gpus
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.pins import Pin
-from penstock.workers.devices.plan import COLUMNS, Plan, beside, one_more, plan, table, unpinned
+from penstock.workers.devices.plan import COLUMNS, PinningPlan, beside, one_more, plan, table, unpinned
 from penstock.workers.devices.topology import read_topology
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import Places, merged, peers, refusals, unserved
 from penstock.workers.fleet.beat import BEAT_MISSED, SWEEP_MISSED, Beat, Rounds, Sweeper
 from penstock.workers.fleet.profiling import Profiler
 from penstock.workers.fleet.rollouts import Key, kept, key_of, known_specs
-from penstock.workers.slot.context import Observer, Surroundings
+from penstock.workers.slot.context import Observer, SlotContext
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import Upkeep
-from penstock.workers.telemetry.job_log import JobLog
-from penstock.workers.telemetry.metrics import Metrics
+from penstock.workers.telemetry.job_log import WorkerJobLog
+from penstock.workers.telemetry.metrics import WorkerMetrics
 from penstock.workers.telemetry.task_events import EventFeed
 from penstock.workers.telemetry.tracing import batch_spans
 
@@ -91,8 +91,8 @@ class Fleet:
         self._places = Places(name)
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
-        self._job_log, self._spans = JobLog(settings.log.jobs), batch_spans()
-        self._metrics = metrics = Metrics(name, models=len(settings.models))
+        self._job_log, self._spans = WorkerJobLog(settings.log.jobs), batch_spans()
+        self._metrics = metrics = WorkerMetrics(name, models=len(settings.models))
         self._upkeep = upkeep = Upkeep(name, metrics.registry, slots=self._slot_infos, store_failed=metrics.store_failed)
         self._beat_store = RedisStore(self._url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(self._url, name=f"penstock-sweep-{os.getpid()}")
@@ -152,10 +152,10 @@ class Fleet:
         self._crews.append(_Crew(slot, thread, profiler))
         thread.start()
 
-    def _surroundings(self, spec: ModelSpec, profiler: Profiler) -> Surroundings:
+    def _surroundings(self, spec: ModelSpec, profiler: Profiler) -> SlotContext:
         told = (self.events, self._metrics, self._job_log, profiler)
         observers: tuple[Observer, ...] = (*told, *self._spans, _Bell(self._beat))
-        return Surroundings(
+        return SlotContext(
             open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
             listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
             blobs=self._blobs,
@@ -340,7 +340,7 @@ class Fleet:
             self._places.told(place, now)
 
 
-def _tell(found: Plan) -> None:
+def _tell(found: PinningPlan) -> None:
     """The plan, one line per slot."""
     for cells in table(found):
         log.info(SLOT_PLACED, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})

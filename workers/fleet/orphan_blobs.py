@@ -25,7 +25,7 @@ PART = 1_000
 _CUT_SHORT = ".new"
 
 
-class Records(Protocol):
+class RecordLookup(Protocol):
     def identity(self) -> str: ...
 
     def known(self, serials: Sequence[str]) -> set[str]: ...
@@ -52,7 +52,7 @@ class Orphans:
     blobs look like orphans.
     """
 
-    def __init__(self, records: Records, blobs: BlobStore) -> None:
+    def __init__(self, records: RecordLookup, blobs: BlobStore) -> None:
         self._records = records
         self._blobs = blobs
         self._due_at: float | None = None

@@ -19,7 +19,7 @@ import structlog
 from penstock.broker.records import BatchStamp, Settled
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
-from penstock.workers.slot.batcher import BULK, Held
+from penstock.workers.slot.batcher import BULK, Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.settlement import Finish, Release, TryAgain
@@ -44,7 +44,7 @@ class StageSums:
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._queued: dict[str, float] = {}
 
-    def claimed(self, held: Held) -> None:
+    def claimed(self, held: Batch) -> None:
         waited = sum(max(0.0, held.leased_at - job.created_at) for job in held.jobs)
         self._queued[held.nonce] = waited / max(1, held.size)
 
@@ -69,7 +69,7 @@ class Profiler(Observer):
         self._done = done
         self._given = 0
         self._sums = StageSums()
-        self._recording: Held | None = None
+        self._recording: Batch | None = None
         self._asked: ProfileInfo | None = None
         self._until = 0.0
 
@@ -89,7 +89,7 @@ class Profiler(Observer):
 
     # Which batch.
 
-    def folder(self, held: Held) -> str:
+    def folder(self, held: Batch) -> str:
         """Where this batch is to be recorded; empty for nearly every one."""
         if not self._active:
             return ""
@@ -124,7 +124,7 @@ class Profiler(Observer):
 
     # What it took.
 
-    def claimed(self, spec: ModelSpec, held: Held) -> None:
+    def claimed(self, spec: ModelSpec, held: Batch) -> None:
         if self._active and not held.shard:
             self._sums.claimed(held)
 
@@ -145,11 +145,11 @@ class Profiler(Observer):
         else:
             self._recording = None
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
         if self._recording is not None and held.nonce == self._recording.nonce:
             self._recording = None
 
-    def _report(self, held: Held) -> None:
+    def _report(self, held: Batch) -> None:
         folder, facts = Path(held.profile_dir), _facts(Path(held.profile_dir))
         stages = self._sums.means_s() | ({COPY: facts.copy_s} if facts.copy_s is not None else {})
         found = ProfileInfo(

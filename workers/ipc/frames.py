@@ -18,7 +18,7 @@ FRAME_LIMIT_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
 
 
-class Load(Struct, tag="load", array_like=True):
+class LoadModel(Struct, tag="load", array_like=True):
     """The first frame to a child: which model it serves. `cores` empty: no pinning. Sizes in bytes."""
 
     model: str
@@ -46,7 +46,7 @@ class Item(Struct, array_like=True, gc=False):
     own: bool = False
 
 
-class Run(Struct, tag="run", array_like=True):
+class RunBatch(Struct, tag="run", array_like=True):
     """Run these items as one batch; `batch` counts from 1 per child. `profile_dir`: record it there."""
 
     batch: int
@@ -61,7 +61,7 @@ class RunShard(Struct, tag="shard", array_like=True):
     item: Item
 
 
-class Stop(Struct, tag="stop", array_like=True):
+class StopChild(Struct, tag="stop", array_like=True):
     """No more batches: finish what is here and exit."""
 
 
@@ -110,7 +110,7 @@ class LoadFailed(Struct, tag="unloadable", array_like=True):
     message: str
 
 
-class Done(Struct, tag="done", array_like=True):
+class BatchDone(Struct, tag="done", array_like=True):
     """One outcome per item, in order. Moments are monotonic, which all processes of a machine share.
 
     `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None. `padding`: the share
@@ -137,7 +137,7 @@ class ShardDone(Struct, tag="shard_done", array_like=True):
     """`done` has one outcome, none if the shard was recalled; its seconds are sums over `calls` micro-batches."""
 
     shard: int
-    done: Done
+    done: BatchDone
     calls: int = 0
 
 
@@ -148,8 +148,8 @@ class DeviceLost(Struct, tag="device", array_like=True):
     broken: bool = False
 
 
-ToChild = Load | Run | RunShard | Stop
-FromChild = Ready | LoadFailed | Done | ShardDone | DeviceLost
+ToChild = LoadModel | RunBatch | RunShard | StopChild
+FromChild = Ready | LoadFailed | BatchDone | ShardDone | DeviceLost
 
 _encoder = msgpack.Encoder()
 _to_child = msgpack.Decoder(ToChild)
@@ -165,7 +165,7 @@ class ChildGone(Exception):
     """The other end of the wire closed."""
 
 
-class Wire:
+class SupervisorWire:
     """The supervisor's end: never blocks, so that a stopped child cannot stop its supervisor."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -7,7 +7,7 @@ import os
 import struct
 from enum import IntEnum
 
-from penstock.workers.ipc.shard_progress import ShardBoard
+from penstock.workers.ipc.shard_progress import ShardProgress
 
 # A child holds at most two batches; four places keep the neighbours of a finished one readable.
 _PLACES = 4
@@ -37,16 +37,16 @@ class Stage(IntEnum):
         return self >= Stage.RUNNING
 
 
-class Board:
+class ProgressPage:
     """Written without system calls: a frame per stage would wake the supervisor three times per batch for nothing."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._page = mmap.mmap(fd, BOARD_BYTES)
-        self.shards = ShardBoard(self._page)
+        self.shards = ShardProgress(self._page)
 
     @classmethod
-    def create(cls) -> Board:
+    def create(cls) -> ProgressPage:
         fd = os.memfd_create("penstock-board", os.MFD_CLOEXEC)
         os.ftruncate(fd, BOARD_BYTES)
         return cls(fd)

@@ -24,7 +24,7 @@ class Lane(IntEnum):
     COMPLETING = 2
 
 
-class ShardBoard:
+class ShardProgress:
     """Shards are counted from 1 per child, apart from batches. The limit of time holds for one micro-batch in one lane."""
 
     def __init__(self, page: mmap) -> None:

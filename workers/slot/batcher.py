@@ -39,7 +39,7 @@ BULK = "bulk"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Batch:
     """The batch record: jobs leased to one slot, on their way through its child. `fresh`: `device` was idle then. With a
     `profile_dir` its inference is recorded there.
 
@@ -72,7 +72,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class ChildLoad:
     """What the child has: how many batches, and size and start of the one at the device. `alone`: no other may join it.
 
     `shards` are counted apart: they wait for nothing and hold up no batch.
@@ -85,7 +85,7 @@ class Busy:
     shards: int = 0
 
 
-IDLE = Busy()
+IDLE = ChildLoad()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +217,14 @@ class Batcher:
         # The last few items of a full batch gain little and may cost its first ones their deadline.
         return self._latency.nearly_full(best) if self._hurried else best
 
-    def ask(self, now: float, busy: Busy = IDLE) -> Ask | None:
+    def ask(self, now: float, busy: ChildLoad = IDLE) -> Ask | None:
         """What to ask the queue for now, or None to wait until `ask_at` or the next event."""
         ask = self._chosen(now, busy)
         if ask is not None:
             self._asked_for = ask.enough
         return ask
 
-    def _chosen(self, now: float, busy: Busy) -> Ask | None:
+    def _chosen(self, now: float, busy: ChildLoad) -> Ask | None:
         if busy.alone or busy.batches >= AHEAD:
             return None
         if busy.batches == 0:
@@ -236,7 +236,7 @@ class Batcher:
         rest_s = self._rest_s(now, busy)
         return replace(ask, min_slack_s=ask.min_slack_s + rest_s, hurry_s=ask.hurry_s + rest_s)
 
-    def ask_at(self, now: float, busy: Busy = IDLE) -> float:
+    def ask_at(self, now: float, busy: ChildLoad = IDLE) -> float:
         """The moment at which `ask` may answer otherwise without anything having happened."""
         if busy.alone or busy.batches >= AHEAD:
             return now + IDLE_POLL_S
@@ -245,7 +245,7 @@ class Batcher:
         poll_at = self._asked_at + self._poll_s
         return max(now, poll_at if self._retry_at is None else min(poll_at, self._retry_at))
 
-    def _rest_s(self, now: float, busy: Busy) -> float:
+    def _rest_s(self, now: float, busy: ChildLoad) -> float:
         """How long what is claimed now waits for the batch at the device."""
         return max(0.0, busy.since + (self._latency.expect(busy.size) or 0.0) - now)
 
@@ -266,7 +266,7 @@ class Batcher:
     def _poll_s(self) -> float:
         return _FOREIGN_POLL_S if self._asked_at < self._foreign_at + _FOREIGN_RECENT_S else IDLE_POLL_S
 
-    def _fetch_at(self, now: float, busy: Busy) -> float:
+    def _fetch_at(self, now: float, busy: ChildLoad) -> float:
         """When to fetch a partial batch so that it reaches the device as the running one ends.
 
         Just before that end it is too late for a call of its own: it goes with the settling of the running batch, in one call.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.workers.ipc.frames import Done, Ready
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone, Ready
+from penstock.workers.slot.batcher import Batch
 
 
 class Cause(StrEnum):
@@ -18,33 +18,33 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class ChildReady:
     ready: Ready
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    held: Held
-    done: Done
+class BatchRan:
+    held: Batch
+    done: BatchDone
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    held: Held
+class BatchLost:
+    held: Batch
     cause: Cause
     how: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unloadable:
+class ChildUnloadable:
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ChildExited:
     """The child is: `crashed`, `timeout` (killed by us), `recycled` (worn), `device` (its device failed) or `unloadable`."""
 
     why: str
 
 
-Event = Up | Ran | Lost | Unloadable | Gone
+Event = ChildReady | BatchRan | BatchLost | ChildUnloadable | ChildExited

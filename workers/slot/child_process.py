@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import FromChild, Item, Load, Run, RunShard, Stop, Wire
-from penstock.workers.ipc.progress_page import Board, Stage
-from penstock.workers.ipc.shard_progress import ShardBoard
+from penstock.workers.ipc.frames import FromChild, Item, LoadModel, RunBatch, RunShard, StopChild, SupervisorWire
+from penstock.workers.ipc.progress_page import ProgressPage, Stage
+from penstock.workers.ipc.shard_progress import ShardProgress
 
 # What model code may see of the environment. Anything of ours stays out: a store's URL may hold a password.
 _SYSTEM = ("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -68,8 +68,8 @@ class ChildProcess:
         ours.setblocking(False)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        self._board = Board.create()
-        self.wire = Wire(ours)
+        self._board = ProgressPage.create()
+        self.wire = SupervisorWire(ours)
         self._process = self._spawn(theirs, pin)
         theirs.close()
         self.exit_fd = os.pidfd_open(self._process.pid)
@@ -103,7 +103,7 @@ class ChildProcess:
     def give(self, items: Sequence[Item], profile_dir: str = "") -> int:
         """Send a batch, to be recorded in `profile_dir` if that is given; its number."""
         self._numbers += 1
-        self.wire.send(Run(self._numbers, list(items), profile_dir))
+        self.wire.send(RunBatch(self._numbers, list(items), profile_dir))
         return self._numbers
 
     def give_shard(self, item: Item) -> int:
@@ -122,7 +122,7 @@ class ChildProcess:
         return self._board.recall(number)
 
     @property
-    def shards(self) -> ShardBoard:
+    def shards(self) -> ShardProgress:
         """How far its shards are."""
         return self._board.shards
 
@@ -149,7 +149,7 @@ class ChildProcess:
 
     def stop(self) -> None:
         """Ask it to finish what it has and exit."""
-        self.wire.send(Stop())
+        self.wire.send(StopChild())
 
     def kill(self) -> None:
         self._process.kill()
@@ -187,8 +187,8 @@ def exit_in_words(code: int | None) -> str:
     return f"exited with code {code}"
 
 
-def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> Load:
-    return Load(
+def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
+    return LoadModel(
         model=spec.name,
         version=spec.version,
         source=spec.source,

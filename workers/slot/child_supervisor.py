@@ -12,11 +12,11 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.health import DeviceHealth
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import ChildGone, DeviceLost, Done, FromChild, Item, LoadFailed, Ready, ShardDone
-from penstock.workers.slot.batcher import Busy, Held
-from penstock.workers.slot.child_events import Cause, Event, Gone, Lost, Ran, Unloadable, Up
+from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, Item, LoadFailed, Ready, ShardDone
+from penstock.workers.slot.batcher import Batch, ChildLoad
+from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_process import ChildProcess, Restarts
-from penstock.workers.slot.in_flight import Custody
+from penstock.workers.slot.in_flight import InFlight
 
 log = structlog.get_logger(__name__)
 CHILD_STARTED = "child_started"
@@ -35,7 +35,7 @@ _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8
 
 
-class Keeper:
+class ChildSupervisor:
     """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why. `wearing`: to be replaced soon."""
 
     def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, *, max_batch_size: int) -> None:
@@ -44,7 +44,7 @@ class Keeper:
         self._selector = selector
         self._max_batch_size = max_batch_size
         self._child: ChildProcess | None = None
-        self._custody = Custody()
+        self._custody = InFlight()
         self._start_at = float("-inf")
         self._hung = False
         # Why this child is ended by us; its exit alone would look like a kill for want of memory.
@@ -188,7 +188,7 @@ class Keeper:
 
     def _event(self, frame: FromChild, now: float) -> Event | None:
         match frame:
-            case Done():
+            case BatchDone():
                 return self._done(frame, now)
             case ShardDone(number, done, calls):
                 return self._shard_done(number, done, calls)
@@ -197,22 +197,22 @@ class Keeper:
             case LoadFailed(message):
                 self.state, self.error, self._why = "failed", message, "stopped after the failed load"
                 log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
-                return Unloadable(message)
+                return ChildUnloadable(message)
             case DeviceLost(message):
                 self._fault, self._why = frame, f"its device {self._pin.device} fails every call: {message}"
                 log.error(DEVICE_LOST, model=self._spec.name, pid=self.pid, device=self._pin.device, error=message)
                 return None
 
-    def _done(self, done: Done, now: float) -> Event | None:
+    def _done(self, done: BatchDone, now: float) -> Event | None:
         self._runs += 1
         return self._came_back(self._custody.done(done, now))
 
-    def _shard_done(self, number: int, done: Done, calls: int) -> Event | None:
+    def _shard_done(self, number: int, done: BatchDone, calls: int) -> Event | None:
         self._runs += calls
         return self._came_back(self._custody.shard_done(number, done))
 
-    def _came_back(self, event: Ran | Lost | None) -> Event | None:
-        if isinstance(event, Ran):
+    def _came_back(self, event: BatchRan | BatchLost | None) -> Event | None:
+        if isinstance(event, BatchRan):
             self.restarts.succeeded()
         return event
 
@@ -230,7 +230,7 @@ class Keeper:
             first_call_s=round(dearest.first_s, 4) if dearest else None,
             first_call_size=dearest.size if dearest else None,
         )
-        return Up(ready)
+        return ChildReady(ready)
 
     def _log(self, child: ChildProcess) -> None:
         lines = child.read_log()
@@ -242,7 +242,7 @@ class Keeper:
 
     # Its batches.
 
-    def give(self, held: Held, items: list[Item], now: float) -> None:
+    def give(self, held: Batch, items: list[Item], now: float) -> None:
         assert self._child is not None
         self._custody.give(self._child, held, items, now)
         self._flush(self._child)
@@ -251,23 +251,23 @@ class Keeper:
         child.wire.flush()
         self._selector.modify(child.wire.fileno(), EVENT_READ | (EVENT_WRITE if child.wire.stuck else 0), "wire")
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[Batch]:
         """The batches whose outcome is awaited. Safe to call from any thread."""
         return self._custody.held()
 
-    def busy(self) -> Busy:
+    def busy(self) -> ChildLoad:
         """What the child has to do, batches that nobody awaits included."""
         return self._custody.busy(self._child)
 
-    def recall(self) -> list[Held]:
+    def recall(self) -> list[Batch]:
         """Take back the batches that have not begun to run; the child will skip them."""
         return self._custody.recall(self._child)
 
-    def recall_shards(self) -> list[Held]:
+    def recall_shards(self) -> list[Batch]:
         """Take back all shards, also those that have begun."""
         return self._custody.recall_shards(self._child)
 
-    def recall_waiting_shards(self) -> list[Held]:
+    def recall_waiting_shards(self) -> list[Batch]:
         """Take back the shards that have not begun."""
         return self._custody.recall_waiting_shards(self._child)
 
@@ -275,7 +275,7 @@ class Keeper:
         """How far each shard is."""
         return self._custody.rows_done(self._child)
 
-    def disown(self) -> list[Held]:
+    def disown(self) -> list[Batch]:
         """Give up every batch; what the child still says of them is ignored."""
         return self._custody.disown(self._child)
 
@@ -285,8 +285,8 @@ class Keeper:
         child.ended(within_s=1.0)
         how = self._why or child.how()
         self._log(child)
-        events: list[Event] = [Lost(held, cause, how) for held, cause in self._blame(child)]
-        events.append(Gone(self._exit()))
+        events: list[Event] = [BatchLost(held, cause, how) for held, cause in self._blame(child)]
+        events.append(ChildExited(self._exit()))
         if self._recycled:
             self._start_at = now
             self._forget(child)
@@ -294,12 +294,12 @@ class Keeper:
         if self.state == "loading":
             told = f"was {self._why}" if self._why else f"{how} while it loaded the model"
             self.state, self.error = "failed", f"the process {told}"
-            events.append(Unloadable(self.error))
+            events.append(ChildUnloadable(self.error))
         elif self.state == "ready":
             self.state = "loading"
         self._start_at = now + max(self.restarts.failed(), self._rest_s(now, how))
         if self.state == "failed" and self._fault:
-            events.append(Unloadable(self.error))
+            events.append(ChildUnloadable(self.error))
         log.warning(CHILD_ENDED, model=self._spec.name, pid=child.pid, how=how, restart_in_s=round(self._start_at - now, 1))
         self._forget(child)
         return events
@@ -318,11 +318,11 @@ class Keeper:
             return "device"
         return "crashed" if self.state == "ready" else "unloadable"
 
-    def _blame(self, child: ChildProcess) -> list[tuple[Held, Cause]]:
+    def _blame(self, child: ChildProcess) -> list[tuple[Batch, Cause]]:
         suspects = self._custody.suspects(child, hung=self._hung)
         return [(held, self._cause(held) if suspect else Cause.UNSTARTED) for held, suspect in suspects]
 
-    def _cause(self, held: Held) -> Cause:
+    def _cause(self, held: Batch) -> Cause:
         if self._fault and self._fault.broken:
             return Cause.UNSTARTED
         return Cause.TIMED_OUT if self._hung and held.size == 1 else Cause.CRASHED

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import Change, Settled
 from penstock.model_spec import DEFAULT_VERSION, ModelSpec
-from penstock.workers.ipc.frames import Done
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.slot.lease import Ear
+from penstock.workers.slot.lease import WakeUpListener
 from penstock.workers.slot.settlement import Finish, Release, SlotStore, TryAgain
 
 
 class Observer:
     """Whoever counts or tells what slots do: overrides what it wants to hear. Called in the slots' threads: must not block."""
 
-    def claimed(self, spec: ModelSpec, held: Held) -> None: ...
+    def claimed(self, spec: ModelSpec, held: Batch) -> None: ...
 
-    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None: ...
+    def ran(self, spec: ModelSpec, held: Batch, done: BatchDone) -> None: ...
 
     def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
         """`store_s`: how long the store took for it, blobs included."""
@@ -31,7 +31,7 @@ class Observer:
     def changed(self, changes: Sequence[Change]) -> None:
         """What a call to the store brought about beside what it was asked for: jobs taken back, ended unrun."""
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
         """A batch did not come back."""
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:
@@ -49,11 +49,11 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SlotContext:
     """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
 
     open_store: Callable[[], SlotStore]
-    listen: Callable[[str, str], Ear]
+    listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore
     observers: tuple[Observer, ...]
     lease_s: float
@@ -62,4 +62,4 @@ class Surroundings:
     # Fields of the batch policy that nobody set: there the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
     # Where the child is to record this batch; empty for nearly every one.
-    profile_dir: Callable[[Held], str] = lambda _: ""
+    profile_dir: Callable[[Batch], str] = lambda _: ""

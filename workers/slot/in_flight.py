@@ -7,21 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.job_id import JobId
-from penstock.workers.ipc.frames import Done, Item
+from penstock.workers.ipc.frames import BatchDone, Item
 from penstock.workers.ipc.progress_page import Stage
 from penstock.workers.ipc.shard_progress import Lane
-from penstock.workers.slot.batcher import IDLE, Busy, Held
-from penstock.workers.slot.child_events import Cause, Lost, Ran
+from penstock.workers.slot.batcher import IDLE, Batch, ChildLoad
+from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause
 from penstock.workers.slot.child_process import ChildProcess
 
 
-class Custody:
+class InFlight:
     """Used by the slot's thread only, but for `held`. Batches and shards have numbers of their own."""
 
     def __init__(self) -> None:
         # By number, in the order given. None: the child still works on it, but nobody wants the outcome any more.
-        self._batches: dict[int, Held | None] = {}
-        self._shards: dict[int, Held | None] = {}
+        self._batches: dict[int, Batch | None] = {}
+        self._shards: dict[int, Batch | None] = {}
         # Copies of inputs that the child may yet read, those of batches that nobody awaits among them.
         self._copies: dict[tuple[bool, int], list[str]] = {}
         self._head_since = 0.0
@@ -30,7 +30,7 @@ class Custody:
     def empty(self) -> bool:
         return not self._batches and not self._shards
 
-    def give(self, child: ChildProcess, held: Held, items: list[Item], now: float) -> None:
+    def give(self, child: ChildProcess, held: Batch, items: list[Item], now: float) -> None:
         if held.shard:
             [item] = items
             number = child.give_shard(item)
@@ -47,14 +47,14 @@ class Custody:
         if copies := [item.path for item in items if item.own]:
             self._copies[shard, number] = copies
 
-    def done(self, done: Done, now: float) -> Ran | Lost | None:
+    def done(self, done: BatchDone, now: float) -> BatchRan | BatchLost | None:
         """None for a batch that nobody awaits."""
         held = self._batches.pop(done.batch, None)
         _delete(self._copies.pop((False, done.batch), []))
         self._head_since = now
         return _came_back(held, done)
 
-    def shard_done(self, number: int, done: Done) -> Ran | Lost | None:
+    def shard_done(self, number: int, done: BatchDone) -> BatchRan | BatchLost | None:
         _delete(self._copies.pop((True, number), []))
         return _came_back(self._shards.pop(number, None), done)
 
@@ -77,21 +77,21 @@ class Custody:
         """The shard of the one that has run for longest, and since when; 0 and infinity without any."""
         return child.shards.oldest() if self._shards else (0, float("inf"))
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[Batch]:
         """The batches and shards whose outcome is awaited. Safe to call from any thread."""
         given = list(self._batches.values()) + list(self._shards.values())
         return [held for held in given if held is not None]
 
-    def busy(self, child: ChildProcess | None) -> Busy:
+    def busy(self, child: ChildProcess | None) -> ChildLoad:
         """What the child has to do, batches that nobody awaits included."""
         if self.empty or child is None:
             return IDLE
         alone = any(held.solo for held in self.held())
         if not self._batches:
-            return Busy(alone=alone, shards=len(self._shards))
+            return ChildLoad(alone=alone, shards=len(self._shards))
         number, head = next(iter(self._batches.items()))
         stage, since = child.stage(number)
-        return Busy(
+        return ChildLoad(
             batches=len(self._batches),
             size=head.size if head else 0,
             since=since if stage.begun else self._head_since,
@@ -105,23 +105,23 @@ class Custody:
             return {}
         return {held.jobs[0].id: child.shards.rows(number) for number, held in self._shards.items() if held is not None}
 
-    def recall(self, child: ChildProcess | None) -> list[Held]:
+    def recall(self, child: ChildProcess | None) -> list[Batch]:
         """Take back what has not begun to run; the child will skip it."""
         if child is None:
             return []
         return [*_recalled(self._batches, child.recall), *_recalled(self._shards, child.shards.recall_unbegun)]
 
-    def recall_shards(self, child: ChildProcess | None) -> list[Held]:
+    def recall_shards(self, child: ChildProcess | None) -> list[Batch]:
         """Take back the shards, begun or not: the child leaves them with their next micro-batch."""
         if child is None:
             return []
         return _recalled(self._shards, child.shards.recall)
 
-    def recall_waiting_shards(self, child: ChildProcess | None) -> list[Held]:
+    def recall_waiting_shards(self, child: ChildProcess | None) -> list[Batch]:
         """Take back the shards that have not begun."""
         return _recalled(self._shards, child.shards.recall_unbegun) if child is not None else []
 
-    def disown(self, child: ChildProcess | None) -> list[Held]:
+    def disown(self, child: ChildProcess | None) -> list[Batch]:
         """Give up everything; what the child still says of it is ignored."""
         given_up = self.held()
         self.recall(child)
@@ -129,7 +129,7 @@ class Custody:
         self._batches, self._shards = dict.fromkeys(self._batches), dict.fromkeys(self._shards)
         return given_up
 
-    def suspects(self, child: ChildProcess, *, hung: bool) -> list[tuple[Held, bool]]:
+    def suspects(self, child: ChildProcess, *, hung: bool) -> list[tuple[Batch, bool]]:
         """Each awaited batch and shard of a child that died, and whether its death may be that one's doing."""
         batches, shards = self._hung(child) if hung else self._touched(child)
         if not (batches or shards):
@@ -160,16 +160,16 @@ def _delete(copies: list[str]) -> None:
         Path(copy).unlink(missing_ok=True)
 
 
-def _came_back(held: Held | None, done: Done) -> Ran | Lost | None:
+def _came_back(held: Batch | None, done: BatchDone) -> BatchRan | BatchLost | None:
     if held is None:
         return None
     if not done.outcomes:
         # Recalled in the moment it began: both sides saw the other, and the child skipped it.
-        return Lost(held, Cause.UNSTARTED, "recalled")
-    return Ran(held, done)
+        return BatchLost(held, Cause.UNSTARTED, "recalled")
+    return BatchRan(held, done)
 
 
-def _recalled(given: dict[int, Held | None], recall: Callable[[int], bool]) -> list[Held]:
+def _recalled(given: dict[int, Batch | None], recall: Callable[[int], bool]) -> list[Batch]:
     """Those that `recall` took back; the child still has to say so, but nobody waits for it."""
     back = []
     for number, held in given.items():

@@ -10,7 +10,7 @@ import structlog
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
 from penstock.broker.records import ClaimedJob
 from penstock.workers.ipc.frames import Item
-from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.settlement import Absence
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ INPUT_MISSING = (
 class Filled:
     """A batch with its inputs: `items` are those of `jobs`; the inputs of `missing` are nowhere."""
 
-    held: Held
+    held: Batch
     jobs: tuple[ClaimedJob, ...]
     items: tuple[Item, ...]
     missing: tuple[ClaimedJob, ...] = ()
@@ -43,7 +43,7 @@ class Inputs:
         """When a batch that could not be filled is worth another try; infinity when none has to wait for that."""
         return self._absence.try_at if self._absence.try_at > now else float("inf")
 
-    def fill(self, held: Held, now: float) -> Filled | None:
+    def fill(self, held: Batch, now: float) -> Filled | None:
         """None while the blobs are away; `now` is monotonic."""
         if now < self._absence.try_at:
             return None
@@ -58,7 +58,7 @@ class Inputs:
         return filled
 
 
-def with_inputs(held: Held, blobs: BlobStore) -> Filled:
+def with_inputs(held: Batch, blobs: BlobStore) -> Filled:
     names = [job.input.blob for job in held.jobs if job.input.blob]
     files = dict(zip(names, blobs.readable(names), strict=True)) if names else {}
     found = [(job, _item(job, files)) for job in held.jobs]

@@ -11,7 +11,7 @@ from penstock.broker.store.wakeup import CancelRequested, Wake
 _MARGIN_S = 2.0
 
 
-class Ear(Protocol):
+class WakeUpListener(Protocol):
     """What `WakeUps` offers."""
 
     def fileno(self) -> int: ...
@@ -28,13 +28,13 @@ class Lease:
     they are soon taken back.
     """
 
-    def __init__(self, base: str, *, lease_s: float, listen: Callable[[str], Ear]) -> None:
+    def __init__(self, base: str, *, lease_s: float, listen: Callable[[str], WakeUpListener]) -> None:
         self._base = base
         self._lease_s = lease_s
         self._listen = listen
         self._count = 1
         self._confirmed_at = float("-inf")
-        self.ear: Ear | None = None
+        self.ear: WakeUpListener | None = None
 
     @property
     def name(self) -> str:

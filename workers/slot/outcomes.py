@@ -12,8 +12,8 @@ from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack
 from penstock.errors import InternalError
 from penstock.job import JobState, Payload, Priority
 from penstock.shard import SHARD_MEDIA
-from penstock.workers.ipc.frames import Done, Failed, Outcome, Output
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
+from penstock.workers.slot.batcher import Batch
 
 RETRY_FIRST_S = 1.0
 RETRY_MOST_S = 60.0
@@ -51,7 +51,7 @@ class Verdict:
     accepted: tuple[Accepted, ...] = ()
 
 
-def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.random) -> Verdict:
+def decide(held: Batch, done: BatchDone, *, jitter: Callable[[], float] = random.random) -> Verdict:
     """One ending or retry per job of `held`. `jitter` gives 0..1."""
     if len(done.outcomes) != held.size:
         raise InternalError(f"batch {done.batch} had {held.size} items and came back with {len(done.outcomes)} outcomes")
@@ -68,7 +68,7 @@ def decide(held: Held, done: Done, *, jitter: Callable[[], float] = random.rando
     return Verdict(tuple(endings), tuple(retries), stamp_of(held, done), inputs, accepted(held, ended))
 
 
-def accepted(held: Held, jobs: Iterable[ClaimedJob]) -> tuple[Accepted, ...]:
+def accepted(held: Batch, jobs: Iterable[ClaimedJob]) -> tuple[Accepted, ...]:
     # The claim is known on both clocks, so that a machine whose wall clock is wrong still measures right.
     shift = held.claimed_at - held.leased_at
     return tuple(Accepted(job.priority, job.created_at + shift, job.trace) for job in jobs)
@@ -94,7 +94,7 @@ def retry_delay_s(attempts: int, jitter: float) -> float:
     return most * jitter
 
 
-def stamp_of(held: Held, done: Done) -> BatchStamp:
+def stamp_of(held: Batch, done: BatchDone) -> BatchStamp:
     # The stages of a shard are sums over its micro-batches, and run beside each other.
     in_child_s = 0.0 if held.shard else done.decode_s + done.preprocess_s + done.device_wait_s
     return BatchStamp(
@@ -110,7 +110,7 @@ def stamp_of(held: Held, done: Done) -> BatchStamp:
     )
 
 
-def stopped_stamp(held: Held, now: float) -> BatchStamp:
+def stopped_stamp(held: Batch, now: float) -> BatchStamp:
     """Of a batch that was stopped while it ran: all its time in the child counts as its run."""
     waited_s = max(0.0, held.given_at - held.claimed_at)
     return BatchStamp(held.nonce, held.size, held.reason, inference_s=max(0.0, now - held.given_at), batch_wait_s=waited_s)

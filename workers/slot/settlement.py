@@ -106,7 +106,7 @@ class Absence:
         return was_away
 
 
-class Exchange:
+class Settlements:
     """What is owed stays owed until the store took it: while Redis is away nothing is forgotten.
 
     Outputs over `inline_bytes` go to the blob store. `on_settled` is told what was settled, the answers and the

@@ -41,7 +41,7 @@ def shard_request(spec: ModelSpec, worker: str, *, nonce: str, lease_s: float) -
     return ClaimRequest(spec.name, spec.version, worker, nonce, limit=1, lease_s=lease_s, shard=True)
 
 
-class Progress:
+class LaneProgress:
     """Written by the slot's thread, read by the beat's: each replaces what it owns, and changes nothing in place."""
 
     def __init__(self) -> None:

@@ -20,16 +20,16 @@ from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
 from penstock.workers.fleet.announce import slot_info
-from penstock.workers.ipc.frames import Done, Ready
-from penstock.workers.slot.batcher import IDLE_POLL_S, Batcher, Held
-from penstock.workers.slot.child_events import Event, Gone, Lost, Ran, Unloadable, Up
-from penstock.workers.slot.child_supervisor import Keeper
-from penstock.workers.slot.context import Observer, Surroundings
+from penstock.workers.ipc.frames import BatchDone, Ready
+from penstock.workers.slot.batcher import IDLE_POLL_S, Batch, Batcher
+from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
+from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.workers.slot.context import Observer, SlotContext
 from penstock.workers.slot.inputs import INPUT_MISSING, Inputs
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
-from penstock.workers.slot.settlement import RETRY_MOST_S, Absence, Exchange, Finish
-from penstock.workers.slot.shard_lane import Progress, ShardLane, shard_request
+from penstock.workers.slot.settlement import RETRY_MOST_S, Absence, Finish, Settlements
+from penstock.workers.slot.shard_lane import LaneProgress, ShardLane, shard_request
 from penstock.workers.slot.verdicts import SLOT_FAULT, Verdicts
 
 log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ _SETTLE_LATE_S = 5.0
 class Slot:
     """`run` is its thread's work. Other threads may call what stands under "From other threads"."""
 
-    def __init__(self, spec: ModelSpec, pin: Pin, around: Surroundings, *, name: str) -> None:
+    def __init__(self, spec: ModelSpec, pin: Pin, around: SlotContext, *, name: str) -> None:
         self.spec = spec
         self.name = name
         self.pin = pin
@@ -52,11 +52,11 @@ class Slot:
         self._selector = DefaultSelector()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         limit = 0 if "max_batch_size" in around.declared_policy else spec.policy.max_batch_size
-        self._keeper = Keeper(spec, pin, self._selector, max_batch_size=limit)
+        self._keeper = ChildSupervisor(spec, pin, self._selector, max_batch_size=limit)
         self._latency = Latency()
         self._batcher = Batcher(spec.policy, self._latency)
         self.lease = Lease(name, lease_s=around.lease_s, listen=lambda incarnation: around.listen(spec.name, incarnation))
-        self._exchange = Exchange(
+        self._exchange = Settlements(
             around.open_store(),
             around.blobs,
             inline_bytes=around.inline_output_bytes,
@@ -64,10 +64,10 @@ class Slot:
             on_given_back=lambda debt, answers: self._tell(lambda observer: observer.given_back(spec, debt, answers)),
         )
         self._shards = ShardLane()
-        self.progress = Progress()
+        self.progress = LaneProgress()
         self._verdicts = Verdicts(spec, self._exchange, self._tell)
         self._ear_fd: int | None = None
-        self._waiting: list[Held] = []
+        self._waiting: list[Batch] = []
         self._inputs = Inputs(around.blobs)
         self._absence = Absence()
         self._unsure = False
@@ -103,7 +103,7 @@ class Slot:
     def holding(self) -> bool:
         return bool(self._waiting or self._keeper.held())
 
-    def active(self) -> list[Held]:
+    def active(self) -> list[Batch]:
         return [*self._keeper.held(), *self._waiting]
 
     @property
@@ -174,23 +174,23 @@ class Slot:
 
     def _apply(self, event: Event) -> None:
         match event:
-            case Ran(held, done):
+            case BatchRan(held, done):
                 self._learn(held, done)
                 self._verdicts.ran(held, done)
-            case Lost():
+            case BatchLost():
                 self._verdicts.lost(event)
-            case Up(ready):
+            case ChildReady(ready):
                 self._up(ready)
-            case Gone(why):
+            case ChildExited(why):
                 self._tell(lambda observer: observer.child_ended(self.spec, why))
-            case Unloadable(error):
+            case ChildUnloadable(error):
                 self._tell(lambda observer: observer.unloadable(self.spec, error))
 
     def _tell(self, what: Callable[[Observer], None]) -> None:
         for observer in self._around.observers:
             what(observer)
 
-    def _learn(self, held: Held, done: Done) -> None:
+    def _learn(self, held: Batch, done: BatchDone) -> None:
         if done.cap is not None:
             self._batcher.capped(done.cap)
         elif not held.profile_dir and not any(job.call for job in held.jobs):
@@ -252,7 +252,7 @@ class Slot:
         self._return([*self._keeper.recall(), *self._waiting], reason)
         self._waiting.clear()
 
-    def _return(self, given_up: Sequence[Held], reason: ReleaseReason) -> None:
+    def _return(self, given_up: Sequence[Batch], reason: ReleaseReason) -> None:
         for held in given_up:
             self._verdicts.give_back(held.jobs, held.worker, reason)
 
@@ -332,7 +332,7 @@ class Slot:
         if claim.jobs:
             failpoint("after_claim")
             self.lease.confirmed(asked_at)
-            held = Held(
+            held = Batch(
                 claim.jobs,
                 claim.reason,
                 request.worker,

@@ -11,12 +11,12 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, ClaimedJob
 from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
-from penstock.workers.ipc.frames import Done
-from penstock.workers.slot.batcher import Held
-from penstock.workers.slot.child_events import Cause, Lost
+from penstock.workers.ipc.frames import BatchDone
+from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.child_events import BatchLost, Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import accepted, decide, failure, give_back, stopped_stamp
-from penstock.workers.slot.settlement import Exchange, Finish, Release, TryAgain
+from penstock.workers.slot.settlement import Finish, Release, Settlements, TryAgain
 
 log = structlog.get_logger(__name__)
 BATCH_LOST = "batch_lost"
@@ -27,12 +27,12 @@ MISCOUNTED = "answered with a wrong number of outcomes"
 class Verdicts:
     """Each becomes a debt of the `exchange`, and is told to the observers by `tell`."""
 
-    def __init__(self, spec: ModelSpec, exchange: Exchange, tell: Callable[[Callable[[Observer], None]], None]) -> None:
+    def __init__(self, spec: ModelSpec, exchange: Settlements, tell: Callable[[Callable[[Observer], None]], None]) -> None:
         self._spec = spec
         self._exchange = exchange
         self._tell = tell
 
-    def ran(self, held: Held, done: Done) -> None:
+    def ran(self, held: Batch, done: BatchDone) -> None:
         try:
             verdict = decide(held, done)
         except InternalError:
@@ -45,7 +45,7 @@ class Verdicts:
             self._exchange.owe(TryAgain(retry, held.worker))
         self._tell(lambda observer: observer.ran(self._spec, held, done))
 
-    def lost(self, lost: Lost) -> None:
+    def lost(self, lost: BatchLost) -> None:
         held = lost.held
         log.warning(BATCH_LOST, model=self._spec.name, batch=held.nonce, items=held.size, cause=lost.cause.value, how=lost.how)
         if lost.cause is Cause.TIMED_OUT:
@@ -55,7 +55,7 @@ class Verdicts:
             self.give_back(held.jobs, held.worker, ReleaseReason(lost.cause.value), lost.how)
         self._tell(lambda observer: observer.lost(self._spec, lost.cause, held))
 
-    def fail(self, held: Held, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
+    def fail(self, held: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         endings = tuple(failure(job, code, message) for job in jobs)
         self._exchange.owe(Finish(endings, held.worker, stamp, accepted=accepted(held, jobs)))
 

@@ -13,7 +13,7 @@ from penstock.broker.records import Change, Ending, Settled
 from penstock.job import JobState
 from penstock.job_events import JobLines
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import Accepted
 from penstock.workers.slot.settlement import Finish, Release, TryAgain
@@ -22,14 +22,14 @@ log = structlog.get_logger(__name__)
 _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: JobState.CANCELLED.public}
 
 
-class JobLog(Observer):
+class WorkerJobLog(Observer):
     """`seconds` that it logs: how long the job took from its submit, its stages, how long it waited for its claim."""
 
     def __init__(self, lines: JobLines) -> None:
         self._all = lines is JobLines.ALL
         self._on = lines is not JobLines.OFF
 
-    def claimed(self, spec: ModelSpec, held: Held) -> None:
+    def claimed(self, spec: ModelSpec, held: Batch) -> None:
         if not self._all:
             return
         for job in held.jobs:

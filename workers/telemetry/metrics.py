@@ -15,8 +15,8 @@ from penstock.broker.records import Settled
 from penstock.errors import ConfigError
 from penstock.job import Priority
 from penstock.model_spec import ModelSpec
-from penstock.workers.ipc.frames import Done
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.settlement import Finish
@@ -56,7 +56,7 @@ class _OfModel:
     consumed: Gauge
 
 
-class Metrics(Observer):
+class WorkerMetrics(Observer):
     """Counts nothing until it is served."""
 
     def __init__(self, worker: str, *, models: int = 1) -> None:
@@ -97,7 +97,7 @@ class Metrics(Observer):
             ) from fault
         self.serving = True
 
-    def claimed(self, spec: ModelSpec, held: Held) -> None:
+    def claimed(self, spec: ModelSpec, held: Batch) -> None:
         if not self.serving:
             return
         ours = self._of(spec)
@@ -112,7 +112,7 @@ class Metrics(Observer):
             if waits:
                 histogram.observe_all(waits)
 
-    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None:
+    def ran(self, spec: ModelSpec, held: Batch, done: BatchDone) -> None:
         if not self.serving:
             return
         ours = self._of(spec)
@@ -144,7 +144,7 @@ class Metrics(Observer):
             if durations:
                 histogram.observe_all(durations)
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
         self._lost.labels(self._shared(spec), cause.value).inc()
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:

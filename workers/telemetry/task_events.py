@@ -18,7 +18,7 @@ from penstock.broker.records import Ending, Settled
 from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.settlement import Finish, Release, TryAgain
 
@@ -82,7 +82,7 @@ class EventFeed(Observer):
 
     # Told by the slots.
 
-    def claimed(self, spec: ModelSpec, held: Held) -> None:
+    def claimed(self, spec: ModelSpec, held: Batch) -> None:
         if not self._listened():
             return
         if len(self._shown) > _BACKLOG:

@@ -15,8 +15,8 @@ from penstock.broker.records import ClaimedJob
 from penstock.broker.store.encoding import queue_name
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.ipc.frames import Done, Failed
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone, Failed
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 
@@ -36,19 +36,19 @@ class BatchSpans(Observer):
         self._provider = provider
         self._tracer = provider.get_tracer(__name__)
 
-    def ran(self, spec: ModelSpec, held: Held, done: Done) -> None:
+    def ran(self, spec: ModelSpec, held: Batch, done: BatchDone) -> None:
         failed = {job.id: out.code for job, out in zip(held.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
         # The batch itself failed only if nothing came of it; an item's failure stands with the link to its job.
         all_failed = len(failed) == held.size
         self._send(spec, held, failed, error=next(iter(failed.values())) if all_failed and failed else "")
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Held) -> None:
+    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
         self._send(spec, held, {}, error=cause.value)
 
     def close(self) -> None:
         names.close(self._provider)
 
-    def _send(self, spec: ModelSpec, held: Held, failed: Mapping[JobId, str], *, error: str) -> None:
+    def _send(self, spec: ModelSpec, held: Batch, failed: Mapping[JobId, str], *, error: str) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         now, now_ns = time.monotonic(), time.time_ns()
@@ -66,7 +66,7 @@ class BatchSpans(Observer):
         span.end(now_ns)
 
 
-def _attributes(spec: ModelSpec, held: Held, failed: Mapping[JobId, str]) -> dict[str, str | int]:
+def _attributes(spec: ModelSpec, held: Batch, failed: Mapping[JobId, str]) -> dict[str, str | int]:
     return {
         names.SYSTEM: names.SYSTEM_NAME,
         names.DESTINATION: queue_name(spec.name),

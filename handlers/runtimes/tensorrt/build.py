@@ -77,7 +77,7 @@ def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b""
 def journal_of(trt: Any) -> Any:
     """A logger for the library that keeps what went wrong, for the error's message, and passes warnings on."""
 
-    class Journal(trt.ILogger):  # type: ignore[misc]  # the base is known at run time only
+    class BuildLog(trt.ILogger):  # type: ignore[misc]  # the base is known at run time only
         def __init__(self) -> None:
             super().__init__()
             self.errors: list[str] = []
@@ -91,7 +91,7 @@ def journal_of(trt: Any) -> Any:
         def told(self) -> str:
             return "; ".join(self.errors[:3]) or "it gives no reason"
 
-    return Journal()
+    return BuildLog()
 
 
 def _parsed(trt: Any, network: Any, model: Path | bytes, journal: Any) -> Any:

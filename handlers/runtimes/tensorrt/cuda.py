@@ -9,7 +9,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.runtimes.engine_cache import Gpu
+from penstock.handlers.runtimes.engine_cache import GpuTarget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,13 +129,13 @@ def open_device(index: int) -> CudaDevice:
     return device
 
 
-def gpu(index: int) -> Gpu:
+def gpu(index: int) -> GpuTarget:
     """What GPU `index` is; raises as `open_device` does."""
     runtime = _found(index)
     properties = runtime.cudaGetDeviceProperties(index)[1]
     driver = runtime.cudaDriverGetVersion()[1]
     name = properties.name.decode() if isinstance(properties.name, bytes) else str(properties.name)
-    return Gpu(name.rstrip("\0"), f"{properties.major}.{properties.minor}", str(driver))
+    return GpuTarget(name.rstrip("\0"), f"{properties.major}.{properties.minor}", str(driver))
 
 
 def _found(index: int) -> Any:

@@ -12,7 +12,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.contract import Port, Runtime, kind_of, refuse_foreign
-from penstock.handlers.runtimes.engine_cache import EngineCache, Gpu, cache_folder, engine_key, model_sha256
+from penstock.handlers.runtimes.engine_cache import EngineCache, GpuTarget, cache_folder, engine_key, model_sha256
 from penstock.handlers.runtimes.onnx import onnx_file
 from penstock.handlers.runtimes.onnx.onnx_file import label
 from penstock.handlers.runtimes.padding import Padding
@@ -102,7 +102,7 @@ def open_model(model: Path | bytes, context: Context) -> TensorRtRuntime:
 
 
 def engine_for(
-    trt: Any, model: Path | bytes, context: Context, target: Gpu, *, compute_capability: tuple[int, int] | None = None
+    trt: Any, model: Path | bytes, context: Context, target: GpuTarget, *, compute_capability: tuple[int, int] | None = None
 ) -> bytes:
     """The serialised engine, from the cache or newly built into it."""
     options = context.runtime

@@ -28,7 +28,7 @@ EXAMPLE = 'inputs = { x = { dtype = "float32", shape = [3, 224, 224] } }'
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredInputs:
     """Inputs in the order the model takes them; `elements` are the model's own types, one per port."""
 
     ports: tuple[Port, ...]
@@ -36,7 +36,7 @@ class Declared:
     batch: BatchSizes
 
 
-def declared_inputs(options: Mapping[str, Any], *, file: str, kind: str) -> Declared:
+def declared_inputs(options: Mapping[str, Any], *, file: str, kind: str) -> DeclaredInputs:
     """Raises `HandlerLoadError` with an example where the table is missing or cannot be read."""
     table = options.get("inputs")
     if not isinstance(table, dict) or not table:
@@ -45,7 +45,7 @@ def declared_inputs(options: Mapping[str, Any], *, file: str, kind: str) -> Decl
             f'without the batch axis (a free dimension is any name, as in ["length"]; one name is one size): {EXAMPLE}'
         )
     ports = tuple(_port(name, entry) for name, entry in table.items())
-    return Declared(ports, tuple(table[name].get("dtype", "float32") for name in table), _batch(options))
+    return DeclaredInputs(ports, tuple(table[name].get("dtype", "float32") for name in table), _batch(options))
 
 
 def _port(name: str, entry: Any) -> Port:

@@ -13,7 +13,7 @@ from penstock.handlers.contract import Context
 from penstock.handlers.modules import import_file, import_name
 from penstock.handlers.runtimes.contract import kind_of
 from penstock.handlers.runtimes.torch.archive import FileKind, package_target
-from penstock.handlers.runtimes.torch.declared import Declared, declared_inputs
+from penstock.handlers.runtimes.torch.declared import DeclaredInputs, declared_inputs
 from penstock.handlers.runtimes.torch.package_shapes import batch_sizes_to_ask, check_shapes, load_package
 from penstock.handlers.runtimes.torch.program import Arguments, Program, by_name
 
@@ -189,7 +189,7 @@ def class_place(path: Path, context: Context) -> tuple[str, str, str]:
     return source, place, name
 
 
-def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: Declared) -> Program:
+def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: DeclaredInputs) -> Program:
     return Program(kind, module, arguments, declared.ports, declared.elements, declared.batch)
 
 

@@ -20,7 +20,7 @@ from penstock.handlers.runtimes.torch.graphs import GraphedCall
 from penstock.handlers.runtimes.torch.library import checked_device, provider_words, set_up, torch_library
 from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
 from penstock.handlers.runtimes.torch.program import Program
-from penstock.handlers.runtimes.torch.runtime import DifferentiableRuntime, Plan, TorchRuntime
+from penstock.handlers.runtimes.torch.runtime import CallPlan, DifferentiableRuntime, TorchRuntime
 from penstock.handlers.runtimes.torch.script_errors import without_traceback
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 from penstock.model_spec import RuntimeOptions
@@ -72,14 +72,14 @@ def _adapted(torch: Any, program: Program, options: RuntimeOptions) -> Any:
     return module
 
 
-def _plan(torch: Any, program: Program, context: Context) -> Plan:
+def _plan(torch: Any, program: Program, context: Context) -> CallPlan:
     options, names = context.runtime, context.options.get("outputs", ())
     sizes = program.batch.padded_to(options.batch_buckets)
     if sizes.low == sizes.high and sizes.low > 1:
         sizes = replace(sizes, buckets=(sizes.low,))
     half = HALVES.get(options.precision)
     elements = [half if half and element == "float32" else element for element in program.elements]
-    return Plan(
+    return CallPlan(
         ports=program.ports,
         dtypes=tuple(getattr(torch, element) for element in elements),
         sizes=sizes,
@@ -89,7 +89,7 @@ def _plan(torch: Any, program: Program, context: Context) -> Plan:
     )
 
 
-def _call(torch: Any, program: Program, plan: Plan, *, context: Context) -> Call:
+def _call(torch: Any, program: Program, plan: CallPlan, *, context: Context) -> Call:
     """The program as a function of its tensors: compiled, and recorded in CUDA graphs, if so asked."""
     options, module, arguments = context.runtime, program.module, program.arguments
     if options.compile != "off":
@@ -109,7 +109,7 @@ def _call(torch: Any, program: Program, plan: Plan, *, context: Context) -> Call
     return GraphedCall(torch, plain)
 
 
-def _compiled(torch: Any, module: Any, plan: Plan, *, context: Context) -> Any:
+def _compiled(torch: Any, module: Any, plan: CallPlan, *, context: Context) -> Any:
     """With buckets one compilation per size; without, one for size 1 and one for all others, whose batch axis is marked.
 
     Counted in tests/unit/handlers/runtimes/torch/test_compile.py; with every size fixed, torch gives up after 8 of them.
@@ -143,7 +143,7 @@ def _run_once(runtime: TorchRuntime, feed: dict[str, Any], *, file: str, options
     return perf_counter() - began
 
 
-def _example_feed(program: Program, plan: Plan) -> dict[str, Any] | None:
+def _example_feed(program: Program, plan: CallPlan) -> dict[str, Any] | None:
     """A batch of the smallest size: of the file's own example, else of zeros if all shapes are fixed."""
     import numpy as np
 

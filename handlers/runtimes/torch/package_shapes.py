@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.runtimes.torch.declared import Declared
+from penstock.handlers.runtimes.torch.declared import DeclaredInputs
 
 _SWITCH = "AOTI_RUNTIME_CHECK_INPUTS"
 _OTHER_SIZE = re.compile(r"unmatched dim value at (\d+), expected: (\d+)")
@@ -23,7 +23,7 @@ def load_package(path: Path, device: Any) -> Any:
     return import_module("torch._inductor").aoti_load_package(str(path), device_index=device.index or -1)
 
 
-def check_shapes(path: Path, device: Any, *, declared: Declared, sizes: Sequence[int]) -> None:
+def check_shapes(path: Path, device: Any, *, declared: DeclaredInputs, sizes: Sequence[int]) -> None:
     """Raises `HandlerLoadError` where the package was compiled for other batch sizes, shapes or types than it would get.
 
     Machine code for three rows takes two all the same, and answers wrongly. torch's own checks see that, but cannot stay on:
@@ -36,7 +36,7 @@ def check_shapes(path: Path, device: Any, *, declared: Declared, sizes: Sequence
             _ask(probe, _zeros(torch, declared, device, rows=rows), file=path.name)
 
 
-def batch_sizes_to_ask(declared: Declared, *, buckets: Sequence[int], limit: int) -> Sequence[int]:
+def batch_sizes_to_ask(declared: DeclaredInputs, *, buckets: Sequence[int], limit: int) -> Sequence[int]:
     """Every size, where there are few; else that of a batch of more than one, if there will be any. Pure."""
     if not declared.batch.free:
         return [declared.batch.low]
@@ -65,7 +65,7 @@ def _refusal(file: str, words: str) -> str:
     )
 
 
-def _zeros(torch: Any, declared: Declared, device: Any, *, rows: int) -> list[Any]:
+def _zeros(torch: Any, declared: DeclaredInputs, device: Any, *, rows: int) -> list[Any]:
     return [
         torch.zeros((rows, *(size or _FREE for size in port.shape)), dtype=getattr(torch, element), device=device)
         for port, element in zip(declared.ports, declared.elements, strict=True)

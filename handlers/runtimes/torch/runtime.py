@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerContractError
-from penstock.handlers.runtimes.batches import BatchSizes, Piece, padding_ratio
+from penstock.handlers.runtimes.batches import BatchSizes, BatchSlice, padding_ratio
 from penstock.handlers.runtimes.contract import DeviceRow, Port, Runtime
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 
@@ -20,7 +20,7 @@ Upload = Callable[["Arrays"], list[dict[str, DeviceRow]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """How a program is called: the inputs' torch dtypes, the sizes, and which axis sizes torch.compile is told will change."""
 
     ports: tuple[Port, ...]
@@ -37,7 +37,9 @@ class TorchRuntime(Runtime):
     On a GPU `upload` starts the copy of a batch that runs later; `run` then takes its rows in place of an array.
     """
 
-    def __init__(self, torch: Any, call: Callable[[Sequence[Any]], Any], plan: Plan, *, transfer: Any, provider: str) -> None:
+    def __init__(
+        self, torch: Any, call: Callable[[Sequence[Any]], Any], plan: CallPlan, *, transfer: Any, provider: str
+    ) -> None:
         self._torch = torch
         self._call = call
         self._plan = plan
@@ -65,10 +67,10 @@ class TorchRuntime(Runtime):
         """The inputs on the device, in the order of the ports."""
         return [self._transfer.to_device(feed[port.name]) for port in self._plan.ports]
 
-    def _run_piece(self, given: Sequence[Any], piece: Piece) -> Arrays:
+    def _run_piece(self, given: Sequence[Any], piece: BatchSlice) -> Arrays:
         return self._transfer.to_host(self._answers(given, piece))
 
-    def _answers(self, given: Sequence[Any], piece: Piece) -> dict[str, Any]:
+    def _answers(self, given: Sequence[Any], piece: BatchSlice) -> dict[str, Any]:
         tensors = [
             self._prepared(tensor[piece.start : piece.stop], dtype, piece.size)
             for tensor, dtype in zip(given, self._plan.dtypes, strict=True)

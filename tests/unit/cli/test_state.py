@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.exits import StartError
-from penstock.cli.state import Stack, running_stack, state_lock, write_note
+from penstock.cli.state import RunningStack, running_stack, state_lock, write_note
 
-STACK = Stack(pid=os.getpid(), url="http://127.0.0.1:8080", redis_url="unix:///x")
+STACK = RunningStack(pid=os.getpid(), url="http://127.0.0.1:8080", redis_url="unix:///x")
 
 
 def test_a_running_stack_is_found_by_its_note(tmp_path: Path) -> None:

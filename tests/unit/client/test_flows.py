@@ -9,7 +9,7 @@ import pytest
 from penstock.client import flows
 from penstock.client.flows import Flow, Pause, Reply
 from penstock.client.problems import JobFailed, WaitTimeout
-from penstock.client.protocol import Answer, Call
+from penstock.client.protocol import Answer, HttpCall
 from penstock.client.views import job_view
 from penstock.errors import Overloaded
 from tests.unit.client.scripted_gateway import job
@@ -22,7 +22,7 @@ def said(status: int, body: Any, **headers: str) -> Answer:
     return Answer(status, {**JSON, **headers}, json.dumps(body).encode())
 
 
-def played(flow: Flow[Any], answer: Callable[[Call, float], tuple[Answer, float]]) -> tuple[Any, list[Call | Pause]]:
+def played(flow: Flow[Any], answer: Callable[[HttpCall, float], tuple[Answer, float]]) -> tuple[Any, list[HttpCall | Pause]]:
     """Drive a flow with a clock that only the answers and pauses move."""
     now, steps = 0.0, []
     try:
@@ -38,7 +38,7 @@ def played(flow: Flow[Any], answer: Callable[[Call, float], tuple[Answer, float]
         return end.value, steps
 
 
-def script(*answers: Answer, each_s: float = 5.0) -> Callable[[Call, float], tuple[Answer, float]]:
+def script(*answers: Answer, each_s: float = 5.0) -> Callable[[HttpCall, float], tuple[Answer, float]]:
     lines = list(answers)
     return lambda call, now: (lines.pop(0), now + each_s)
 
@@ -48,7 +48,7 @@ def test_waiting_polls_the_jobs_own_link_until_it_ends() -> None:
         flows.wait_flow(QUEUED, timeout_s=None, now=0.0), script(said(200, job("running")), said(200, job("failed")))
     )
     assert ended.status == "failed"
-    assert [step.url for step in steps if isinstance(step, Call)] == ["/linked/job", "/linked/job"]
+    assert [step.url for step in steps if isinstance(step, HttpCall)] == ["/linked/job", "/linked/job"]
 
 
 def test_a_job_that_has_ended_is_not_asked_about_again() -> None:
@@ -97,7 +97,7 @@ def test_a_result_elsewhere_is_fetched_from_where_it_lies() -> None:
     answers = script(Answer(303, {"location": "https://blobs/x"}, b""), Answer(200, {"content-type": "image/png"}, b"png"))
     found, steps = played(flows.result_flow(QUEUED, timeout_s=None, now=0.0), answers)
     assert found.value == b"png"
-    assert isinstance(steps[1], Call)
+    assert isinstance(steps[1], HttpCall)
     assert steps[1].url == "https://blobs/x"
 
 

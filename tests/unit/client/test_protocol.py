@@ -6,24 +6,24 @@ from typing import Any
 import pytest
 
 from penstock.client import protocol
-from penstock.client.protocol import Answer, Body
+from penstock.client.protocol import Answer, InputBody
 from penstock.client.views import job_view
 from penstock.errors import BadRequest
 from tests.unit.client.scripted_gateway import job
 
 
 def test_a_plain_value_travels_as_json() -> None:
-    assert protocol.body_of({"x": 4}) == Body("application/json", b'{"x":4}')
+    assert protocol.body_of({"x": 4}) == InputBody("application/json", b'{"x":4}')
 
 
 def test_bytes_travel_as_they_are() -> None:
-    assert protocol.body_of(b"\x00\xff") == Body("application/octet-stream", b"\x00\xff")
+    assert protocol.body_of(b"\x00\xff") == InputBody("application/octet-stream", b"\x00\xff")
 
 
 def test_a_path_travels_as_its_file_with_a_guessed_media_type(tmp_path: Path) -> None:
     image = tmp_path / "cat.png"
     image.write_bytes(b"png")
-    assert protocol.body_of(image) == Body("image/png", b"png")
+    assert protocol.body_of(image) == InputBody("image/png", b"png")
 
 
 def test_a_missing_input_file_is_the_callers_fault_and_named(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_missing_input_file_is_the_callers_fault_and_named(tmp_path: Path) -> 
 
 
 def test_text_with_a_media_type_of_its_own_is_not_quoted() -> None:
-    assert protocol.body_of("hello", "text/plain") == Body("text/plain", b"hello")
+    assert protocol.body_of("hello", "text/plain") == InputBody("text/plain", b"hello")
     assert protocol.body_of("hello").content == b'"hello"'
 
 
@@ -51,15 +51,15 @@ def test_what_json_cannot_hold_is_refused_before_it_is_sent(value: Any) -> None:
 
 
 def test_every_submit_carries_an_idempotency_key_of_its_own() -> None:
-    first = protocol.submit_call("square", Body("application/json", b"1"))
-    second = protocol.submit_call("square", Body("application/json", b"1"))
+    first = protocol.submit_call("square", InputBody("application/json", b"1"))
+    second = protocol.submit_call("square", InputBody("application/json", b"1"))
     assert first.repeatable
     assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
 
 
 def test_options_of_a_submit_are_query_parameters() -> None:
     call = protocol.submit_call(
-        "a b/c", Body("text/plain", b"hi"), version="2", priority="bulk", deadline_s=2.5, idempotency_key="k"
+        "a b/c", InputBody("text/plain", b"hi"), version="2", priority="bulk", deadline_s=2.5, idempotency_key="k"
     )
     assert call.url == "/v1/models/a%20b%2Fc/versions/2/jobs"
     assert call.params == {"priority": "bulk", "deadline_s": "2.5"}

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.protocol import LONGEST_POLL_S, Answer, Body, Call, predict_call, result_call, submit_call
+from penstock.client.protocol import LONGEST_POLL_S, Answer, HttpCall, InputBody, predict_call, result_call, submit_call
 from penstock.client.retries import RetryBudget, RetryPolicy, TransportFault
 from penstock.client.views import job_view
 from tests.unit.client.scripted_gateway import job
 
-SUBMIT = submit_call("square", Body("application/json", b"1"))
-PREDICT = predict_call("square", Body("application/json", b"1"))
+SUBMIT = submit_call("square", InputBody("application/json", b"1"))
+PREDICT = predict_call("square", InputBody("application/json", b"1"))
 POLICY = RetryPolicy(max_attempts=5, first_wait_s=0.25, max_wait_s=30.0)
 
 
-def worth_it(call: Call, status: int, *, attempt: int = 1, **headers: str) -> bool:
+def worth_it(call: HttpCall, status: int, *, attempt: int = 1, **headers: str) -> bool:
     plain = {name.replace("_", "-"): value for name, value in headers.items()}
     return POLICY.worth_it(call, Answer(status, plain, b""), attempt=attempt)
 
@@ -45,7 +45,7 @@ def test_a_wait_longer_than_our_patience_is_the_callers_to_decide() -> None:
 
 def test_nothing_is_sent_again_that_could_only_come_too_late() -> None:
     # `predict(deadline_s=0.2)` on a busy model came back after 21 s: each refusal was followed by the wait it asked for.
-    body = Body("application/json", b"1")
+    body = InputBody("application/json", b"1")
     full = Answer(429, {"retry-after": "3"}, b"")
     assert not POLICY.worth_it(predict_call("square", body, deadline_s=3.0), full, attempt=1)
     patient = submit_call("square", body, deadline_s=10.0)

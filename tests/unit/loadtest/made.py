@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.loadtest import figures
 from penstock.loadtest.assignment import Merged
 from penstock.loadtest.plan import Step
-from penstock.loadtest.result import DeviceUse, Generator, Inside, ProcessUse, Result, Subject
+from penstock.loadtest.result import DeviceUse, Generator, Inside, LoadTestResult, ProcessUse, TestSubject
 
 
 def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float] = ()) -> Merged:
@@ -22,7 +22,7 @@ def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float]
     )
 
 
-def result(*, limits: Sequence[str] = (), model: str = "square", said: str = "") -> Result:
+def result(*, limits: Sequence[str] = (), model: str = "square", said: str = "") -> LoadTestResult:
     """Ten seconds at ten and then twenty calls a second."""
     calls = [(number / 10.0, 0.010 + number * 1e-5, 200) for number in range(50)]
     calls += [(5.0 + number / 20.0, 0.020 + number * 1e-5, 200 if number % 10 else 503) for number in range(100)]
@@ -31,8 +31,10 @@ def result(*, limits: Sequence[str] = (), model: str = "square", said: str = "")
     mine = figures.calls_of(whole)
     outcome = figures.outcome(whole, mine, 10.0, deadline_s=0.02)
     assert outcome.latency is not None
-    return Result(
-        subject=Subject("penstock", "http://127.0.0.1:8080", model, "sync", "1", slots=1, max_batch_size=8, max_wait_s=0.01),
+    return LoadTestResult(
+        subject=TestSubject(
+            "penstock", "http://127.0.0.1:8080", model, "sync", "1", slots=1, max_batch_size=8, max_wait_s=0.01
+        ),
         load={"rate": "10,20", "arrivals": "constant", "duration_s": 10.0, "warm_up_s": 1.0, "deadline_s": 0.02, "seed": 1},
         outcome=outcome,
         generator=Generator(1, 100_000.0, 90.0, 0.1, 0.4, 0, list(limits)),

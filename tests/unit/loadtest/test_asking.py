@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.loadtest.asking import Asked, as_told, base_of, bodies_for, door_of, need_writable, shape_of
+from penstock.loadtest.asking import LoadOptions, as_told, base_of, bodies_for, door_of, need_writable, shape_of
 from penstock.loadtest.observed.stack_facts import Standing
 from penstock.loadtest.plan import Arrivals, Kind
 
 
 def test_a_url_is_an_endpoint_and_a_name_a_model() -> None:
-    assert Asked("http://h/p").kind is Kind.HTTP
-    assert Asked("square").kind is Kind.PENSTOCK
-    assert Asked("square", target=Kind.OIP).kind is Kind.OIP
+    assert LoadOptions("http://h/p").kind is Kind.HTTP
+    assert LoadOptions("square").kind is Kind.PENSTOCK
+    assert LoadOptions("square", target=Kind.OIP).kind is Kind.OIP
 
 
 def test_left_to_itself_a_load_is_open_at_100_a_second_for_30_s_after_5() -> None:
-    shape = shape_of(Asked("m"))
+    shape = shape_of(LoadOptions("m"))
     assert (shape.duration_s, shape.warm_up_s, shape.concurrency, shape.arrivals) == (30.0, 5.0, None, Arrivals.POISSON)
     assert [(part.start, part.end) for part in shape.profile] == [(100.0, 100.0)]
 
@@ -25,48 +25,48 @@ def test_left_to_itself_a_load_is_open_at_100_a_second_for_30_s_after_5() -> Non
 def test_a_trace_sets_its_own_length(tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     path.write_text("5\n6.5\n9\n")
-    shape = shape_of(Asked("m", arrivals=f"trace:{path}"))
+    shape = shape_of(LoadOptions("m", arrivals=f"trace:{path}"))
     assert (shape.trace, shape.warm_up_s) == ((0.0, 1.5, 4.0), 0.0)
     assert shape.duration_s == pytest.approx(4.0)
     assert shape.duration_s > 4.0, "the last call is one of the measured"
-    assert as_told(Asked("m", arrivals=f"trace:{path}"), shape)["trace"] == str(path)
+    assert as_told(LoadOptions("m", arrivals=f"trace:{path}"), shape)["trace"] == str(path)
 
 
 @pytest.mark.parametrize(
     ("asked", "match"),
     [
-        (Asked("m", closed=4, rate="5"), "as fast as answers come"),
-        (Asked("m", closed=1, processes=2), "cannot share"),
-        (Asked("m", arrivals="bursts"), "unknown"),
-        (Asked("m", arrivals="trace:/nowhere"), "cannot be read"),
+        (LoadOptions("m", closed=4, rate="5"), "as fast as answers come"),
+        (LoadOptions("m", closed=1, processes=2), "cannot share"),
+        (LoadOptions("m", arrivals="bursts"), "unknown"),
+        (LoadOptions("m", arrivals="trace:/nowhere"), "cannot be read"),
     ],
 )
-def test_what_does_not_go_together_is_told(asked: Asked, match: str) -> None:
+def test_what_does_not_go_together_is_told(asked: LoadOptions, match: str) -> None:
     with pytest.raises(BadRequest, match=match):
         shape_of(asked)
 
 
 def test_a_key_goes_to_penstock_alone() -> None:
-    mine = door_of(Asked("m", api_key="id.secret"), "http://h", has_body=True)
-    strange = door_of(Asked("http://h/p", api_key="id.secret"), "http://h/p", has_body=True)
+    mine = door_of(LoadOptions("m", api_key="id.secret"), "http://h", has_body=True)
+    strange = door_of(LoadOptions("http://h/p", api_key="id.secret"), "http://h/p", has_body=True)
     assert mine.headers == {"Authorization": "Bearer id.secret"}
     assert strange.headers == {}
-    assert "secret" not in str(as_told(Asked("m", api_key="id.secret"), shape_of(Asked("m"))))
+    assert "secret" not in str(as_told(LoadOptions("m", api_key="id.secret"), shape_of(LoadOptions("m"))))
 
 
 def test_headers_are_checked_before_they_could_break_a_request() -> None:
-    assert door_of(Asked("http://h/p", headers=("X-A: 1",)), "http://h/p", has_body=False).headers == {"X-A": "1"}
+    assert door_of(LoadOptions("http://h/p", headers=("X-A: 1",)), "http://h/p", has_body=False).headers == {"X-A": "1"}
     for line in ("X-A", ": 1", "X-A: 1\r\nX-B: 2"):
         with pytest.raises(BadRequest, match="cannot be sent"):
-            door_of(Asked("http://h/p", headers=(line,)), "http://h/p", has_body=False)
+            door_of(LoadOptions("http://h/p", headers=(line,)), "http://h/p", has_body=False)
 
 
 def test_a_foreign_server_needs_its_address_and_its_body() -> None:
     with pytest.raises(BadRequest, match="needs its address"):
-        base_of(Asked("m", target=Kind.TORCHSERVE), None)
+        base_of(LoadOptions("m", target=Kind.TORCHSERVE), None)
     with pytest.raises(BadRequest, match="no schema"):
-        bodies_for(Asked("m", target=Kind.TORCHSERVE, body="schema"), "http://h", Standing())
-    assert bodies_for(Asked("http://h/p"), "http://h/p", Standing()) == []
+        bodies_for(LoadOptions("m", target=Kind.TORCHSERVE, body="schema"), "http://h", Standing())
+    assert bodies_for(LoadOptions("http://h/p"), "http://h/p", Standing()) == []
 
 
 def test_a_report_that_could_not_be_written_is_told_before_the_load(tmp_path: Path) -> None:

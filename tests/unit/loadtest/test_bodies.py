@@ -7,21 +7,21 @@ import pytest
 
 from penstock.errors import BadRequest
 from penstock.loadtest.bodies import from_schema, from_tensors, read_bodies
-from penstock.loadtest.generator.connection import Body
+from penstock.loadtest.generator.connection import RequestBody
 
 
 def test_json_is_sent_as_it_is() -> None:
-    assert read_bodies('{"x": 4}') == [Body(b'{"x": 4}', "application/json")]
+    assert read_bodies('{"x": 4}') == [RequestBody(b'{"x": 4}', "application/json")]
 
 
 def test_json_may_be_longer_than_a_files_name() -> None:
     text = json.dumps({"text": "a" * 5_000})
-    assert read_bodies(text) == [Body(text.encode(), "application/json")]
+    assert read_bodies(text) == [RequestBody(text.encode(), "application/json")]
 
 
 def test_a_file_has_the_media_type_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8")
-    assert read_bodies(f"@{tmp_path / 'cat.jpg'}") == [Body(b"\xff\xd8", "image/jpeg")]
+    assert read_bodies(f"@{tmp_path / 'cat.jpg'}") == [RequestBody(b"\xff\xd8", "image/jpeg")]
 
 
 def test_a_folder_is_all_its_files_in_order(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from penstock.job import BatchRecord
 from penstock.loadtest.details import DetailRecorder
 from penstock.loadtest.generator.answers import AnswerReader
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.plan import Caller
+from penstock.loadtest.plan import CallStyle
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Answered:
         return cast("Connection", self)
 
 
-def recorder(caller: Caller = Caller.SYNC, *, sample: int = 5) -> DetailRecorder:
+def recorder(caller: CallStyle = CallStyle.SYNC, *, sample: int = 5) -> DetailRecorder:
     return DetailRecorder(caller, (b"GET /", b" HTTP/1.1\r\n\r\n"), sample=sample, seed=1, since=5.0)
 
 
@@ -48,7 +48,7 @@ def test_the_warm_up_leaves_no_trace_but_in_the_counts() -> None:
 
 
 def test_a_submit_is_followed_until_its_result_and_its_job_counts_once() -> None:
-    found = recorder(Caller.ASYNC)
+    found = recorder(CallStyle.ASYNC)
     body = '{"id":"1-m","status":"queued"}'
     assert found.follow(Answered("202 Accepted\r\nLocation: /v1/jobs/1-m", body).connection()) == b"GET /1-m HTTP/1.1\r\n\r\n"
     assert found.follow(Answered("202 Accepted", body).connection()) == b"GET /1-m HTTP/1.1\r\n\r\n"
@@ -57,7 +57,7 @@ def test_a_submit_is_followed_until_its_result_and_its_job_counts_once() -> None
 
 
 def test_a_submit_alone_ends_with_its_202() -> None:
-    found = recorder(Caller.SUBMIT)
+    found = recorder(CallStyle.SUBMIT)
     answered = Answered("202 Accepted\r\nLocation: /v1/jobs/1-m", '{"id":"1-m"}').connection()
     assert found.follow(answered) is None
     found.answer(answered, 11.0)

@@ -13,9 +13,9 @@ from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import Gone, StoreUnavailable
 from penstock.job import BatchRecord, Job, JobError, JobState, Payload
 from penstock.job_id import JobId
-from penstock.runs.driver import Stop
+from penstock.runs.driver import StopReason
 from penstock.runs.model_lookup import Slots
-from penstock.runs.progress import Progress
+from penstock.runs.progress import RunProgress
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 from penstock.shard import SHARD_MEDIA, ShardOutcome, _encoder, decode_shard
 
@@ -211,16 +211,16 @@ class Desk0:
 class Onlooker:
     """A watch that says stop once so many rows have a verdict."""
 
-    def __init__(self, *, stop_at: int | None = None, why: Stop = Stop.INTERRUPT, slots: int = 1) -> None:
+    def __init__(self, *, stop_at: int | None = None, why: StopReason = StopReason.INTERRUPT, slots: int = 1) -> None:
         self.stop_at, self.why, self.serving = stop_at, why, slots
-        self.seen: list[Progress] = []
+        self.seen: list[RunProgress] = []
 
-    def stop(self) -> Stop:
+    def stop(self) -> StopReason:
         rows = self.seen[-1].counts.done + self.seen[-1].counts.failed if self.seen else 0
-        return self.why if self.stop_at is not None and rows >= self.stop_at else Stop.GO_ON
+        return self.why if self.stop_at is not None and rows >= self.stop_at else StopReason.GO_ON
 
     def slots(self) -> Slots:
         return Slots(self.serving)
 
-    def told(self, progress: Progress) -> None:
+    def told(self, progress: RunProgress) -> None:
         self.seen.append(progress)

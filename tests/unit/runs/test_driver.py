@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.run import RunCounts
-from penstock.runs.driver import Driver, Pace, Place, Stop, TooManyFailed
+from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
 from penstock.runs.rows import RowError
-from penstock.runs.shards.shard_queue import Desk, Terms
+from penstock.runs.shards.shard_queue import ShardQueue, Terms
 from penstock.shard import RowFailure, ShardOutcome
 from tests.unit.runs.parts import Desk0, DictBlobs, ListSink, ListSource, Model, ModelDied, Onlooker
 
@@ -29,16 +29,16 @@ class Stage:
     ) -> None:
         self.source, self.sink, self.blobs = ListSource(rows), ListSink(), DictBlobs(away=blobs_away, seed=seed)
         self.queue = Desk0(model, self.blobs, Random(seed), **faults)
-        self.places: list[Place] = [Place()]
+        self.places: list[Checkpoint] = [Checkpoint()]
 
-    def drive(self, watch: Onlooker | None = None, **pace: Any) -> Stop:
+    def drive(self, watch: Onlooker | None = None, **pace: Any) -> StopReason:
         place = self.places[-1]
         self.sink.restore(place.mark)
         driver = Driver(
-            self.source, self.sink, pace=Pace(**pace), place=place, watch=watch or Onlooker(), commit=self.places.append
+            self.source, self.sink, pace=RunLimits(**pace), place=place, watch=watch or Onlooker(), commit=self.places.append
         )
         terms = Terms("double", "1", self.source.media)
-        return driver.drive(Desk(self.queue, self.blobs, self.queue, terms=terms, inputs=driver.inputs))
+        return driver.drive(ShardQueue(self.queue, self.blobs, self.queue, terms=terms, inputs=driver.inputs))
 
 
 def expected(rows: int = ROWS) -> list[tuple[int, Any]]:
@@ -47,7 +47,7 @@ def expected(rows: int = ROWS) -> list[tuple[int, Any]]:
 
 def test_every_row_has_its_output_in_the_order_of_the_input_and_nothing_is_left_behind() -> None:
     stage = Stage()
-    assert stage.drive() is Stop.GO_ON
+    assert stage.drive() is StopReason.GO_ON
     assert stage.sink.lines == expected()
     assert stage.places[-1].counts == RunCounts(done=ROWS)
     assert stage.blobs.blobs == {}
@@ -56,7 +56,7 @@ def test_every_row_has_its_output_in_the_order_of_the_input_and_nothing_is_left_
 @pytest.mark.parametrize("seed", range(6))
 def test_lost_pushes_lost_replies_and_a_full_queue_cost_no_row(seed: int) -> None:
     stage = Stage(seed=seed, lose=0.3, away=0.1, most_open=3)
-    assert stage.drive(shard_rows=100, window_rows=1_000) is Stop.GO_ON
+    assert stage.drive(shard_rows=100, window_rows=1_000) is StopReason.GO_ON
     assert stage.sink.lines == expected()
 
 
@@ -64,7 +64,7 @@ def test_lost_pushes_lost_replies_and_a_full_queue_cost_no_row(seed: int) -> Non
 def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runs.shards.shard_queue._PAUSES_S", (0.0, 0.0))
     stage = Stage(seed=seed, blobs_away=0.3, lose=0.1)
-    assert stage.drive(shard_rows=100) is Stop.GO_ON
+    assert stage.drive(shard_rows=100) is StopReason.GO_ON
     assert stage.sink.lines == expected()
     assert stage.blobs.blobs == {}
 
@@ -91,7 +91,7 @@ def test_rows_that_fail_or_cannot_be_read_have_their_reason_and_their_neighbours
 
     rows = [RowError("missing_column", "no x") if row == 9 else row for row in range(100)]
     stage = Stage(picky, rows)
-    assert stage.drive() is Stop.GO_ON
+    assert stage.drive() is StopReason.GO_ON
     assert stage.sink.lines == [(row, {7: "too_long", 9: "missing_column"}.get(row, 2 * row)) for row in range(100)]
     assert stage.places[-1].counts == RunCounts(done=98, failed=2)
 
@@ -132,17 +132,17 @@ def test_a_run_that_was_interrupted_goes_on_without_a_row_missing_or_twice(seed:
     random = Random(seed)
     stage = Stage(seed=seed, lose=0.1)
     watch = Onlooker(stop_at=random.randrange(1, ROWS - 600))
-    assert stage.drive(watch, shard_rows=50) is Stop.INTERRUPT
+    assert stage.drive(watch, shard_rows=50) is StopReason.INTERRUPT
     # What was appended behind the last commit is forgotten, as after a kill -9.
     stage.sink.lines.append((10**9, "torn"))
-    assert stage.drive(shard_rows=random.randrange(1, 90)) is Stop.GO_ON
+    assert stage.drive(shard_rows=random.randrange(1, 90)) is StopReason.GO_ON
     assert stage.sink.lines == expected()
     assert stage.places[-1].counts == RunCounts(done=ROWS)
 
 
 def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written() -> None:
     stage = Stage(keeps=1)
-    assert stage.drive(Onlooker(stop_at=200, why=Stop.CANCEL), shard_rows=50) is Stop.CANCEL
+    assert stage.drive(Onlooker(stop_at=200, why=StopReason.CANCEL), shard_rows=50) is StopReason.CANCEL
     written = len(stage.sink.lines)
     assert stage.sink.lines == expected(ROWS)[:written]
     assert stage.queue.jobs == {}
@@ -153,7 +153,7 @@ def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written()
 
 def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     stage = Stage()
-    assert stage.drive(Onlooker(stop_at=200, why=Stop.LOST), shard_rows=50) is Stop.LOST
+    assert stage.drive(Onlooker(stop_at=200, why=StopReason.LOST), shard_rows=50) is StopReason.LOST
     # The batch of eight shards that held row 200 is the last.
     assert stage.places[-1].counts.done <= 400
 
@@ -172,13 +172,13 @@ def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
 
 def test_a_worker_that_returns_the_wrong_number_of_outputs_fails_rows_and_not_the_run() -> None:
     stage = Stage(lambda rows: ShardOutcome([*rows, 0]), range(10))
-    assert stage.drive() is Stop.GO_ON
+    assert stage.drive() is StopReason.GO_ON
     assert stage.sink.lines == [(row, "outcome_count") for row in range(10)]
 
 
 def test_an_empty_input_is_done_at_once() -> None:
     stage = Stage(rows=[])
-    assert stage.drive() is Stop.GO_ON
+    assert stage.drive() is StopReason.GO_ON
     assert stage.sink.lines == []
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import Conflict
 from penstock.run import RunSpec
-from penstock.runs.journal import Entry, Header, Journal, refuse_changed
+from penstock.runs.journal import Header, Journal, JournalEntry, refuse_changed
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 from penstock.runs.sinks.opening import open_sink
 from penstock.runs.sources.opening import open_source
@@ -177,8 +177,8 @@ def test_an_errors_file_of_an_earlier_run_does_not_outlive_a_run_without_failure
 HEADER = Header(run_id="r1", spec_digest="d", input={"files": [{"name": "a", "bytes": 5}]}, model="m", version="1")
 
 
-def entry(rows: int) -> Entry:
-    return Entry(rows_done=rows, failed=0, after={"row": rows}, mark={"rows": rows}, at=1.0)
+def entry(rows: int) -> JournalEntry:
+    return JournalEntry(rows_done=rows, failed=0, after={"row": rows}, mark={"rows": rows}, at=1.0)
 
 
 def test_a_journal_cut_anywhere_gives_the_last_whole_entry(tmp_path: Path) -> None:

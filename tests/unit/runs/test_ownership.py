@@ -15,12 +15,12 @@ from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
 from penstock.run import Run, RunCounts, RunSpec, RunState
-from penstock.runs.driver import Stop
+from penstock.runs.driver import StopReason
 from penstock.runs.driver_names import driver_name, is_gone
-from penstock.runs.lease import Held, Hold
+from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import Slots, served, slots_of
 from penstock.runs.ownership import BY_COMMAND, HeldElsewhere, cancelled, orphaned, reopened, take
-from penstock.runs.progress import Meter, Progress
+from penstock.runs.progress import ProgressMeter, RunProgress
 from penstock.runs.runner import to_take
 
 SPEC = RunSpec(model="m", input="/in.jsonl", output="/out.jsonl")
@@ -87,35 +87,35 @@ def test_a_cancel_ends_a_run_that_nobody_drives_and_tells_the_driver_of_another(
 
 def test_a_hold_hears_of_a_cancel_of_a_takeover_and_of_the_deadline(runs: MemoryRunStore) -> None:
     held = take(runs, "r")
-    seen: list[Progress] = []
-    hold = Hold(held, runs, count_slots=lambda: Slots(3), told=seen.append)
+    seen: list[RunProgress] = []
+    hold = RunLease(held, runs, count_slots=lambda: Slots(3), told=seen.append)
     hold.look_at_slots()
-    hold.told(Progress(RunCounts(done=5), rows_per_s=2.0))
+    hold.told(RunProgress(RunCounts(done=5), rows_per_s=2.0))
     hold.beat()
     record = runs.read("r")
     assert record is not None
-    assert (record.counts.done, record.rows_per_s, hold.slots().ready, hold.stop()) == (5, 2.0, 3, Stop.GO_ON)
+    assert (record.counts.done, record.rows_per_s, hold.slots().ready, hold.stop()) == (5, 2.0, 3, StopReason.GO_ON)
     runs.ask_cancel("r")
     hold.beat()
-    assert hold.stop() is Stop.CANCEL
-    late = Hold(replace_run(held.run, deadline_s=1.0), runs, count_slots=Slots, told=seen.append)
-    assert late.stop() is Stop.EXPIRE
+    assert hold.stop() is StopReason.CANCEL
+    late = RunLease(replace_run(held.run, deadline_s=1.0), runs, count_slots=Slots, told=seen.append)
+    assert late.stop() is StopReason.EXPIRE
 
 
-def replace_run(run: Run, *, deadline_s: float) -> Held:
-    return Held(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d")
+def replace_run(run: Run, *, deadline_s: float) -> OwnedRun:
+    return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d")
 
 
 def test_a_hold_whose_record_is_gone_makes_it_again(runs: MemoryRunStore) -> None:
     held = take(runs, "r")
-    hold = Hold(held, runs, count_slots=Slots, told=lambda look: None)
+    hold = RunLease(held, runs, count_slots=Slots, told=lambda look: None)
     runs.ask_cancel("r")
     runs.update("r", held.driver, RunChange(state=RunState.CANCELLED), lease_s=0)
     runs.drop("r")
     hold.beat()
     found = runs.read("r")
     assert found is not None
-    assert (found.driver, hold.stop()) == (held.driver, Stop.GO_ON)
+    assert (found.driver, hold.stop()) == (held.driver, StopReason.GO_ON)
 
 
 def test_a_runner_takes_the_oldest_that_wait_and_those_left_behind_but_no_commands_own() -> None:
@@ -167,7 +167,7 @@ def test_what_keeps_a_model_from_serving_is_said() -> None:
 
 
 def test_progress_tells_the_rate_of_the_last_seconds_the_busy_share_and_what_is_left() -> None:
-    meter = Meter(RunCounts(total=1_000, done=100), now=0.0)
+    meter = ProgressMeter(RunCounts(total=1_000, done=100), now=0.0)
     for second in range(1, 21):
         meter.rows(done=10 if second > 10 else 30, failed=0, now=float(second))
         meter.device(1.0)

@@ -7,34 +7,34 @@ from itertools import product
 
 from penstock.tune.result import (
     BatchTime,
-    Capacity,
+    CapacityPlan,
     Choice,
     Configuration,
+    ConfigurationVerdict,
     Drift,
-    Engine,
+    EngineSettings,
     Figures,
     Goal,
     Measured,
     Overheads,
-    Spent,
+    SearchTime,
     TuneResult,
-    Verdict,
 )
 
 GOAL = Goal(limit_s=1.0, price_per_hour=0.4)
 ENGINES = (
-    Engine(runtime="torch", threads=1),
-    Engine(runtime="torch", threads=2),
-    Engine(runtime="torch", precision="bf16", threads=1),
-    Engine(runtime="torch", precision="bf16", compile="default", threads=1),
-    Engine(runtime="onnx", threads=1),
-    Engine(runtime="onnx", threads=2),
+    EngineSettings(runtime="torch", threads=1),
+    EngineSettings(runtime="torch", threads=2),
+    EngineSettings(runtime="torch", precision="bf16", threads=1),
+    EngineSettings(runtime="torch", precision="bf16", compile="default", threads=1),
+    EngineSettings(runtime="onnx", threads=1),
+    EngineSettings(runtime="onnx", threads=2),
 )
 _ITEM_S = dict(zip(ENGINES, (0.115, 0.064, 0.068, 0.048, 0.081, 0.043), strict=True))
-BROKEN = Engine(runtime="onnx", precision="bf16", threads=1)
+BROKEN = EngineSettings(runtime="onnx", precision="bf16", threads=1)
 
 
-def measured(engine: Engine, workers: int = 1) -> Measured:
+def measured(engine: EngineSettings, workers: int = 1) -> Measured:
     item_s = _ITEM_S[engine] * (1.0 if workers == 1 else 1.06)
     times = tuple(BatchTime(size, item_s * (size + 0.15), 0.008 * size, 0.001 * size) for size in (1, 2, 4, 8))
     exact = engine.precision == "fp32"
@@ -55,10 +55,15 @@ def configurations(goal: Goal = GOAL) -> tuple[Configuration, ...]:
         )
         why = f"it should give {throughput:.1f}/s, less than what was confirmed"
         cost = 0.4 / throughput / 3600 * 1e6
-        found.append(Configuration(choice, Verdict.LOST, why, figures, cost_per_million=cost, memory_bytes=410_000_000))
+        found.append(
+            Configuration(choice, ConfigurationVerdict.LOST, why, figures, cost_per_million=cost, memory_bytes=410_000_000)
+        )
     found.sort(key=lambda one: -(one.predicted.throughput_rps if one.predicted else 0.0))
     chosen = [_confirmed(one, place) for place, one in enumerate(found[:4])]
-    out = [Configuration(Choice(BROKEN, batch), Verdict.PRUNED, "it does not run: no bf16 kernels") for batch in (1, 2, 4, 8)]
+    out = [
+        Configuration(Choice(BROKEN, batch), ConfigurationVerdict.PRUNED, "it does not run: no bf16 kernels")
+        for batch in (1, 2, 4, 8)
+    ]
     return (*chosen, *found[4:], *out)
 
 
@@ -68,15 +73,17 @@ def _confirmed(one: Configuration, place: int) -> Configuration:
     figures = replace(one.predicted, throughput_rps=one.predicted.throughput_rps * factor, tail_ms=one.predicted.tail_ms * 1.03)
     figures = replace(figures, p99_ms=figures.tail_ms)
     if place:
-        return replace(one, verdict=Verdict.CONFIRMED, why="measured, and less than the winner", confirmed=figures)
+        return replace(one, verdict=ConfigurationVerdict.CONFIRMED, why="measured, and less than the winner", confirmed=figures)
     stages_ms = {"queue": 120.0, "preprocess": 17.0, "inference": 190.0, "postprocess": 2.0, "rest": 6.0}
-    return replace(one, verdict=Verdict.WINNER, why="the most", confirmed=figures, rerun=figures, stages_ms=stages_ms)
+    return replace(
+        one, verdict=ConfigurationVerdict.WINNER, why="the most", confirmed=figures, rerun=figures, stages_ms=stages_ms
+    )
 
 
 def result(*, model: str = "discs", goal: Goal = GOAL, note: str = "an example") -> TuneResult:
     found = configurations(goal)
     assert found[0].predicted is not None
-    capacity = Capacity(100.0, 6, 0, found[0].choice, found[0].predicted, 0.1, "from the simulation", 6, 7)
+    capacity = CapacityPlan(100.0, 6, 0, found[0].choice, found[0].predicted, 0.1, "from the simulation", 6, 7)
     space = {"batch_size": [1, 2, 4, 8], "workers": [1, 2], "threads": [1, 2], "runtime": ["torch", "onnx"]}
     machine = {
         "date": "2026-11-21T10:00:00+00:00",
@@ -101,7 +108,7 @@ def result(*, model: str = "discs", goal: Goal = GOAL, note: str = "an example")
         overheads=Overheads(0.0004, 0.0005, 0.002, 0.001),
         capacity=capacity,
         machine=machine,
-        spent=Spent(512.0, 600.0, {"measure": 210.0, "simulate": 30.0, "confirm": 240.0}, 4, len(found)),
+        spent=SearchTime(512.0, 600.0, {"measure": 210.0, "simulate": 30.0, "confirm": 240.0}, 4, len(found)),
         notes=(note,) if note else (),
         sample="16 pictures of examples/detection/build/scenes",
     )

@@ -9,11 +9,11 @@ import pytest
 from penstock.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist, stand_ins
 from penstock.tune.capacity import capacity_of
 from penstock.tune.confirming import Tried
-from penstock.tune.report.verdicts import Outcome, configurations, cost_per_million
-from penstock.tune.result import BatchTime, Choice, Engine, Figures, Goal, Measured, Overheads, Verdict
+from penstock.tune.report.verdicts import SearchOutcome, configurations, cost_per_million
+from penstock.tune.result import BatchTime, Choice, ConfigurationVerdict, EngineSettings, Figures, Goal, Measured, Overheads
 
 _GOAL = Goal(limit_s=0.1)
-_ENGINE = Engine(threads=1)
+_ENGINE = EngineSettings(threads=1)
 _TIMES = tuple(BatchTime(size, 0.010 + 0.001 * size) for size in (1, 8))
 _BANK = {(_ENGINE, workers): Measured(_ENGINE, workers, _TIMES) for workers in (1, 2)}
 _KNOWN = Knowledge(_BANK, Overheads())
@@ -66,13 +66,13 @@ def test_verdicts_name_the_winner_first_and_say_why_each_other_lost() -> None:
     slow, out = replace(_SMALL, workers=2), replace(_LARGE, workers=2)
     made = Ranking((_LARGE, _SMALL, slow), {_LARGE: figures(400.0), _SMALL: figures(90.0), slow: figures(180.0)}, {})
     tried = {_LARGE: Tried(figures(400.0), figures(390.0, 80.0)), slow: Tried(figures(180.0), figures(170.0))}
-    outcome = Outcome({out: "too large"}, made, tried, {})
+    outcome = SearchOutcome({out: "too large"}, made, tried, {})
     found = configurations([_SMALL, _LARGE, slow, out], outcome, _KNOWN, replace(_GOAL, price_per_hour=3.6))
     assert [(one.choice, one.verdict) for one in found] == [
-        (_LARGE, Verdict.WINNER),
-        (slow, Verdict.CONFIRMED),
-        (out, Verdict.PRUNED),
-        (_SMALL, Verdict.LOST),
+        (_LARGE, ConfigurationVerdict.WINNER),
+        (slow, ConfigurationVerdict.CONFIRMED),
+        (out, ConfigurationVerdict.PRUNED),
+        (_SMALL, ConfigurationVerdict.LOST),
     ]
     assert found[1].why == "confirmed at 170/s, the winner at 390/s"
     assert found[3].why == "simulated at 90/s, the winner has 390/s"
@@ -86,7 +86,7 @@ def test_without_a_price_there_is_no_cost() -> None:
 def test_capacity_counts_workers_and_states_its_error() -> None:
     goal = replace(_GOAL, rate=1_200.0)
     made = Ranking((_LARGE,), {_LARGE: figures(400.0)}, {})
-    told = configurations([_LARGE], Outcome({}, made, {}, {}), _KNOWN, goal)
+    told = configurations([_LARGE], SearchOutcome({}, made, {}, {}), _KNOWN, goal)
     found = capacity_of(told, _KNOWN, goal, observed=[])
     assert found is not None
     # One worker with full batches gives 8 / 18 ms = 444 a second, 423 with the margin.
@@ -100,7 +100,7 @@ def test_what_real_load_showed_widens_the_error() -> None:
     goal = replace(_GOAL, rate=1_200.0)
     made = Ranking((_LARGE,), {_LARGE: figures(400.0)}, {})
     tried = {_LARGE: Tried(figures(400.0), figures(400.0))}
-    told = configurations([_LARGE], Outcome({}, made, tried, {}), _KNOWN, goal)
+    told = configurations([_LARGE], SearchOutcome({}, made, tried, {}), _KNOWN, goal)
     found = capacity_of(told, _KNOWN, goal, observed=[1.3])
     assert found is not None
     assert found.error == pytest.approx(0.3)

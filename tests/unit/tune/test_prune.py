@@ -2,20 +2,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.tune.prune import Room, pruned
-from penstock.tune.result import BatchTime, Choice, Drift, Engine, Goal, Measured
+from penstock.tune.prune import MemoryBudget, pruned
+from penstock.tune.result import BatchTime, Choice, Drift, EngineSettings, Goal, Measured
 
 _GOAL = Goal(limit_s=0.1, tolerance=0.01)
-_FAST, _SLOW = Engine(precision="bf16"), Engine()
+_FAST, _SLOW = EngineSettings(precision="bf16"), EngineSettings()
 _POINTS = [Choice(engine, size) for engine in (_FAST, _SLOW) for size in (1, 8)]
 
 
-def measured(engine: Engine, base_s: float, item_s: float = 0.001) -> Measured:
+def measured(engine: EngineSettings, base_s: float, item_s: float = 0.001) -> Measured:
     return Measured(engine, times=tuple(BatchTime(size, base_s + size * item_s) for size in (1, 8)), memory_bytes=1 << 30)
 
 
-def why(fast: Measured, slow: Measured, room: Room | None = None) -> dict[Choice, str]:
-    return pruned(_POINTS, {(_FAST, 1): fast, (_SLOW, 1): slow}, _GOAL, room or Room())
+def why(fast: Measured, slow: Measured, room: MemoryBudget | None = None) -> dict[Choice, str]:
+    return pruned(_POINTS, {(_FAST, 1): fast, (_SLOW, 1): slow}, _GOAL, room or MemoryBudget())
 
 
 def test_an_engine_too_slow_for_one_item_is_out_with_its_time() -> None:
@@ -55,7 +55,7 @@ def test_labels_that_differ_count_by_their_share() -> None:
 
 
 def test_children_that_do_not_fit_are_out_with_what_they_take() -> None:
-    found = why(measured(_FAST, 0.01), measured(_SLOW, 0.02), Room(memory_bytes=1 << 30))
+    found = why(measured(_FAST, 0.01), measured(_SLOW, 0.02), MemoryBudget(memory_bytes=1 << 30))
     assert found[Choice(_FAST, 1)] == "1 child takes 1.00 GiB of memory, there is 1.00 GiB"
 
 

@@ -9,27 +9,27 @@ from penstock.tune.result import (
     BatchTime,
     Choice,
     Configuration,
-    Engine,
+    ConfigurationVerdict,
+    EngineSettings,
     Figures,
     Goal,
     Measured,
     TuneResult,
-    Verdict,
     from_json,
     to_json,
 )
 
-_CHOICE = Choice(Engine(precision="bf16", threads=2), batch_size=4)
+_CHOICE = Choice(EngineSettings(precision="bf16", threads=2), batch_size=4)
 _RESULT = TuneResult(
     model="m",
     version="1",
     goal=Goal(limit_s=0.05),
     space={"batch_size": [1, 4]},
     configurations=(
-        Configuration(Choice(), Verdict.PRUNED, "one item alone takes too long"),
-        Configuration(_CHOICE, Verdict.WINNER, "best", predicted=Figures(100.0, 99.0, 10.0, 40.0, 40.0)),
+        Configuration(Choice(), ConfigurationVerdict.PRUNED, "one item alone takes too long"),
+        Configuration(_CHOICE, ConfigurationVerdict.WINNER, "best", predicted=Figures(100.0, 99.0, 10.0, 40.0, 40.0)),
     ),
-    measured=(Measured(Engine(), times=(BatchTime(1, 0.01, quantiles_s=(0.009, 0.011)),)),),
+    measured=(Measured(EngineSettings(), times=(BatchTime(1, 0.01, quantiles_s=(0.009, 0.011)),)),),
 )
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import BadRequest
 from penstock.model_spec import ModelSpec, RuntimeOptions
-from penstock.tune.space import DIMENSIONS, Surroundings, checked, choices, default_space, read_pairs
+from penstock.tune.space import DIMENSIONS, TuneMachine, checked, choices, default_space, read_pairs
 
-_TWO_CORES = Surroundings(2)
+_TWO_CORES = TuneMachine(2)
 
 
 def space(**named: Any) -> dict[str, tuple[Any, ...]]:

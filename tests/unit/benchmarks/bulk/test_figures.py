@@ -11,12 +11,12 @@ import pytest
 from benchmarks.bulk.__main__ import TARGETS, store
 from benchmarks.bulk.beside import Shared
 from benchmarks.bulk.loop import run_all
-from benchmarks.bulk.ratio import Compared, Turns
+from benchmarks.bulk.ratio import Compared, TurnRates
 from penstock.handlers.load import load
 
 
 def test_the_ratio_is_of_the_means_so_that_a_drift_over_the_turns_hits_both_alike() -> None:
-    found = Compared((90.0, 110.0), Turns(32, [80.0, 100.0, 120.0]), Turns(8, [200.0]), None)
+    found = Compared((90.0, 110.0), TurnRates(32, [80.0, 100.0, 120.0]), TurnRates(8, [200.0]), None)
     assert found.ratio == pytest.approx(1.0)
     assert found.figures()["per_core_ratio"] == 0.5
 

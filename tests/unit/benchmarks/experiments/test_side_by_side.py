@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.experiments.side_by_side import Side
+from benchmarks.experiments.side_by_side import TreeSide
 from benchmarks.main_path.http_figures import NOOP_BODY
 from penstock.loadtest.stack import Processes
 
 COST = {"gateway": 1.0, "redis": 2.0, "worker": 3.0, "child": 4.0, "total": 10.0}
 
 
-def side(name: str, rates: list[float], folder: Path) -> Side:
-    return Side(name, "", Processes(folder, {}), NOOP_BODY, rates, [1.0] * len(rates), [COST] * len(rates))
+def side(name: str, rates: list[float], folder: Path) -> TreeSide:
+    return TreeSide(name, "", Processes(folder, {}), NOOP_BODY, rates, [1.0] * len(rates), [COST] * len(rates))
 
 
 def test_the_ratio_is_of_turns_beside_each_other_so_that_a_machine_that_slows_down_does_not_show(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from benchmarks.gpu.results import PARTS, GpuResults, resumed
 from benchmarks.gpu.rows import busy_share, gpu_rows, result_name
 from benchmarks.models import __main__ as models
 from benchmarks.models import rows as model_rows
-from benchmarks.models.figures import Block, record
+from benchmarks.models.figures import RowTurn, record
 from benchmarks.models.rows import Row, config_text
 from penstock.settings.tables import Settings
 from penstock.workers.devices.gpus import Gpu, Gpus, NvmlRefused, Unit
@@ -109,8 +109,8 @@ def test_a_device_that_told_nothing_has_no_share() -> None:
     assert record(gpu_rows(16)[0], [*blocks, _block(0.5)])["device_busy_share"] == 0.5
 
 
-def _block(share: float | None) -> Block:
-    return Block(9.0, 10.0, 12.0, {"child": 0.1}, 0.1, (0.1,), beside={"device_busy_share": share})
+def _block(share: float | None) -> RowTurn:
+    return RowTurn(9.0, 10.0, 12.0, {"child": 0.1}, 0.1, (0.1,), beside={"device_busy_share": share})
 
 
 def test_how_busy_the_device_was_stands_in_the_row() -> None:
@@ -162,8 +162,8 @@ def test_the_exit_status_is_of_what_was_asked_for() -> None:
     assert gpu.exit_code(_results(tests=None), ["rows", "memory"], [FIRST]) == 0
 
 
-def _call(results: GpuResults, out: Path, *, left_s: float) -> gpu.Call:
-    return gpu.Call(results, out, [FIRST, SECOND], PARTS, quick=False, ends_at=time.monotonic() + left_s, say=print)
+def _call(results: GpuResults, out: Path, *, left_s: float) -> gpu.GpuRun:
+    return gpu.GpuRun(results, out, [FIRST, SECOND], PARTS, quick=False, ends_at=time.monotonic() + left_s, say=print)
 
 
 def test_when_the_budget_is_spent_nothing_begins_and_the_file_says_what_was_not_run(tmp_path: Path) -> None:

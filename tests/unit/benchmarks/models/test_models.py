@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.models.__main__ import Results, main, markdown
-from benchmarks.models.figures import Block, record, steady
+from benchmarks.models.__main__ import RowResults, main, markdown
+from benchmarks.models.figures import RowTurn, record, steady
 from benchmarks.models.rows import ROWS, Row, chosen, config_text, export_commands
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.summary import Samples
@@ -22,8 +22,8 @@ def _bursts(count: int, size: int, *, every_s: float) -> Samples:
     return samples
 
 
-def _block(items_per_s: float, *, foreign_share: float = 0.0, inference_per_s: float = 50.0) -> Block:
-    return Block(items_per_s, 40.0, inference_per_s, {"child": 0.02, "gateway": 0.001}, 0.02, (0.1, 0.2), foreign_share)
+def _block(items_per_s: float, *, foreign_share: float = 0.0, inference_per_s: float = 50.0) -> RowTurn:
+    return RowTurn(items_per_s, 40.0, inference_per_s, {"child": 0.02, "gateway": 0.001}, 0.02, (0.1, 0.2), foreign_share)
 
 
 def test_the_rate_of_bursts_does_not_depend_on_where_the_window_cuts() -> None:
@@ -100,9 +100,9 @@ def test_rows_are_chosen_by_a_part_of_their_name() -> None:
 
 
 def test_a_missed_row_and_a_row_that_failed_are_told_apart_by_the_exit_status() -> None:
-    assert Results([{"met": True}], skipped={"a": "torch is not installed"}).exit_code() == 0
-    assert Results([{"met": False}]).exit_code() == 1
-    assert Results([{"met": False}], failed={"a": "broken"}).exit_code() == 2
+    assert RowResults([{"met": True}], skipped={"a": "torch is not installed"}).exit_code() == 0
+    assert RowResults([{"met": False}]).exit_code() == 1
+    assert RowResults([{"met": False}], failed={"a": "broken"}).exit_code() == 2
 
 
 def test_markdown_prints_the_table_of_the_last_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from benchmarks.models.shared_device import Block, figures, verdict
+from benchmarks.models.shared_device import FloodTurn, figures, verdict
 
 
-def _block(ratio: float, *, foreign_share: float = 0.0) -> Block:
-    return Block([0.010] * 100, [0.010 * ratio] * 100, 7, foreign_share)
+def _block(ratio: float, *, foreign_share: float = 0.0) -> FloodTurn:
+    return FloodTurn([0.010] * 100, [0.010 * ratio] * 100, 7, foreign_share)
 
 
 def test_the_ratio_is_of_the_99th_percentiles() -> None:
-    found = figures([Block([0.010] * 98 + [0.020] * 2, [0.010] * 90 + [0.030] * 10, flood_jobs=7)])
+    found = figures([FloodTurn([0.010] * 98 + [0.020] * 2, [0.010] * 90 + [0.030] * 10, flood_jobs=7)])
     assert (found["lone_p99_ms"], found["flooded_p99_ms"], found["ratio"]) == (20.0, 30.0, 1.5)
     assert (found["lone_p50_ms"], found["lone_answers"], found["flood_jobs"]) == (10.0, 100, 7)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.catalogue import OWN, PEERS, Peer
+from benchmarks.peers.catalogue import OWN, PEERS, ComparedServer
 from benchmarks.peers.environments import COMMON, DEFINITIONS, absent_reason, set_up
 from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, NOOP, inputs_of, is_near, is_right
 
@@ -81,7 +81,7 @@ def test_a_peer_that_is_not_there_says_what_to_do_and_one_that_failed_says_why(t
     (tmp_path / "mosec").mkdir()
     (tmp_path / "mosec" / "failed.txt").write_text("no wheel\n")
     assert absent_reason(tmp_path, mosec) == "no wheel"
-    java = Peer("mosec", "x", "mosec", "/", "", commands=("no-such-command",))
+    java = ComparedServer("mosec", "x", "mosec", "/", "", commands=("no-such-command",))
     assert absent_reason(tmp_path, java) == "needs no-such-command on the path"
     own = next(peer for peer in PEERS if peer.name == OWN)
     assert absent_reason(tmp_path, own) == ""

@@ -9,10 +9,10 @@ import pytest
 from penstock import errors
 from penstock.gateway.asgi.problems import (
     TITLES,
-    AnswerTimeout,
-    JobEnded,
+    EndedWithoutOutput,
     MethodNotAllowed,
-    Problem,
+    NoAnswerYet,
+    ProblemResponse,
     bug,
     render,
     request_id_of,
@@ -24,7 +24,7 @@ from penstock.job_id import new_job_id
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PenstockError)]
 
 
-def told(problem: Problem) -> dict[str, Any]:
+def told(problem: ProblemResponse) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(problem.body)
     return content
 
@@ -66,7 +66,7 @@ def test_the_status_says_whose_fault_it_is(error: errors.PenstockError, status: 
 )
 def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str, status: int) -> None:
     job = new_job_id("square")
-    problem = render(JobEnded("why", job=job, state=state, code=code), request_id="r1", instance="/x")
+    problem = render(EndedWithoutOutput("why", job=job, state=state, code=code), request_id="r1", instance="/x")
     assert problem.status == status
     assert told(problem)["job"] == str(job)
     assert (b"x-should-retry", b"false") in problem.headers
@@ -74,7 +74,7 @@ def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str,
 
 def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() -> None:
     # Its type named a page that does not exist, its title was "Internal Server Error".
-    ended = JobEnded("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
+    ended = EndedWithoutOutput("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
     problem = told(render(ended, request_id="r1", instance="/x"))
     assert (problem["code"], problem["type"]) == ("bad_image", "/problems/handler_error")
     assert problem["title"] == TITLES["handler_error"]
@@ -96,7 +96,7 @@ def test_a_wrong_method_is_told_the_right_ones() -> None:
 
 def test_a_timed_out_answer_names_its_job() -> None:
     job = new_job_id("square")
-    assert told(render(AnswerTimeout("x", job=job), request_id="r1", instance="/x"))["job"] == str(job)
+    assert told(render(NoAnswerYet("x", job=job), request_id="r1", instance="/x"))["job"] == str(job)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from penstock.broker.records import Push
 from penstock.errors import NotFound
 from penstock.gateway.asgi.negotiation import host_name
-from penstock.gateway.asgi.targets import Target, submit_target
+from penstock.gateway.asgi.targets import SubmitTarget, submit_target
 from penstock.gateway.asgi.wire import header_value, must_close
 from penstock.gateway.jobs.events import event, lost_history
 from penstock.gateway.jobs.predict import server_timing
@@ -29,15 +29,15 @@ def job(state: JobState = JobState.QUEUED, *, attempts: int = 0, error: JobError
 @pytest.mark.parametrize(
     ("path", "target"),
     [
-        ("/predictions/square", Target("/predictions/{model}", "square", "")),
-        ("/predictions/square/2", Target("/predictions/{model}/{version}", "square", "2")),
-        ("/explanations/square", Target("/explanations/{model}", "square", "")),
-        ("/explanations/square/2", Target("/explanations/{model}/{version}", "square", "2")),
-        ("/v1/models/square/jobs", Target("/v1/models/{model}/jobs", "square", "")),
-        ("/v1/models/square/versions/2/jobs", Target("/v1/models/{model}/versions/{version}/jobs", "square", "2")),
+        ("/predictions/square", SubmitTarget("/predictions/{model}", "square", "")),
+        ("/predictions/square/2", SubmitTarget("/predictions/{model}/{version}", "square", "2")),
+        ("/explanations/square", SubmitTarget("/explanations/{model}", "square", "")),
+        ("/explanations/square/2", SubmitTarget("/explanations/{model}/{version}", "square", "2")),
+        ("/v1/models/square/jobs", SubmitTarget("/v1/models/{model}/jobs", "square", "")),
+        ("/v1/models/square/versions/2/jobs", SubmitTarget("/v1/models/{model}/versions/{version}/jobs", "square", "2")),
     ],
 )
-def test_a_submit_path_names_its_endpoint(path: str, target: Target) -> None:
+def test_a_submit_path_names_its_endpoint(path: str, target: SubmitTarget) -> None:
     assert submit_target(path) == target
 
 

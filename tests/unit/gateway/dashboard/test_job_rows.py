@@ -9,7 +9,7 @@ import pytest
 from penstock.access import Role
 from penstock.gateway.auth.roles import Caller
 from penstock.gateway.dashboard.job_rows import actions, attempt_bars, job_row, stage_bars
-from penstock.gateway.jobs.timeline import Stage, timeline
+from penstock.gateway.jobs.timeline import TimelineStage, timeline
 from penstock.job import Attempt, Job, JobError, JobState, Priority
 from penstock.job_id import new_job_id
 
@@ -17,7 +17,11 @@ JOB = Job(new_job_id("square"), JobState.SUCCEEDED, "1", Priority.BULK, created_
 
 
 def test_stages_lie_side_by_side_and_the_shortest_can_still_be_pointed_at() -> None:
-    stages = [Stage("queue", 9.9, 0.99), Stage("decode", 0.0, 0.0), Stage("store", 0.0001, 0.00001, "short")]
+    stages = [
+        TimelineStage("queue", 9.9, 0.99),
+        TimelineStage("decode", 0.0, 0.0),
+        TimelineStage("store", 0.0001, 0.00001, "short"),
+    ]
     queue, store = stage_bars(stages)
     assert (queue.start, queue.name, store.title, store.note) == (0.0, "queue", "stored the result", "short")
     assert store.start == pytest.approx(queue.width, abs=0.01)

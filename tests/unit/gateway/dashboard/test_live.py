@@ -13,8 +13,8 @@ import pytest
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
-from penstock.gateway.dashboard.live import Board
-from penstock.gateway.models.registry import Registry
+from penstock.gateway.dashboard.live import OverviewPoller
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.model_spec import ModelInfo
 
 BANDS = {0: 3, 6: 0, 9: 0}
@@ -40,10 +40,12 @@ def store() -> Looked:
     return Looked()
 
 
-def board(store: Looked, **more: Any) -> Board:
-    registry = Registry(cast("AsyncStore", store), [ModelInfo("square", versions={"1": None})])
+def board(store: Looked, **more: Any) -> OverviewPoller:
+    registry = ModelRegistry(cast("AsyncStore", store), [ModelInfo("square", versions={"1": None})])
     registry._rebuild({}, [])
-    return Board(cast("AsyncStore", store), registry, **{"stop": lambda: False, "tick_s": 0.001, "linger_s": 60.0, **more})
+    return OverviewPoller(
+        cast("AsyncStore", store), registry, **{"stop": lambda: False, "tick_s": 0.001, "linger_s": 60.0, **more}
+    )
 
 
 async def test_nobody_looks_and_nothing_is_asked(store: Looked) -> None:

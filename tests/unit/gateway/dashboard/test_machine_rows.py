@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.gateway.dashboard.machine_rows import core_map, dearest_call, place_of, sample_of, version_rows, worker_rows
-from penstock.gateway.models.admission import Capacity
+from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
@@ -39,9 +39,9 @@ def test_a_slot_tells_its_place_in_the_plan() -> None:
 
 def test_a_version_shows_what_was_learned_of_it() -> None:
     info = VersionInfo(input_schema={"type": "number"}, description="squares")
-    capacity = Capacity(1, 100.0, {1: 0.01, 2: 0.011, 3: 0.012, 6: 0.02})
+    capacity = SlotCapacity(1, 100.0, {1: 0.01, 2: 0.011, 3: 0.012, 6: 0.02})
     one = VersionEntry("1", info, None, capacity)
-    two = VersionEntry("2", None, None, Capacity())
+    two = VersionEntry("2", None, None, SlotCapacity())
     entry = ModelEntry(ModelInfo("square"), one, {"1": one, "2": two})
     worker = WorkerInfo("w", "here", 1, 0.0, (READY, SlotInfo("square", "2", "failed", error="no weights")))
     first, second = version_rows(entry, [worker])

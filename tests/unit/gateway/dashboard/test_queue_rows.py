@@ -9,14 +9,14 @@ import pytest
 from penstock.broker.records import QueueStats
 from penstock.gateway.dashboard.queue_rows import queue_rows, totals
 from penstock.gateway.dashboard.series import History, Sample
-from penstock.gateway.models.admission import Capacity
-from penstock.gateway.models.queues import Queue, queue_of
+from penstock.gateway.models.admission import SlotCapacity
+from penstock.gateway.models.queues import QueueView, queue_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 
 
 def entry(name: str = "square", *, ready: int = 1) -> ModelEntry:
-    version = VersionEntry("1", None, None, Capacity(ready_slots=ready, per_s=10.0))
+    version = VersionEntry("1", None, None, SlotCapacity(ready_slots=ready, per_s=10.0))
     return ModelEntry(ModelInfo(name), version, {"1": version})
 
 
@@ -25,7 +25,7 @@ def stats(name: str = "square", **more: object) -> QueueStats:
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-def queue(found: ModelEntry, told: QueueStats) -> Queue:
+def queue(found: ModelEntry, told: QueueStats) -> QueueView:
     return queue_of(found, told, now=0.0)
 
 

@@ -6,9 +6,9 @@ from penstock.broker.records import QueueStats
 from penstock.errors import Overloaded
 from penstock.gateway.models.admission import (
     Backlog,
-    Capacity,
     DeadlineUnlikely,
     QueueFull,
+    SlotCapacity,
     admit,
     capacity_of,
     eta_s,
@@ -17,7 +17,7 @@ from penstock.gateway.models.admission import (
 )
 from penstock.model_spec import SlotInfo
 
-FAST = Capacity(ready_slots=1, per_s=1_000.0, latency_s={1: 0.0055, 32: 0.021})
+FAST = SlotCapacity(ready_slots=1, per_s=1_000.0, latency_s={1: 0.0055, 32: 0.021})
 
 
 def slot(state: str = "ready", **latency_s: float) -> SlotInfo:
@@ -45,11 +45,11 @@ def test_capacity_is_the_sum_of_each_ready_slots_best_size() -> None:
 
 
 def test_a_slot_that_has_learned_nothing_counts_as_ready_but_promises_no_rate() -> None:
-    assert capacity_of([slot()]) == Capacity(1, 0.0, {})
+    assert capacity_of([slot()]) == SlotCapacity(1, 0.0, {})
 
 
 def test_a_newcomer_runs_in_the_smallest_learned_batch_that_holds_those_before_it() -> None:
-    capacity = Capacity(1, 400.0, {1: 0.010, 8: 0.020})
+    capacity = SlotCapacity(1, 400.0, {1: 0.010, 8: 0.020})
     assert [capacity.batch_s(ahead) for ahead in (0, 1, 7, 50)] == [0.010, 0.020, 0.020, 0.020]
 
 
@@ -104,24 +104,24 @@ def test_a_job_that_can_end_in_time_is_admitted() -> None:
 
 def test_an_empty_queue_admits_even_when_one_run_takes_longer_than_the_deadline() -> None:
     """Else a model slower than its callers' deadlines would never be asked again, and its latency never learned anew."""
-    slow = Capacity(1, 1.0, {1: 1.0})
+    slow = SlotCapacity(1, 1.0, {1: 1.0})
     admit(Backlog(), slow, 5.0, deadline_s=0.2, max_depth=10)
 
 
 def test_nothing_is_refused_on_time_while_no_rate_is_known() -> None:
     backlog = Backlog(depth=5_000, depth_at=5.0, stats_at=5.0)
-    admit(backlog, Capacity(), 5.0, deadline_s=0.2, max_depth=10_000)
+    admit(backlog, SlotCapacity(), 5.0, deadline_s=0.2, max_depth=10_000)
 
 
 def test_a_full_queue_is_refused_without_asking_the_store() -> None:
     backlog = Backlog(depth=10, depth_at=5.0, stats_at=5.0)
     with pytest.raises(QueueFull, match="the limit is 10"):
-        admit(backlog, Capacity(), 5.0, deadline_s=60.0, max_depth=10)
+        admit(backlog, SlotCapacity(), 5.0, deadline_s=60.0, max_depth=10)
 
 
 def test_a_stale_memory_of_a_full_queue_is_left_to_the_store() -> None:
     backlog = Backlog(depth=10, depth_at=5.0, stats_at=5.0)
-    admit(backlog, Capacity(), 5.5, deadline_s=60.0, max_depth=10)
+    admit(backlog, SlotCapacity(), 5.5, deadline_s=60.0, max_depth=10)
 
 
 def test_the_prediction_counts_those_before_and_the_own_batch() -> None:
@@ -146,21 +146,21 @@ def test_an_owner_alone_waits_for_all_that_wait() -> None:
 
 
 def test_an_estimate_for_a_waiting_job_needs_a_known_rate() -> None:
-    assert eta_s(10, Backlog(), Capacity(), 5.0) is None
+    assert eta_s(10, Backlog(), SlotCapacity(), 5.0) is None
     assert eta_s(10, Backlog(), FAST, 5.0) == pytest.approx(0.010 + 0.021)
 
 
 def test_at_a_fifth_above_capacity_nearly_all_admitted_jobs_end_in_time() -> None:
     """An open loop against one worker of 5 ms + 0.5 ms per item, batches of 32, deadline 200 ms."""
     learned = {1: 0.0055, 2: 0.006, 4: 0.007, 8: 0.009, 16: 0.013, 32: 0.021}
-    capacity = Capacity(1, 32 / 0.021, learned)
+    capacity = SlotCapacity(1, 32 / 0.021, learned)
     late, done, refused = simulate(capacity, rate=1.2 * capacity.per_s, deadline_s=0.2, seconds=5.0)
     assert late <= 0.01 * done
     assert done / 5.0 >= 0.9 * capacity.per_s
     assert refused > 0
 
 
-def simulate(capacity: Capacity, *, rate: float, deadline_s: float, seconds: float) -> tuple[int, int, int]:
+def simulate(capacity: SlotCapacity, *, rate: float, deadline_s: float, seconds: float) -> tuple[int, int, int]:
     """Late, done and refused jobs of a worker that always takes what is there, up to 32."""
     backlog, queue, running = Backlog(), list[float](), list[float]()
     late = done = refused = 0
@@ -192,4 +192,4 @@ def test_jobs_that_are_cancelled_do_not_count_as_work_done() -> None:
     backlog = Backlog()
     backlog.measured(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
     backlog.measured(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)
-    assert backlog.rate(Capacity(), 11.0) == 0.0
+    assert backlog.rate(SlotCapacity(), 11.0) == 0.0

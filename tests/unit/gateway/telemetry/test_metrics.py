@@ -13,12 +13,12 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.models.admission import Backlog, Capacity, DeadlineUnlikely
+from penstock.gateway.models.admission import Backlog, DeadlineUnlikely, SlotCapacity
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
-from penstock.gateway.models.registry import ModelEntry, Registry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import TIMED, Metrics, scrape
+from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics, scrape
 from penstock.gateway.telemetry.queue_metrics import StoreFigures
 from penstock.model_spec import ModelInfo
 
@@ -34,7 +34,7 @@ REFUSALS: list[PenstockError] = [
 
 
 def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | None = None) -> ModelEntry:
-    version = VersionEntry("1", None, None, Capacity(slots, per_s))
+    version = VersionEntry("1", None, None, SlotCapacity(slots, per_s))
     return ModelEntry(ModelInfo(name), version, {"1": version}, backlog or Backlog())
 
 
@@ -62,7 +62,7 @@ def gateway() -> Gateway:
 
 
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
-    metrics = Metrics(torchserve=True)
+    metrics = GatewayMetrics(torchserve=True)
     assert metrics.torchserve is not None
     for path, item in document(gateway.api, {})["paths"].items():
         for method in item:
@@ -106,9 +106,9 @@ def test_a_job_given_up_counts_as_failed_and_among_the_dead() -> None:
 
 async def test_while_the_store_is_away_its_figures_are_left_out_and_the_miss_is_counted() -> None:
     store = AsyncStore("redis://127.0.0.1:1")
-    registry = Registry(store, [ModelInfo("m")])
+    registry = ModelRegistry(store, [ModelInfo("m")])
     registry.models = {"m": entry("m")}
-    text = (await scrape(Metrics(), store, registry, private=False)).decode()
+    text = (await scrape(GatewayMetrics(), store, registry, private=False)).decode()
     assert "penstock_store_up 0.0" in text
     assert 'penstock_store_errors_total{part="gateway"} 1.0' in text
     assert "penstock_queue_depth{" not in text
@@ -116,7 +116,7 @@ async def test_while_the_store_is_away_its_figures_are_left_out_and_the_miss_is_
 
 
 def test_torchserves_sums_bear_its_names_and_count_answers_only() -> None:
-    metrics = Metrics(torchserve=True)
+    metrics = GatewayMetrics(torchserve=True)
     assert metrics.torchserve is not None
     metrics.torchserve.asked("m", "")
     metrics.torchserve.asked("m", "2")

@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.runtimes.engine_cache import EngineCache, Gpu, cache_folder, engine_key, model_sha256
+from penstock.handlers.runtimes.engine_cache import EngineCache, GpuTarget, cache_folder, engine_key, model_sha256
 from tests.onnx_models import perceptron
 
-GPU = Gpu("NVIDIA L4", "8.9", "13010")
+GPU = GpuTarget("NVIDIA L4", "8.9", "13010")
 WHOLE: dict[str, Any] = {"runtime": "tensorrt 10.9", "gpu": GPU, "precision": "fp16", "profiles": [(1, 8)], "options": {"a": 1}}
 
 
@@ -23,9 +23,9 @@ WHOLE: dict[str, Any] = {"runtime": "tensorrt 10.9", "gpu": GPU, "precision": "f
     "change",
     [
         {"runtime": "tensorrt 10.10"},
-        {"gpu": Gpu("NVIDIA L40", "8.9", "13010")},
-        {"gpu": Gpu("NVIDIA L4", "9.0", "13010")},
-        {"gpu": Gpu("NVIDIA L4", "8.9", "13020")},
+        {"gpu": GpuTarget("NVIDIA L40", "8.9", "13010")},
+        {"gpu": GpuTarget("NVIDIA L4", "9.0", "13010")},
+        {"gpu": GpuTarget("NVIDIA L4", "8.9", "13020")},
         {"gpu": None},
         {"precision": "fp32"},
         {"profiles": [(1, 16)]},

@@ -8,16 +8,16 @@ import math
 
 import pytest
 
-from benchmarks.experiments.known_queue import Device, latencies, mean_latency_s
+from benchmarks.experiments.known_queue import KnownDevice, latencies, mean_latency_s
 from penstock.loadtest.figures import spread
 from penstock.loadtest.generator.arrivals import Stretch, along, unit_poisson
 from penstock.loadtest.generator.closed_loop import ClosedLoop
-from penstock.loadtest.generator.connection import Target
-from penstock.loadtest.generator.driver import Recorder, Wire
+from penstock.loadtest.generator.connection import HttpTarget
+from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.open_loop import OpenLoop
 from tests.unit.loadtest.generator.virtual_time import Server, run_virtually, virtual_alarm
 
-TARGET = Target("h", 80, "/")
+TARGET = HttpTarget("h", 80, "/")
 
 
 def requests() -> itertools.repeat[bytes]:
@@ -33,8 +33,8 @@ def opened(server: Server, due: list[float], seconds: float, *, connections: int
     found: list[OpenLoop] = []
 
     async def work() -> None:
-        wire = Wire(TARGET, clock=asyncio.get_running_loop().time, dial=server.dial, alarm=virtual_alarm)
-        loop = OpenLoop(wire, requests(), iter(due), Recorder())
+        wire = LoadWire(TARGET, clock=asyncio.get_running_loop().time, dial=server.dial, alarm=virtual_alarm)
+        loop = OpenLoop(wire, requests(), iter(due), ResponseRecorder())
         await loop.run(connections, seconds, drain_s=60.0, most=most)
         found.append(loop)
 
@@ -51,10 +51,10 @@ def measured(loop: OpenLoop) -> list[float]:
 
 @pytest.mark.parametrize(
     ("device", "rate"),
-    [(Device(0.02), 25.0), (Device(0.02), 35.0), (Device(0.02, 0.002, 8), 150.0)],
+    [(KnownDevice(0.02), 25.0), (KnownDevice(0.02), 35.0), (KnownDevice(0.02, 0.002, 8), 150.0)],
     ids=["rho .5", "rho .7", "batches"],
 )
-def test_latencies_against_a_known_server_are_within_3_percent_at_every_percentile(device: Device, rate: float) -> None:
+def test_latencies_against_a_known_server_are_within_3_percent_at_every_percentile(device: KnownDevice, rate: float) -> None:
     due = arrivals(rate, 120.0)
     loop = opened(Server(device), due, 120.0)
     found, known = spread(measured(loop)), spread(latencies(device, due))
@@ -70,7 +70,7 @@ def test_the_mean_is_that_of_the_theory_of_queues(rho: float) -> None:
     """Pollaczek and Khinchine; so many calls that chance stays within the bound."""
     rate, service_s = rho / 0.02, 0.02
     due = arrivals(rate, 200_000 / rate, seed=3)
-    found = latencies(Device(service_s), due)
+    found = latencies(KnownDevice(service_s), due)
     assert math.fsum(found) / len(found) == pytest.approx(mean_latency_s(rate, service_s), rel=0.02)
     # Whoever finds the server idle waits for nothing: a share of 1 - rho.
     assert sum(took < service_s * 1.000001 for took in found) / len(found) == pytest.approx(1.0 - rho, rel=0.02)
@@ -79,7 +79,7 @@ def test_the_mean_is_that_of_the_theory_of_queues(rho: float) -> None:
 def test_a_stall_is_charged_to_everyone_who_would_have_come_meanwhile() -> None:
     """Coordinated omission: one call of a closed loop would have seen the second of silence, here it is a hundred."""
     due = [number / 100.0 for number in range(1, 500)]
-    loop = opened(Server(Device(0.001), stalls=(2.0, 3.0)), due, 5.0)
+    loop = opened(Server(KnownDevice(0.001), stalls=(2.0, 3.0)), due, 5.0)
     by_due = dict(zip(due, measured(loop), strict=True))
     held = {at: took for at, took in by_due.items() if 2.0 <= at < 3.0}
     assert len(held) == 100
@@ -88,7 +88,7 @@ def test_a_stall_is_charged_to_everyone_who_would_have_come_meanwhile() -> None:
 
 
 def test_connections_are_added_as_they_are_needed_and_no_more_than_allowed() -> None:
-    few, many = (Server(Device(0.5, most=64)) for _ in range(2))
+    few, many = (Server(KnownDevice(0.5, most=64)) for _ in range(2))
     due = arrivals(100.0, 5.0)
     assert opened(few, due, 5.0, connections=2, most=2).starved > 100
     assert few.connections == 2
@@ -100,10 +100,10 @@ def test_stopping_an_open_loop_keeps_what_was_answered() -> None:
     async def work() -> None:
         clock = asyncio.get_running_loop().time
         loop = OpenLoop(
-            Wire(TARGET, clock=clock, dial=Server(Device(0.01)).dial, alarm=virtual_alarm),
+            LoadWire(TARGET, clock=clock, dial=Server(KnownDevice(0.01)).dial, alarm=virtual_alarm),
             requests(),
             iter(arrivals(50.0, 60.0)),
-            Recorder(),
+            ResponseRecorder(),
         )
         asyncio.get_running_loop().call_later(10.0, loop.stop, 1.0)
         await loop.run(4, 60.0, drain_s=30.0, most=50)
@@ -117,8 +117,8 @@ def test_stopping_an_open_loop_keeps_what_was_answered() -> None:
 def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
     async def work() -> None:
         clock = asyncio.get_running_loop().time
-        server = Server(Device(0.1, most=4))
-        loop = ClosedLoop(Wire(TARGET, clock=clock, dial=server.dial, alarm=virtual_alarm), requests(), Recorder())
+        server = Server(KnownDevice(0.1, most=4))
+        loop = ClosedLoop(LoadWire(TARGET, clock=clock, dial=server.dial, alarm=virtual_alarm), requests(), ResponseRecorder())
         await loop.run(4, 10.05, drain_s=1.0)
         # The first call finds the device idle and runs alone, the other three wait for it, and so on in turn.
         assert loop.offered == pytest.approx(4 * 10.05 / 0.2, abs=4)
@@ -135,8 +135,8 @@ def test_what_follows_belongs_to_the_same_call() -> None:
             asked.append(1)
             return b"GET /again HTTP/1.1\r\n\r\n" if len(asked) % 3 else None
 
-        wire = Wire(TARGET, follow, clock=asyncio.get_running_loop().time, dial=Server(Device(0.1)).dial)
-        loop = ClosedLoop(wire, iter([b"GET / HTTP/1.1\r\n\r\n"] * 5), Recorder())
+        wire = LoadWire(TARGET, follow, clock=asyncio.get_running_loop().time, dial=Server(KnownDevice(0.1)).dial)
+        loop = ClosedLoop(wire, iter([b"GET / HTTP/1.1\r\n\r\n"] * 5), ResponseRecorder())
         await loop.run(1, 60.0, drain_s=1.0)
         assert loop.recorder.samples.latencies_s.tolist() == pytest.approx([0.3] * 5)
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from benchmarks.experiments.known_queue import Device
+from benchmarks.experiments.known_queue import KnownDevice
 from penstock.loadtest.generator.alarm import LoopAlarm
-from penstock.loadtest.generator.connection import Connection, Driver, Target
+from penstock.loadtest.generator.connection import Connection, ConnectionDriver, HttpTarget
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -49,14 +49,14 @@ def virtual_alarm(ring: Callable[[], None]) -> LoopAlarm:
 class Server:
     """Answers with the device's latencies; `stalls` are moments from and until which it does not begin anything."""
 
-    def __init__(self, device: Device, stalls: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(self, device: KnownDevice, stalls: tuple[float, float] = (0.0, 0.0)) -> None:
         self._device = device
         self._stalls = stalls
         self._waiting: deque[Connection] = deque()
         self._runs = False
         self.connections = 0
 
-    async def dial(self, target: Target, driver: Driver) -> Connection:
+    async def dial(self, target: HttpTarget, driver: ConnectionDriver) -> Connection:
         self.connections += 1
         connection = Connection(driver)
         connection.connection_made(cast("asyncio.Transport", _Transport(self, connection)))

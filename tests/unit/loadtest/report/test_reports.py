@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from penstock.errors import BadRequest
-from penstock.loadtest.report.charts import Line, bar_chart, even_ticks, line_chart, log_ticks
+from penstock.loadtest.report.charts import ChartLine, bar_chart, even_ticks, line_chart, log_ticks
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
@@ -136,15 +136,15 @@ def test_ticks_are_round_and_within() -> None:
 
 
 def test_a_gap_breaks_the_line_and_one_point_is_still_drawn() -> None:
-    broken = line_chart([Line("p50", "c0", [(0.0, 1.0), (1.0, None), (2.0, 1.0)])], x="s", y="ms")
+    broken = line_chart([ChartLine("p50", "c0", [(0.0, 1.0), (1.0, None), (2.0, 1.0)])], x="s", y="ms")
     assert broken.count("M") - broken.count('class="g"') >= 2
-    assert "circle" in line_chart([Line("p50", "c0", [(0.0, 1.0)])], x="s", y="ms")
-    assert line_chart([Line("p50", "c0", [])], x="s", y="ms") == ""
+    assert "circle" in line_chart([ChartLine("p50", "c0", [(0.0, 1.0)])], x="s", y="ms")
+    assert line_chart([ChartLine("p50", "c0", [])], x="s", y="ms") == ""
     assert bar_chart([], x="s", y="ms") == ""
 
 
 def test_zeros_are_drawn_too() -> None:
-    assert "svg" in line_chart([Line("errors", "c0", [(0.0, 0.0), (1.0, 0.0)])], x="s", y="n")
+    assert "svg" in line_chart([ChartLine("errors", "c0", [(0.0, 0.0), (1.0, 0.0)])], x="s", y="n")
     assert "svg" in bar_chart([("a", 0.0)], x="s", y="n")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.runs.rows import RowBatch, RowError
 from penstock.runs.shards.sizing import FixedSize, ShardSize, first_size, most_rows, open_shards
-from penstock.runs.shards.window import Piece, Window
+from penstock.runs.shards.window import ShardPiece, Window
 from penstock.shard import RowFailure, ShardOutcome
 
 OOPS = RowError("poison", "died")
@@ -56,7 +56,7 @@ def test_each_row_leaves_once_in_order_with_its_own_verdict(data: st.DataObject)
     assert told == {row: hoped(row, bad, known, deadly, failing) for row in range(rows)}
 
 
-def verdict(window: Window, piece: Piece, deadly: set[int], failing: set[int]) -> list[Piece]:
+def verdict(window: Window, piece: ShardPiece, deadly: set[int], failing: set[int]) -> list[ShardPiece]:
     rows = window.inputs(piece)
     if deadly & set(rows):
         return window.fail(piece, OOPS)

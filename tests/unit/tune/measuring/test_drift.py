@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from penstock.tune.measuring.drift import Answer, drift
+from penstock.tune.measuring.drift import ModelOutput, drift
 
 
-def answer(value: Any) -> Answer:
-    return Answer("application/json", json.dumps(value).encode())
+def answer(value: Any) -> ModelOutput:
+    return ModelOutput("application/json", json.dumps(value).encode())
 
 
 def test_equal_answers_have_no_drift() -> None:
@@ -33,9 +33,9 @@ def test_answers_of_another_shape_differ() -> None:
 
 
 def test_bytes_are_compared_as_they_are() -> None:
-    assert drift([Answer("image/png", b"a")], [Answer("image/png", b"b")], reference="r").differing == 1
+    assert drift([ModelOutput("image/png", b"a")], [ModelOutput("image/png", b"b")], reference="r").differing == 1
 
 
 def test_a_number_that_became_no_number_is_far_away() -> None:
-    found = drift([Answer("application/json", b"[NaN]")], [answer([1.0])], reference="r")
+    found = drift([ModelOutput("application/json", b"[NaN]")], [answer([1.0])], reference="r")
     assert found.relative > 1e300

@@ -11,11 +11,11 @@ from penstock.loadtest.report.charts import Dot, heat_map, scatter
 from penstock.tune.report import findings
 from penstock.tune.report.figures import front
 from penstock.tune.report.page import render, write_report
-from penstock.tune.result import Choice, Configuration, Engine, Goal, Verdict, from_json, to_json
+from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, EngineSettings, Goal, from_json, to_json
 from tests.unit.loadtest.report.test_reports import read
 from tests.unit.tune.made import GOAL, configurations, result
 
-NO_WINNER = replace(result(), configurations=tuple(one for one in configurations() if one.verdict is Verdict.LOST))
+NO_WINNER = replace(result(), configurations=tuple(one for one in configurations() if one.verdict is ConfigurationVerdict.LOST))
 
 
 def test_the_page_is_whole_and_asks_for_nothing() -> None:
@@ -45,7 +45,7 @@ def test_a_search_of_thousands_stays_under_a_megabyte() -> None:
         replace(one, choice=replace(one.choice, batch_size=size), why=f"{one.why}, said {size}")
         for size in range(1, 60)
         for one in configurations()
-        if one.verdict is not Verdict.WINNER
+        if one.verdict is not ConfigurationVerdict.WINNER
     )
     page = render(replace(result(), configurations=many))
     assert len(many) > 4_000
@@ -55,7 +55,7 @@ def test_a_search_of_thousands_stays_under_a_megabyte() -> None:
 
 def test_what_others_wrote_cannot_become_a_part_of_the_page() -> None:
     evil = "<script>alert(1)</script>'\""
-    broken = Configuration(Choice(Engine(runtime=evil)), Verdict.PRUNED, evil)
+    broken = Configuration(Choice(EngineSettings(runtime=evil)), ConfigurationVerdict.PRUNED, evil)
     base = result(model=evil, note=evil)
     page = render(replace(base, configurations=(*base.configurations, broken), sample=evil, machine={"system": evil}))
     assert "script" not in read(page).tags

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from benchmarks.experiments.known_queue import Device, latencies
+from benchmarks.experiments.known_queue import KnownDevice, latencies
 from penstock.loadtest.generator.arrivals import poisson
 from penstock.loadtest.generator.summary import percentile
 from penstock.model_spec import BatchPolicy
@@ -25,7 +25,7 @@ def plant(
 
 def test_one_device_and_batches_of_one_are_the_queue_that_theory_knows() -> None:
     """M/D/1 at 60 % load, against an exact recursion over arrivals of its own."""
-    exact = sorted(latencies(Device(fixed_s=0.010), list(islice(poisson(60.0, 7), 60_000))))
+    exact = sorted(latencies(KnownDevice(fixed_s=0.010), list(islice(poisson(60.0, 7), 60_000))))
     found = at_rate(plant(), _GOAL, 60.0, jobs=12_000)
     assert found.p50_ms == pytest.approx(percentile(exact, 50.0) * 1e3, rel=0.05)
     assert found.p99_ms == pytest.approx(percentile(exact, 99.0) * 1e3, rel=0.12)

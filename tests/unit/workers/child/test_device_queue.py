@@ -3,23 +3,23 @@ from __future__ import annotations
 import time
 from threading import Timer
 
-from penstock.workers.child.device_queue import ONLINE_IN_A_ROW, Intake, Turns
+from penstock.workers.child.device_queue import ONLINE_IN_A_ROW, DeviceQueue, DeviceTurns
 
 
 def test_online_batches_go_first_and_a_micro_batch_has_every_ninth_turn() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     taken = [turns.bulk_next(online=True, bulk=True) for _ in range(2 * (ONLINE_IN_A_ROW + 1))]
     assert taken == ([False] * ONLINE_IN_A_ROW + [True]) * 2
 
 
 def test_who_waits_alone_goes() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     assert turns.bulk_next(online=False, bulk=True)
     assert not turns.bulk_next(online=True, bulk=False)
 
 
 def test_a_turn_alone_starts_the_count_anew() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     for _ in range(ONLINE_IN_A_ROW):
         assert not turns.bulk_next(online=True, bulk=True)
     assert turns.bulk_next(online=False, bulk=True)
@@ -27,7 +27,7 @@ def test_a_turn_alone_starts_the_count_anew() -> None:
 
 
 def test_everything_that_was_put_in_is_taken_once_and_in_order() -> None:
-    intake: Intake[str] = Intake()
+    intake: DeviceQueue[str] = DeviceQueue()
     intake.await_room()
     intake.put_bulk("rows")
     for name in ("a", "b"):
@@ -38,7 +38,7 @@ def test_everything_that_was_put_in_is_taken_once_and_in_order() -> None:
 
 
 def test_a_micro_batch_lets_the_batch_that_is_on_its_way_go_first() -> None:
-    intake: Intake[str] = Intake()
+    intake: DeviceQueue[str] = DeviceQueue()
     intake.await_room()
     intake.put_bulk("rows")
     late = Timer(0.02, intake.put, ["online"])
@@ -49,7 +49,7 @@ def test_a_micro_batch_lets_the_batch_that_is_on_its_way_go_first() -> None:
 
 
 def test_where_batches_seldom_follow_closely_the_device_does_not_wait_for_them() -> None:
-    intake: Intake[str] = Intake()
+    intake: DeviceQueue[str] = DeviceQueue()
     for _ in range(20):
         intake.ended(time.monotonic() - 1.0, run_s=1.0)
         intake.put("online")
@@ -62,7 +62,7 @@ def test_where_batches_seldom_follow_closely_the_device_does_not_wait_for_them()
 
 
 def test_a_micro_batch_does_not_wait_when_no_batch_has_just_ended() -> None:
-    intake: Intake[str] = Intake()
+    intake: DeviceQueue[str] = DeviceQueue()
     intake.ended(time.monotonic() - 1.0, run_s=1.0)
     intake.await_room()
     intake.put_bulk("rows")

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.workers.child.shard_sizes import ONLINE_RECENT_S, BulkSizes
+from penstock.workers.child.shard_sizes import ONLINE_RECENT_S, ShardSizes
 
 Seconds = Callable[[int], float]
 
 
-def run(sizes: BulkSizes, model: Seconds, *, calls: int, cost: int = 10, now: float = 0.0) -> list[int]:
+def run(sizes: ShardSizes, model: Seconds, *, calls: int, cost: int = 10, now: float = 0.0) -> list[int]:
     """The sizes chosen in so many calls of a model that takes `model(size)` seconds."""
     chosen = []
     for _ in range(calls):
@@ -26,32 +26,32 @@ def cached(size: int) -> float:
 
 
 def test_the_first_call_is_as_large_as_it_may_be() -> None:
-    assert BulkSizes(32).choose(10, 0.0) == 32
-    assert BulkSizes(24).choose(10, 0.0) == 24
+    assert ShardSizes(32).choose(10, 0.0) == 32
+    assert ShardSizes(24).choose(10, 0.0) == 24
 
 
 def test_where_larger_is_cheaper_the_largest_size_stays() -> None:
-    chosen = run(BulkSizes(64), accelerator, calls=400)
+    chosen = run(ShardSizes(64), accelerator, calls=400)
     assert set(chosen) == {64, 32}
     assert chosen.count(32) <= 6
 
 
 def test_the_cheapest_size_per_row_is_found() -> None:
-    assert set(run(BulkSizes(32), cached, calls=60)[-20:]) == {4}
+    assert set(run(ShardSizes(32), cached, calls=60)[-20:]) == {4}
 
 
 def test_trying_other_sizes_costs_about_one_percent() -> None:
-    chosen = run(BulkSizes(32), cached, calls=3_000)[100:]
+    chosen = run(ShardSizes(32), cached, calls=3_000)[100:]
     spent, rows = sum(map(cached, chosen)), sum(chosen)
     assert spent / rows <= 1.01 * cached(4) / 4
 
 
 def test_equal_costs_leave_the_larger_size() -> None:
-    assert run(BulkSizes(32), lambda size: size / 1_000, calls=200)[-1] == 32
+    assert run(ShardSizes(32), lambda size: size / 1_000, calls=200)[-1] == 32
 
 
 def test_rows_of_unlike_cost_are_learned_apart() -> None:
-    sizes = BulkSizes(32)
+    sizes = ShardSizes(32)
     run(sizes, accelerator, calls=60, cost=4)
     run(sizes, cached, calls=60, cost=4_000)
     assert sizes.choose(4, 0.0) == 32
@@ -59,7 +59,7 @@ def test_rows_of_unlike_cost_are_learned_apart() -> None:
 
 
 def test_beside_online_jobs_a_micro_batch_takes_no_longer_than_one_of_their_batches() -> None:
-    sizes = BulkSizes(64)
+    sizes = ShardSizes(64)
     run(sizes, accelerator, calls=20)
     sizes.online(0.010, at=100.0)
     assert set(run(sizes, accelerator, calls=30, now=100.5)) == {8}
@@ -67,27 +67,27 @@ def test_beside_online_jobs_a_micro_batch_takes_no_longer_than_one_of_their_batc
 
 
 def test_one_row_runs_however_short_the_slice_is() -> None:
-    sizes = BulkSizes(64, slice_s=0.000001)
+    sizes = ShardSizes(64, slice_s=0.000001)
     sizes.online(1.0, at=0.0)
     assert sizes.choose(10, 0.0) == 1
 
 
 def test_a_slice_that_is_set_counts_instead() -> None:
-    sizes = BulkSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)}, slice_s=0.014)
+    sizes = ShardSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)}, slice_s=0.014)
     sizes.online(1.0, at=0.0)
     assert sizes.choose(10, 0.0) == 16
 
 
 def test_the_shape_of_the_warm_up_leads_to_sizes_that_were_never_measured() -> None:
     # Scaled by rows alone, one row of 5.5 ms would for ever keep a slice of 8 ms at one row.
-    sizes = BulkSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)})
+    sizes = ShardSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)})
     sizes.ran(1, 10, whole_s=0.0055, device_s=0.0055)
     sizes.online(0.008, at=0.0)
     assert sizes.choose(10, 0.0) == 4
 
 
 def test_what_does_not_fit_into_memory_is_not_tried_again_soon() -> None:
-    sizes = BulkSizes(32)
+    sizes = ShardSizes(32)
     sizes.capped(11)
     chosen = run(sizes, accelerator, calls=1_200)
     assert set(chosen[:200]) == {8}
@@ -95,21 +95,21 @@ def test_what_does_not_fit_into_memory_is_not_tried_again_soon() -> None:
 
 
 def test_not_even_one_row_in_memory_still_runs_rows_one_by_one() -> None:
-    sizes = BulkSizes(32)
+    sizes = ShardSizes(32)
     sizes.capped(0)
     assert sizes.choose(10, 0.0) == 1
 
 
 def test_a_long_micro_batch_is_cut_where_that_costs_next_to_nothing() -> None:
     """Without traffic a run took 32 long texts at once, a second of work: the calls that came then waited for all of it."""
-    assert run(BulkSizes(32), lambda size: 0.001 + 0.030 * size, calls=200)[-1] == 1
-    assert run(BulkSizes(32), lambda size: 0.200 + 0.001 * size, calls=200)[-1] == 32
+    assert run(ShardSizes(32), lambda size: 0.001 + 0.030 * size, calls=200)[-1] == 1
+    assert run(ShardSizes(32), lambda size: 0.200 + 0.001 * size, calls=200)[-1] == 32
 
 
 def test_halvings_that_cost_little_each_do_not_add_up() -> None:
     """One twenty-fifth dearer per halving: each was let pass beside the one before, down to a fifth of what could be had."""
     costs = {size: 0.01 * 1.04**halvings for halvings, size in enumerate((64, 32, 16, 8, 4, 2, 1))}
-    sizes = BulkSizes(64)
+    sizes = ShardSizes(64)
     # Rows of a sixteenth of the cost came before: these begin with a size that should not be long, far below the cheapest.
     run(sizes, lambda size: size / 1_600, calls=20, cost=10)
     chosen = run(sizes, lambda size: size * costs[size], calls=5_000, cost=160)
@@ -118,7 +118,7 @@ def test_halvings_that_cost_little_each_do_not_add_up() -> None:
 
 
 def test_rows_never_seen_begin_with_a_size_that_should_not_be_long() -> None:
-    sizes = BulkSizes(32)
+    sizes = ShardSizes(32)
     run(sizes, lambda size: 0.001 * size, calls=20, cost=15)
     # 64 times the cost of those.
     assert sizes.choose(15 * 64, 0.0) == 1

@@ -16,7 +16,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
-from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import Retry
 from penstock.workers.slot.settlement import Finish, Release, TryAgain
@@ -37,22 +37,22 @@ class Bench:
     def _ring(self) -> None:
         self.rung += 1
 
-    def give(self) -> Held:
+    def give(self) -> Batch:
         self._numbers += 1
         id = JobId(f"{self._numbers:026d}", "m")
         job = ClaimedJob(id, "t", Payload("application/json", b"1"), Priority.INTERACTIVE, 10.0, 99.0, 1, 0)
-        held = Held((job,), "full", "w", f"b{self._numbers}", claimed_at=1.0, leased_at=10.5)
+        held = Batch((job,), "full", "w", f"b{self._numbers}", claimed_at=1.0, leased_at=10.5)
         self.profiler.claimed(SPEC, held)
         return replace(held, profile_dir=self.profiler.folder(held))
 
-    def settle(self, held: Held, *, kind: str = "python", copy_s: float | None = None) -> None:
+    def settle(self, held: Batch, *, kind: str = "python", copy_s: float | None = None) -> None:
         if held.profile_dir:
             (Path(held.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts(kind, copy_s)))
         stamp = BatchStamp(held.nonce, 1, "full", 0.002, 0.01, 0.003, batch_wait_s=0.001, decode_s=0.004, device_wait_s=0.005)
         ending = Ending(held.jobs[0].id, "t", JobState.SUCCEEDED)
         self.profiler.settled(SPEC, Finish((ending,), "w", stamp, ("",), ()), [Settled.OK], 0.006)
 
-    def run(self) -> Held:
+    def run(self) -> Batch:
         held = self.give()
         self.settle(held)
         return held

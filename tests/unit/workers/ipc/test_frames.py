@@ -7,43 +7,43 @@ import pytest
 
 from penstock.errors import InternalError
 from penstock.workers.ipc.frames import (
+    BatchDone,
     ChildGone,
     ChildWire,
-    Done,
     Failed,
     Item,
-    Load,
+    LoadModel,
     Output,
     Ready,
-    Run,
-    Stop,
+    RunBatch,
+    StopChild,
+    SupervisorWire,
     Warm,
-    Wire,
     encode,
 )
 
-Ends = tuple[Wire, ChildWire, socket.socket]
+Ends = tuple[SupervisorWire, ChildWire, socket.socket]
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    wire = Wire(ours)
+    wire = SupervisorWire(ours)
     yield wire, ChildWire(theirs), theirs
     wire.close()
     theirs.close()
 
 
-DONE = Done(7, [Output("application/json", b"\x00\xff"), Failed("refused", "no")], 1.0, 2.0, 0.1, 0.2, 0.3, cap=0)
+DONE = BatchDone(7, [Output("application/json", b"\x00\xff"), Failed("refused", "no")], 1.0, 2.0, 0.1, 0.2, 0.3, cap=0)
 
 
 def test_what_the_supervisor_sends_arrives_as_it_was(ends: Ends) -> None:
     wire, child, _ = ends
     frames = [
-        Load("m", "1", "m.py", cores=(0, 1), options={"a": [1]}),
-        Run(1, [Item("text/plain", b"x"), Item("image/png", path="/p")]),
-        Stop(),
+        LoadModel("m", "1", "m.py", cores=(0, 1), options={"a": [1]}),
+        RunBatch(1, [Item("text/plain", b"x"), Item("image/png", path="/p")]),
+        StopChild(),
     ]
     for frame in frames:
         wire.send(frame)
@@ -73,7 +73,7 @@ def test_a_frame_that_arrives_in_pieces_is_handed_out_when_it_is_whole(ends: End
 
 def test_a_child_that_does_not_read_does_not_stop_its_supervisor(ends: Ends) -> None:
     wire, _, theirs = ends
-    frames = [Run(1, [Item("application/octet-stream", b"x" * 4_000_000)]), Stop()]
+    frames = [RunBatch(1, [Item("application/octet-stream", b"x" * 4_000_000)]), StopChild()]
     for frame in frames:
         wire.send(frame)
     assert wire.stuck
@@ -100,7 +100,7 @@ def test_sending_to_a_child_that_ended_raises_nothing(ends: Ends) -> None:
     wire, child, theirs = ends
     child._reader.close()
     theirs.close()
-    wire.send(Stop())
+    wire.send(StopChild())
     assert not wire.stuck
 
 

@@ -4,28 +4,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.workers.ipc.progress_page import Board, Stage
+from penstock.workers.ipc.progress_page import ProgressPage, Stage
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board.create()
+def board() -> Iterator[ProgressPage]:
+    made = ProgressPage.create()
     yield made
     made.close()
 
 
-def test_a_stage_is_read_with_its_moment(board: Board) -> None:
+def test_a_stage_is_read_with_its_moment(board: ProgressPage) -> None:
     board.mark(3, Stage.RUNNING, 12.5)
     assert board.stage(3) == (Stage.RUNNING, 12.5)
 
 
-def test_a_batch_that_the_child_has_not_seen_is_unseen(board: Board) -> None:
+def test_a_batch_that_the_child_has_not_seen_is_unseen(board: ProgressPage) -> None:
     board.mark(3, Stage.RUNNING, 12.5)
     assert board.stage(7)[0] is Stage.UNSEEN
     assert board.stage(4)[0] is Stage.UNSEEN
 
 
-def test_only_a_batch_that_has_not_begun_can_be_recalled(board: Board) -> None:
+def test_only_a_batch_that_has_not_begun_can_be_recalled(board: ProgressPage) -> None:
     board.mark(1, Stage.RUNNING, 1.0)
     board.mark(2, Stage.DECODED, 1.0)
     assert not board.recall(1)

@@ -4,29 +4,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.workers.ipc.progress_page import Board, Stage
-from penstock.workers.ipc.shard_progress import Lane, ShardBoard
+from penstock.workers.ipc.progress_page import ProgressPage, Stage
+from penstock.workers.ipc.shard_progress import Lane, ShardProgress
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board.create()
+def board() -> Iterator[ProgressPage]:
+    made = ProgressPage.create()
     yield made
     made.close()
 
 
 @pytest.fixture
-def shards(board: Board) -> ShardBoard:
+def shards(board: ProgressPage) -> ShardProgress:
     return board.shards
 
 
-def test_progress_is_told_of_the_shard_that_made_it(shards: ShardBoard) -> None:
+def test_progress_is_told_of_the_shard_that_made_it(shards: ShardProgress) -> None:
     assert shards.begin(1)
     shards.advance(1, 256)
     assert (shards.rows(1), shards.rows(2), shards.rows(5)) == (256, 0, 0)
 
 
-def test_only_a_shard_that_has_not_begun_is_recalled_as_unbegun(shards: ShardBoard) -> None:
+def test_only_a_shard_that_has_not_begun_is_recalled_as_unbegun(shards: ShardProgress) -> None:
     shards.begin(1)
     assert not shards.recall_unbegun(1)
     assert not shards.recalled(1)
@@ -34,14 +34,14 @@ def test_only_a_shard_that_has_not_begun_is_recalled_as_unbegun(shards: ShardBoa
     assert not shards.begin(2)
 
 
-def test_a_running_shard_can_be_left_too_and_its_place_is_free_again(shards: ShardBoard) -> None:
+def test_a_running_shard_can_be_left_too_and_its_place_is_free_again(shards: ShardProgress) -> None:
     shards.begin(1)
     assert shards.recall(1)
     assert shards.recalled(1)
     assert shards.begin(5)
 
 
-def test_each_lane_tells_what_it_has_and_the_oldest_is_found(shards: ShardBoard) -> None:
+def test_each_lane_tells_what_it_has_and_the_oldest_is_found(shards: ShardProgress) -> None:
     assert shards.touched() == set()
     assert shards.oldest() == (0, float("inf"))
     shards.enter(Lane.COMPLETING, 1, 10.0)
@@ -52,7 +52,7 @@ def test_each_lane_tells_what_it_has_and_the_oldest_is_found(shards: ShardBoard)
     assert shards.touched() == {1}
 
 
-def test_batches_and_shards_do_not_touch_each_others_entries(board: Board) -> None:
+def test_batches_and_shards_do_not_touch_each_others_entries(board: ProgressPage) -> None:
     for number in range(1, 9):
         board.mark(number, Stage.RUNNING, float(number))
         board.shards.begin(number)

@@ -4,7 +4,7 @@ from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import BatchPolicy
-from penstock.workers.slot.batcher import IDLE, Batcher, Busy
+from penstock.workers.slot.batcher import IDLE, Batcher, ChildLoad
 from penstock.workers.slot.latency import Latency
 
 CALL_S = 0.0005
@@ -74,7 +74,7 @@ def test_a_slot_that_is_told_when_to_ask_again_asks_then() -> None:
 def test_a_full_batch_is_prefetched_as_soon_as_one_runs() -> None:
     slot = batcher()
     slot.answered(taken(8, depth=8), asked_at=1.0, now=1.0)
-    ask = slot.ask(1.001, Busy(1, 8, 1.0))
+    ask = slot.ask(1.001, ChildLoad(1, 8, 1.0))
     assert ask is not None
     assert ask.enough == ask.limit == 8
 
@@ -82,7 +82,7 @@ def test_a_full_batch_is_prefetched_as_soon_as_one_runs() -> None:
 def test_a_partial_batch_keeps_growing_until_just_before_the_running_one_ends() -> None:
     slot = batcher()
     slot.answered(taken(4, depth=3), asked_at=1.0 - CALL_S, now=1.0)
-    running = Busy(1, 4, 1.0)
+    running = ChildLoad(1, 4, 1.0)
     assert slot.ask(1.050, running) is None
     due = slot.ask_at(1.050, running)
     assert 1.090 < due < 1.0 + RUN_S
@@ -94,19 +94,19 @@ def test_a_partial_batch_keeps_growing_until_just_before_the_running_one_ends() 
 def test_just_before_the_end_the_question_waits_to_go_with_the_settling() -> None:
     slot = batcher()
     slot.answered(taken(4, depth=3), asked_at=1.0 - CALL_S, now=1.0)
-    assert slot.ask(1.0 + RUN_S - CALL_S / 2, Busy(1, 4, 1.0)) is None
+    assert slot.ask(1.0 + RUN_S - CALL_S / 2, ChildLoad(1, 4, 1.0)) is None
 
 
 def test_a_run_shorter_than_a_call_is_never_interrupted_by_one() -> None:
     slot = batcher(run_s=0.0001)
     slot.answered(taken(1), asked_at=1.0, now=1.0)
-    assert slot.ask(1.00005, Busy(1, 1, 1.0)) is None
+    assert slot.ask(1.00005, ChildLoad(1, 1, 1.0)) is None
 
 
 def test_a_long_run_is_used_to_look_for_work_that_nobody_announced() -> None:
     slot = batcher()
     slot.answered(taken(1), asked_at=1.0 - CALL_S, now=1.0)
-    running = Busy(1, 1, 1.0)
+    running = ChildLoad(1, 1, 1.0)
     assert slot.ask(slot.ask_at(1.01, running), running) is not None
 
 
@@ -117,7 +117,7 @@ def test_a_run_of_a_few_calls_is_used_to_fetch_the_next_batch() -> None:
     slot = batcher(run_s=0.021)
     for _ in range(40):
         slot.answered(taken(8), asked_at=1.0 - 0.004, now=1.0)
-    running = Busy(1, 8, 1.0)
+    running = ChildLoad(1, 8, 1.0)
     at = slot.ask_at(1.001, running)
     assert at < 1.021 - 0.004
     assert slot.ask(at, running) is not None
@@ -128,21 +128,21 @@ def test_beside_shards_such_a_run_is_left_alone() -> None:
     slot = batcher(run_s=0.021)
     for _ in range(40):
         slot.answered(taken(8), asked_at=1.0 - 0.004, now=1.0)
-    assert slot.ask_at(1.001, Busy(1, 8, 1.0, shards=1)) > 1.021
+    assert slot.ask_at(1.001, ChildLoad(1, 8, 1.0, shards=1)) > 1.021
 
 
 def test_a_full_queue_is_not_asked_twice_in_vain() -> None:
     slot = batcher()
     slot.answered(taken(8, depth=20), asked_at=1.0, now=1.0)
-    assert slot.ask(1.0, Busy(1, 8, 1.0)) is not None
+    assert slot.ask(1.0, ChildLoad(1, 8, 1.0)) is not None
     slot.answered(Claim(depth=20, retry_in_s=1e9), asked_at=1.0, now=1.0)
-    assert slot.ask(1.01, Busy(1, 8, 1.0)) is None
+    assert slot.ask(1.01, ChildLoad(1, 8, 1.0)) is None
 
 
 def test_a_vain_question_for_a_full_batch_does_not_keep_an_idle_device_waiting() -> None:
     slot = batcher()
     slot.answered(taken(8, depth=8), asked_at=1.0, now=1.0)
-    full = slot.ask(1.001, Busy(1, 8, 1.0))
+    full = slot.ask(1.001, ChildLoad(1, 8, 1.0))
     assert full is not None
     assert full.enough == 8
     slot.answered(Claim(depth=3, retry_in_s=1e9), asked_at=1.001, now=1.002)
@@ -154,13 +154,13 @@ def test_a_vain_question_for_a_full_batch_does_not_keep_an_idle_device_waiting()
 def test_never_more_than_two_batches_are_held() -> None:
     slot = batcher()
     slot.answered(taken(8, depth=100), asked_at=1.0, now=1.0)
-    assert slot.ask(1.01, Busy(2, 8, 1.0)) is None
+    assert slot.ask(1.01, ChildLoad(2, 8, 1.0)) is None
 
 
 def test_nothing_joins_a_job_that_must_run_alone() -> None:
     slot = batcher()
     slot.answered(taken(1, depth=100), asked_at=1.0, now=1.0)
-    assert slot.ask(1.01, Busy(1, 1, 1.0, alone=True)) is None
+    assert slot.ask(1.01, ChildLoad(1, 1, 1.0, alone=True)) is None
 
 
 def test_with_other_slots_a_slot_waits_for_an_efficient_batch_up_to_the_policys_limit() -> None:

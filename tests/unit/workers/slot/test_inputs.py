@@ -11,11 +11,11 @@ from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.records import ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId, new_job_id
-from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.inputs import Inputs
 
 
-def held(*blobs: str) -> Held:
+def held(*blobs: str) -> Batch:
     """One job per blob, and one whose input travels with it for an empty name."""
     jobs = tuple(
         ClaimedJob(
@@ -23,7 +23,7 @@ def held(*blobs: str) -> Held:
         )
         for blob in blobs
     )
-    return Held(jobs, "idle", "w", "n", claimed_at=0.0)
+    return Batch(jobs, "idle", "w", "n", claimed_at=0.0)
 
 
 def job_id(blob: str) -> JobId:

@@ -8,8 +8,8 @@ from penstock.broker.records import ClaimedJob
 from penstock.errors import InternalError
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
-from penstock.workers.ipc.frames import Done, Failed, Outcome, Output
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.outcomes import Accepted, accepted, blob_name, decide, failure, retry_delay_s, too_large
 
 GOOD = Output("application/json", b"1")
@@ -20,12 +20,12 @@ def job(number: int, *, attempts: int = 1) -> ClaimedJob:
     return ClaimedJob(id, f"{attempts}:w:n", Payload("application/json", b"1"), Priority.INTERACTIVE, 0.0, 10.0, attempts, 0)
 
 
-def held(*jobs: ClaimedJob) -> Held:
-    return Held(jobs, "full", "w", "nonce", claimed_at=1.0)
+def held(*jobs: ClaimedJob) -> Batch:
+    return Batch(jobs, "full", "w", "nonce", claimed_at=1.0)
 
 
-def done(*outcomes: Outcome) -> Done:
-    return Done(1, list(outcomes), 1.0, 1.1, 0.007, 0.1, 0.02, decode_s=0.003)
+def done(*outcomes: Outcome) -> BatchDone:
+    return BatchDone(1, list(outcomes), 1.0, 1.1, 0.007, 0.1, 0.02, decode_s=0.003)
 
 
 def test_every_job_gets_its_own_outcome_in_order() -> None:

@@ -13,7 +13,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload
 from penstock.job_id import JobId
 from penstock.workers.slot.outcomes import blob_name
-from penstock.workers.slot.settlement import Absence, Exchange, Finish, Release
+from penstock.workers.slot.settlement import Absence, Finish, Release, Settlements
 
 ID = JobId("0" * 26, "m")
 ASK = ClaimRequest("m", "1", "w", "n", limit=8)
@@ -85,36 +85,36 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 
 @pytest.fixture
-def exchange(store: ShakyStore, blobs: LocalBlobs) -> Exchange:
-    return Exchange(store, blobs, inline_bytes=65_536, on_settled=lambda finish, answers, store_s: None)
+def exchange(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
+    return Settlements(store, blobs, inline_bytes=65_536, on_settled=lambda finish, answers, store_s: None)
 
 
 def names(store: ShakyStore) -> list[str]:
     return [name for name, _ in store.calls]
 
 
-def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(exchange: Exchange, store: ShakyStore) -> None:
+def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(exchange: Settlements, store: ShakyStore) -> None:
     exchange.owe(finish())
     assert exchange.trade(ASK) is not None
     assert names(store) == ["finish_and_claim"]
     assert not exchange.owes
 
 
-def test_everything_owed_is_settled_before_more_is_taken(exchange: Exchange, store: ShakyStore) -> None:
+def test_everything_owed_is_settled_before_more_is_taken(exchange: Settlements, store: ShakyStore) -> None:
     exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED))
     exchange.owe(finish())
     exchange.trade(ASK)
     assert names(store) == ["release", "finish_and_claim"]
 
 
-def test_how_the_process_of_a_batch_died_is_told_to_the_store(exchange: Exchange, store: ShakyStore) -> None:
+def test_how_the_process_of_a_batch_died_is_told_to_the_store(exchange: Settlements, store: ShakyStore) -> None:
     # Users read "the process running it died 2 times" and had to search the worker's log for why.
     exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
     exchange.trade(None)
     assert store.details == ["ended by SIGSEGV"]
 
 
-def test_nothing_owed_is_forgotten_while_the_store_is_away(exchange: Exchange, store: ShakyStore) -> None:
+def test_nothing_owed_is_forgotten_while_the_store_is_away(exchange: Settlements, store: ShakyStore) -> None:
     exchange.owe(finish())
     store.away = True
     for request in (ASK, None):
@@ -128,7 +128,7 @@ def test_nothing_owed_is_forgotten_while_the_store_is_away(exchange: Exchange, s
 
 
 def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
-    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs
+    exchange: Settlements, store: ShakyStore, blobs: LocalBlobs
 ) -> None:
     large = ending(b"x" * 100_000)
     exchange.owe(finish(large, ending()))
@@ -141,7 +141,7 @@ def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
 
 @pytest.mark.parametrize("answer", [Settled.STALE, Settled.CANCELLED])
 def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
-    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs, answer: Settled
+    exchange: Settlements, store: ShakyStore, blobs: LocalBlobs, answer: Settled
 ) -> None:
     store.answer = answer
     large = ending(b"x" * 100_000)
@@ -161,7 +161,7 @@ def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
     ],
 )
 def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_it(
-    exchange: Exchange, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
+    exchange: Settlements, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
 ) -> None:
     """Inputs of succeeded jobs once lay on disk until the end of retention: 137 MB a second at full load."""
     store.answer = answer

@@ -3,7 +3,7 @@ from __future__ import annotations
 from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Call, Payload, Priority
 from penstock.job_id import JobId
-from penstock.workers.slot.shard_lane import Progress, ShardLane
+from penstock.workers.slot.shard_lane import LaneProgress, ShardLane
 
 ID, OTHER = JobId("0" * 26, "m"), JobId("1" * 26, "m")
 JOB = ClaimedJob(ID, "t", Payload("x"), Priority.BULK, 0.0, 1.0, 1, 0, Call.SHARD)
@@ -40,7 +40,7 @@ def test_after_a_vain_question_it_waits_a_little() -> None:
 
 
 def test_a_shard_that_advances_is_told_once_and_so_is_the_one_behind_it() -> None:
-    progress = Progress()
+    progress = LaneProgress()
     progress.saw({ID: 0, OTHER: 0})
     assert progress.moved() == (ID, OTHER)
     assert progress.moved() == ()
@@ -49,7 +49,7 @@ def test_a_shard_that_advances_is_told_once_and_so_is_the_one_behind_it() -> Non
 
 
 def test_a_shard_that_stands_still_is_not_told() -> None:
-    progress = Progress()
+    progress = LaneProgress()
     progress.saw({ID: 256})
     progress.moved()
     progress.saw({ID: 256})

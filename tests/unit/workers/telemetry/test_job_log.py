@@ -11,15 +11,15 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_events import JobLines
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Held
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.outcomes import Retry, accepted
 from penstock.workers.slot.settlement import Finish, Release, TryAgain
-from penstock.workers.telemetry.job_log import JobLog
+from penstock.workers.telemetry.job_log import WorkerJobLog
 
 SPEC = ModelSpec("m", "m.py")
 ID = JobId("0" * 26, "m")
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
-HELD = Held(
+HELD = Batch(
     (ClaimedJob(ID, "1:w:nonce", Payload("application/json"), Priority.INTERACTIVE, 90.0, 200.0, 1, 0, trace=TRACE),),
     "idle", "w", "nonce", claimed_at=50.0, leased_at=100.0,
 )  # fmt: skip
@@ -40,7 +40,7 @@ RETRY = TryAgain(Retry(GiveBack(ID, "1:w:nonce", TRACE), 1.5, "busy", "later"), 
 
 def logged(lines: JobLines, *calls: tuple[str, Any]) -> list[dict[str, Any]]:
     """What a log at this setting has after the observer heard these."""
-    log = JobLog(lines)
+    log = WorkerJobLog(lines)
     with capture_logs() as found:
         for name, arguments in calls:
             getattr(log, name)(*arguments)

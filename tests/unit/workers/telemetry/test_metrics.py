@@ -17,15 +17,15 @@ from penstock.job import Call, JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
-from penstock.workers.ipc.frames import Done
-from penstock.workers.slot.batcher import Held
+from penstock.workers.ipc.frames import BatchDone
+from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import accepted
 from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.gauges import Upkeep
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.telemetry.histograms import Histogram
-from penstock.workers.telemetry.metrics import DETAILED_MODELS, Metrics
+from penstock.workers.telemetry.metrics import DETAILED_MODELS, WorkerMetrics
 
 SPEC = ModelSpec("m", "m.py")
 
@@ -40,7 +40,7 @@ def free_port() -> int:
 def test_the_scrape_is_served_on_the_address_named_and_no_other() -> None:
     # It listened on every address of the machine, beside a gateway that shows nothing beyond loopback without a key.
     port = free_port()
-    Metrics("w").serve("127.0.0.1", port)
+    WorkerMetrics("w").serve("127.0.0.1", port)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         assert b"penstock_batch_size" in answer.read()
     heard = [c.laddr for c in psutil.Process(os.getpid()).net_connections() if c.status == psutil.CONN_LISTEN]
@@ -52,12 +52,12 @@ def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigError, match=f"port {taken.getsockname()[1]}") as refused:
-            Metrics("w").serve("127.0.0.1", taken.getsockname()[1])
+            WorkerMetrics("w").serve("127.0.0.1", taken.getsockname()[1])
     assert "worker.metrics_port" in str(refused.value.hint)
 
 
 def test_without_a_port_nothing_is_opened() -> None:
-    Metrics("w").serve("127.0.0.1", 0)
+    WorkerMetrics("w").serve("127.0.0.1", 0)
 
 
 def job(number: int, *, came_at: float, attempts: int = 1, priority: Priority = Priority.INTERACTIVE) -> ClaimedJob:
@@ -65,26 +65,26 @@ def job(number: int, *, came_at: float, attempts: int = 1, priority: Priority = 
     return ClaimedJob(id, "t", Payload("application/json", b"1"), priority, came_at, came_at + 100, attempts, 0)
 
 
-def held(*jobs: ClaimedJob) -> Held:
-    return Held(jobs, "full", "w", "nonce", claimed_at=time.monotonic(), leased_at=1_000.0)
+def held(*jobs: ClaimedJob) -> Batch:
+    return Batch(jobs, "full", "w", "nonce", claimed_at=time.monotonic(), leased_at=1_000.0)
 
 
-def shard() -> Held:
+def shard() -> Batch:
     return replace(held(replace(job(4, came_at=999.0), call=Call.SHARD)), reason="bulk")
 
 
-def sample(metrics: Metrics, name: str, priority: str = "interactive", **labels: str) -> float | None:
+def sample(metrics: WorkerMetrics, name: str, priority: str = "interactive", **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, {"model": "m", "priority": priority, **labels})
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    metrics = Metrics("w")
+def metrics() -> WorkerMetrics:
+    metrics = WorkerMetrics("w")
     metrics.serve("127.0.0.1", free_port())
     return metrics
 
 
-def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: Metrics) -> None:
+def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: WorkerMetrics) -> None:
     again = job(3, came_at=0.0, attempts=2)
     metrics.claimed(SPEC, held(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK), again))
     assert sample(metrics, "penstock_queue_wait_seconds_sum") == 1.0
@@ -92,7 +92,7 @@ def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: 
     assert sample(metrics, "penstock_queue_wait_seconds_sum", "bulk") == 10.0
 
 
-def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoever_held_it(metrics: Metrics) -> None:
+def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoever_held_it(metrics: WorkerMetrics) -> None:
     batch = held(job(1, came_at=400.0), job(2, came_at=0.0))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
     finish = Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs))
@@ -104,7 +104,7 @@ def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoe
     assert sample(metrics, "penstock_job_duration_seconds_bucket", le="1800.0") == 1.0
 
 
-def worked(metrics: Metrics, models: list[str]) -> None:
+def worked(metrics: WorkerMetrics, models: list[str]) -> None:
     """Every label that a slot can make use of."""
     for name in models:
         spec = ModelSpec(name, "m.py")
@@ -112,8 +112,10 @@ def worked(metrics: Metrics, models: list[str]) -> None:
         endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
         metrics.claimed(spec, batch)
         for reason in ("idle", "full", "wait", "deadline", "solo"):
-            metrics.ran(spec, replace(batch, reason=reason), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
-        metrics.ran(spec, shard(), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
+            metrics.ran(
+                spec, replace(batch, reason=reason), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5)
+            )
+        metrics.ran(spec, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
         metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs)), [Settled.OK] * 2, 0.1)
         metrics.loaded(spec, 1.0)
         for cause in Cause:
@@ -124,7 +126,7 @@ def worked(metrics: Metrics, models: list[str]) -> None:
             metrics.lease_lost(spec, how)
 
 
-def kept_up(metrics: Metrics, models: list[str]) -> None:
+def kept_up(metrics: WorkerMetrics, models: list[str]) -> None:
     slots = [SlotInfo(name, "1", "ready", pid=os.getpid()) for name in models]
     upkeep = Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
     upkeep.swept(SweepReport(1, 1, 1, 1, 1, 1, workers_lost=("gone",)))
@@ -136,7 +138,7 @@ def kept_up(metrics: Metrics, models: list[str]) -> None:
 @pytest.mark.parametrize("count", [DETAILED_MODELS, 50])
 def test_a_scrape_with_every_label_in_use_stays_small(count: int) -> None:
     models = [f"model-{number}" for number in range(count)]
-    metrics = Metrics("w", models=count)
+    metrics = WorkerMetrics("w", models=count)
     metrics.serving = True
     worked(metrics, models)
     kept_up(metrics, models)
@@ -144,7 +146,7 @@ def test_a_scrape_with_every_label_in_use_stays_small(count: int) -> None:
 
 
 def test_a_worker_of_many_models_tells_waits_of_each_and_stages_of_all() -> None:
-    metrics = Metrics("w", models=50)
+    metrics = WorkerMetrics("w", models=50)
     metrics.serving = True
     worked(metrics, ["m", "n"])
     assert metrics.registry.get_sample_value("penstock_queue_wait_seconds_count", {"model": "m", "priority": ""}) == 2.0
@@ -153,8 +155,8 @@ def test_a_worker_of_many_models_tells_waits_of_each_and_stages_of_all() -> None
     assert metrics.registry.get_sample_value("penstock_handler_seconds_sum", stage) == pytest.approx(2.0)
 
 
-def test_a_shard_counts_its_rows_and_its_time_at_the_device_and_is_no_batch(metrics: Metrics) -> None:
-    metrics.ran(SPEC, shard(), Done(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
+def test_a_shard_counts_its_rows_and_its_time_at_the_device_and_is_no_batch(metrics: WorkerMetrics) -> None:
+    metrics.ran(SPEC, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
     value = metrics.registry.get_sample_value
     assert value("penstock_bulk_rows_total", {"model": "m", "outcome": "succeeded"}) == 98.0
     assert value("penstock_bulk_rows_total", {"model": "m", "outcome": "failed"}) == 2.0
@@ -163,7 +165,7 @@ def test_a_shard_counts_its_rows_and_its_time_at_the_device_and_is_no_batch(metr
     assert not value("penstock_batch_size_count", {"model": "m"})
 
 
-def test_the_busy_seconds_are_those_of_inference(metrics: Metrics) -> None:
+def test_the_busy_seconds_are_those_of_inference(metrics: WorkerMetrics) -> None:
     worked(metrics, ["m"])
     assert metrics.registry.get_sample_value("penstock_slot_busy_seconds_total", {"model": "m"}) == pytest.approx(1.2)
     assert metrics.registry.get_sample_value("penstock_claimed_items_total", {"model": "m"}) == 2.0
@@ -171,7 +173,7 @@ def test_the_busy_seconds_are_those_of_inference(metrics: Metrics) -> None:
 
 
 def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
-    metrics = Metrics("w")
+    metrics = WorkerMetrics("w")
 
     def away(now: float) -> None:
         raise StoreUnavailable("gone")
@@ -183,7 +185,7 @@ def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
 
 
 def test_the_memory_of_a_child_between_two_lives_is_left_out() -> None:
-    metrics = Metrics("w")
+    metrics = WorkerMetrics("w")
     slots = [SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "ready", pid=os.getpid())]
     Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
     assert metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "0"}) is None
@@ -239,7 +241,7 @@ def test_a_driver_that_is_away_is_asked_again() -> None:
 def test_the_scrape_names_a_device_once_however_many_slots_are_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(PyNvml, "ask", lambda self, name, *arguments: driver.ask(name, *arguments))
-    metrics = Metrics("w")
+    metrics = WorkerMetrics("w")
     on_gpu = SlotInfo("m", "1", "ready", device="cuda:0", device_uuid="GPU-1")
     Upkeep("w", metrics.registry, slots=lambda: [on_gpu, on_gpu], store_failed=metrics.store_failed)
     assert metrics.registry.get_sample_value("penstock_device_memory_used_bytes", {"device": "GPU-1"}) == 1_000.0

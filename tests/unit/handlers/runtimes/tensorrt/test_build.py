@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
-from penstock.handlers.runtimes.engine_cache import Gpu
+from penstock.handlers.runtimes.engine_cache import GpuTarget
 from penstock.handlers.runtimes.tensorrt import runtime as tensorrt
 from penstock.handlers.runtimes.tensorrt.build import Recipe, build, version_of
 from penstock.handlers.runtimes.tensorrt.profiles import profiles
@@ -20,7 +20,7 @@ from tests.onnx_models import conv_net, saved
 
 trt = pytest.importorskip("tensorrt_rtx")
 
-L4, ADA = Gpu("NVIDIA L4", "8.9", "13010"), (8, 9)
+L4, ADA = GpuTarget("NVIDIA L4", "8.9", "13010"), (8, 9)
 TWO = tuple(profiles({"x": (None, 3, 16, 16)}, [(1, 4, 4), (5, 16, 16)], {}))
 
 
