@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from penstock.errors import BadRequest, UnsupportedMedia
-from penstock.gateway.asgi.problems import HeadersTooLarge
+from penstock import trace_context
+from penstock.errors import BadRequest, CallerError, UnsupportedMedia
 from penstock.job import Priority
+from penstock.trace_context import TraceContext
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024
@@ -26,6 +27,7 @@ _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
 _SUBMIT_NAMES = ("priority", "deadline_s")
 
 Head = dict[bytes, bytes]
+_TRACE_PARENT, _TRACE_STATE = b"traceparent", b"tracestate"
 _WANTED = frozenset(
     {
         b"host",
@@ -37,10 +39,14 @@ _WANTED = frozenset(
         b"idempotency-key",
         b"prefer",
         b"x-request-id",
-        b"traceparent",
-        b"tracestate",
+        _TRACE_PARENT,
+        _TRACE_STATE,
     }
 )
+
+
+class HeadersTooLarge(CallerError):
+    kind = "headers_too_large"
 
 
 def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -58,6 +64,24 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
             hint="Send fewer or shorter headers; options of a job are query parameters.",
         )
     return head
+
+
+def caller_trace(head: Mapping[bytes, bytes]) -> TraceContext | None:
+    """The caller's W3C trace context; None if it sent none, or one that cannot be read."""
+    parent = head.get(_TRACE_PARENT)
+    if parent is None:
+        return None
+    return trace_context.read(parent.decode("latin-1"), head.get(_TRACE_STATE, b"").decode("latin-1"))
+
+
+def caller_trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+    """As `caller_trace`, for a request whose head may be the reason of its refusal and has not been read."""
+    return caller_trace({name: value for name, value in headers if name in (_TRACE_PARENT, _TRACE_STATE)})
+
+
+def trace_header(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
+    """The response header by which a caller finds the trace again."""
+    return [] if trace is None else [(_TRACE_PARENT, trace.parent.encode("ascii"))]
 
 
 def host_name(host: bytes) -> str:

@@ -13,7 +13,7 @@ from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.client_connection import ClientConnection, line_of
 from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
 from penstock.gateway.jobs.job_log import GatewayJobLog
@@ -21,7 +21,6 @@ from penstock.gateway.jobs.results import ResultReader, end_of, next_end
 from penstock.gateway.jobs.submit import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry import tracing
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import BatchRecord
 from penstock.job_events import fields
@@ -75,7 +74,7 @@ class PredictEndpoint:
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
-            *tracing.answered(asked.trace),
+            *trace_header(asked.trace),
         ]
         await wire.answer(send, 200, headers, output.data)
         return 200

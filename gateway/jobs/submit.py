@@ -18,16 +18,15 @@ from penstock.failpoints import failpoint
 from penstock.gateway.asgi import bodies, negotiation, wire
 from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head, SubmitOptions
-from penstock.gateway.asgi.problems import Headers
+from penstock.gateway.asgi.problems import Headers, retry_after
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 from penstock.gateway.auth.roles import Caller
 from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.results import ResultReader, next_end
 from penstock.gateway.jobs.views import accepted_body, job_body
-from penstock.gateway.models.admission import admit, eta_s, queue_full, retry_after
+from penstock.gateway.models.admission import admit, eta_s, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry import tracing
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Sending, Tracing
 from penstock.job import Call, Payload, Priority
@@ -105,7 +104,7 @@ class Submitter:
         return asked if b"traceparent" not in head and self._tracing is None else self._traced(asked, scope, head)
 
     def _traced(self, asked: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
-        trace, sending = tracing.given(head), None
+        trace, sending = negotiation.caller_trace(head), None
         if self._tracing is not None:
             sending = self._tracing.begin(asked.model.name, asked.version.name, trace, size_bytes=len(asked.input.data))
             trace = sending.trace
@@ -248,7 +247,7 @@ class SubmitEndpoint:
         asked = await self._intake.ask(scope, receive, head, route="jobs", model=model, version=version)
         preference = negotiation.preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
-        extra += tracing.answered(asked.trace)
+        extra += negotiation.trace_header(asked.trace)
         if preference.wait_s:
             return await self._submit_and_wait(send, asked, preference.wait_s, extra)
         submitted = await self._submit(asked, new_job_id(model))
