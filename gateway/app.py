@@ -21,21 +21,31 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import framework_errors, problems, wire
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import MAX_TARGET_BYTES, Head, HeadersTooLarge, caller_trace_in, host_name, read_head
+from penstock.gateway.asgi.negotiation import (
+    EXPLAIN,
+    MAX_TARGET_BYTES,
+    PREDICT,
+    Head,
+    HeadersTooLarge,
+    SubmitTarget,
+    caller_trace_in,
+    host_name,
+    read_head,
+    submit_target,
+)
 from penstock.gateway.asgi.problems import EndedWithoutOutput, GatewayBusy, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.targets import EXPLAIN, PREDICT, SubmitTarget, submit_target
+from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import Caller, Holds, allowed, is_public, need
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.jobs.events import JobEvents
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submit import SubmitEndpoint, Submitter
+from penstock.gateway.jobs.submit import SubmitEndpoint
+from penstock.gateway.jobs.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry

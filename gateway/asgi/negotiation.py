@@ -1,4 +1,4 @@
-"""What a request asks for besides its body: headers, media types, Prefer, query options. Pure."""
+"""What a request asks for besides its body: path, headers, media types, Prefer, query options. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from penstock import trace_context
@@ -17,6 +18,11 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024
 MAX_TARGET_BYTES = 8 * 1024
 MAX_WAIT_S = 30.0
+PREDICT = "/predictions/"
+EXPLAIN = "/explanations/"
+_MODELS = "/v1/models/"
+_VERSIONS = "versions/"
+_JOBS = "/jobs"
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 OCTETS = "application/octet-stream"
@@ -88,6 +94,39 @@ def host_name(host: bytes) -> str:
     """The name of a Host header without its port; with anything else behind it, no name at all."""
     found = _HOST.fullmatch(host)
     return found[1].decode("latin-1").lower() if found else ""
+
+
+class SubmitTarget(NamedTuple):
+    """Which submit endpoint a path names. `route` is the template for metrics."""
+
+    route: str
+    model: str
+    version: str
+
+
+def submit_target(path: str) -> SubmitTarget | None:
+    """The endpoint of the submit families, by string operations alone; None for every other path."""
+    for family in (PREDICT, EXPLAIN):
+        if path.startswith(family):
+            return _answer_target(family, path[len(family) :])
+    if path.startswith(_MODELS) and path.endswith(_JOBS):
+        return _jobs_target(path[len(_MODELS) : -len(_JOBS)])
+    return None
+
+
+def _answer_target(family: str, rest: str) -> SubmitTarget | None:
+    model, slash, version = rest.partition("/")
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return SubmitTarget(f"{family}{{model}}/{{version}}" if slash else f"{family}{{model}}", model, version)
+
+
+def _jobs_target(middle: str) -> SubmitTarget | None:
+    model, slash, rest = middle.partition("/")
+    version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return SubmitTarget("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.targets import EXPLAIN, submit_target
+from penstock.gateway.asgi.negotiation import EXPLAIN, submit_target
 from penstock.gateway.asgi.wire import json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.files import visible_file

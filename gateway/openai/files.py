@@ -79,7 +79,7 @@ class OpenAIFiles:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def create(self, request: Request, caller: CallerParam) -> Response:
-        form = UploadForm(request.headers.get("content-type", "")).open()
+        form = UploadForm(request.headers.get("content-type", ""))
         if self._uploads >= MAX_UPLOADS:
             raise GatewayBusy(f"this gateway process takes {MAX_UPLOADS} uploads at once", retry_after_s=2.0)
         self._uploads += 1
@@ -121,14 +121,14 @@ class OpenAIFiles:
         try:
             await _read(request, form, upload)
             purpose, ttl_s = _purpose(form), self._ttl_s(form)
-            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename or "file", ttl_s=ttl_s)
+            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s)
         except BaseException:
             # Cut off by the client too, whatever the reason: nothing may be left on the disk.
             upload.drop()
             raise
 
     def _ttl_s(self, form: UploadForm) -> float:
-        anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
+        anchor, seconds = form.field(_ANCHOR), form.field(_SECONDS)
         if anchor is None and seconds is None:
             return self._options.file_ttl_s
         if anchor != "created_at" or seconds is None or not seconds.isdigit():
@@ -162,17 +162,16 @@ async def _read(request: Request, form: UploadForm, upload: Upload) -> None:
     held = b""
     async with contextlib.aclosing(request.stream()) as chunks:
         async for chunk in chunks:
-            form.write(chunk)
-            held += form.take()
+            held += form.write(chunk)
             if len(held) >= PIECE_BYTES:
                 await asyncio.to_thread(upload.write, held)
                 held = b""
-    form.close()
+    form.finish()
     await asyncio.to_thread(upload.write, held)
 
 
 def _purpose(form: UploadForm) -> str:
-    purpose = form.fields.get("purpose", "")
+    purpose = form.field("purpose") or ""
     if not purpose.replace("_", "").replace("-", "").isalnum() or len(purpose) > 64:
         raise BadParameter("the form names no purpose; that of a batch's input is `batch`", param="purpose")
     return purpose
