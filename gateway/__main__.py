@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from penstock import logs
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import ConfigError
@@ -186,38 +187,10 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
     return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
 
 
-def configure_logs() -> None:
-    """One JSON object per line on stdout, pretty on a terminal; no payloads, no local variables."""
-    renderer = log_renderer(terminal=sys.stdout.isatty())
-    before: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*before, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
-    )
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=before, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
-        )
-    )
+def main(arguments: list[str]) -> int:
     # A line per malformed request would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-
-
-def log_renderer(*, terminal: bool) -> Any:
-    if terminal:
-        return structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
-    return structlog.processors.JSONRenderer()
-
-
-def main(arguments: list[str]) -> int:
-    configure_logs()
+    logs.configure(libraries=logging.WARNING)
     die_with_parent()
     try:
         settings = Settings.load()

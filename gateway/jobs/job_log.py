@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import structlog
 
-from penstock import job_events
+from penstock import logs
 from penstock.broker.contract import CancelStatus
-from penstock.job_events import JobLines
 from penstock.job_id import JobId
+from penstock.logs import JobLines
 
 log = structlog.get_logger(__name__)
 
@@ -19,12 +19,12 @@ class GatewayJobLog:
     def accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
         """`depth`: how many wait in the model's queue, this one included."""
         if self._on:
-            log.info(job_events.JOB_ACCEPTED, **job_events.fields(job, version=version, trace=trace), depth=depth)
+            log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
     def cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
         """One that runs ends with its batch, and its worker says so."""
         if self._on and outcome is CancelStatus.CANCELLED:
-            told = job_events.fields(job, version=version, trace=trace)
-            log.info(job_events.JOB_FINISHED, **told, state=outcome.value)
+            told = logs.job_fields(job, version=version, trace=trace)
+            log.info(logs.JOB_FINISHED, **told, state=outcome.value)
         elif self._on and outcome is CancelStatus.REQUESTED:
-            log.info(job_events.JOB_CANCEL_ASKED, **job_events.fields(job, version=version, trace=trace))
+            log.info(logs.JOB_CANCEL_ASKED, **logs.job_fields(job, version=version, trace=trace))
