@@ -14,6 +14,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import (
     EXPLAIN,
     MAX_TARGET_BYTES,
@@ -26,7 +27,6 @@ from penstock.gateway.asgi.negotiation import (
     submit_target,
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
 from penstock.gateway.auth.roles import Caller, is_public, need
 from penstock.gateway.dashboard.router import Pages, is_page

@@ -16,7 +16,7 @@ from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
-from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import Holds, allowed
 from penstock.gateway.dashboard.router import Pages, is_page

@@ -11,10 +11,9 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.connection import ClientConnection, connection_of
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
 from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
 from penstock.gateway.jobs.results import ResultReader, end_of, next_end
 from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter

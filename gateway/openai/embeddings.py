@@ -17,10 +17,9 @@ from penstock.broker.store.pushes import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.errors import BadParameter, NoWorker
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.connection import ClientConnection, connection_of
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
 from penstock.gateway.asgi.negotiation import JSON, SubmitOptions
 from penstock.gateway.asgi.problems import NoAnswerYet
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
