@@ -10,11 +10,14 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
+from penstock.backoff import Backoff
 from penstock.client import protocol
 from penstock.client.problems import WaitTimeout, ended_error, error_from, problem_of
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.views import JobView
 from penstock.errors import PenstockError
+
+_QUICK_POLLS = Backoff(0.05, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,7 @@ class Patience:
         self._quick = self._quick + 1 if quick else 0
         self._asked_at = now
         # Two quick answers in a row are usual: queued to running, running to the end.
-        wanted = 0.0 if self._quick < 3 else min(1.0, 0.05 * 2 ** (self._quick - 3))
-        return min(wanted, self.left_s(now))
+        return min(_QUICK_POLLS.delay_s(self._quick - 2), self.left_s(now))
 
     def resumed(self, now: float) -> None:
         self._asked_at = now

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
+from penstock.backoff import Backoff
 from penstock.client.problems import GatewayUnreachable, retry_after_s
 from penstock.client.protocol import Answer, HttpCall
 
@@ -50,8 +51,7 @@ class RetryPolicy:
         asked = retry_after_s(outcome.headers) if isinstance(outcome, Answer) else None
         if asked is not None:
             return asked * (1 + 0.2 * chance)
-        longest: float = min(self.max_wait_s, self.first_wait_s * 2 ** (attempt - 1))
-        return longest * (0.5 + 0.5 * chance)
+        return Backoff(self.first_wait_s, self.max_wait_s, jitter=0.5).delay_s(attempt, chance=chance)
 
 
 def _answer_invites(call: HttpCall, answer: Answer) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.backoff import Backoff
 from penstock.run import RunCounts
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
 from penstock.runs.rows import RowError
@@ -62,7 +63,7 @@ def test_lost_pushes_lost_replies_and_a_full_queue_cost_no_row(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runs.shards.shard_queue._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("penstock.runs.shards.shard_queue._BACKOFF", Backoff(0.0, 0.0))
     stage = Stage(seed=seed, blobs_away=0.3, lose=0.1)
     assert stage.drive(shard_rows=100) is StopReason.GO_ON
     assert stage.sink.lines == expected()
