@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.loadtest.report.wording import number
+from penstock.words import number
 
 # The width of a phone's column: there a unit is a pixel, on wider screens a little more.
 WIDTH, HEIGHT = 360.0, 210.0

@@ -29,7 +29,7 @@ from penstock.loadtest.report.axes import (
     rectangle,
     upward,
 )
-from penstock.loadtest.report.wording import number
+from penstock.words import number
 
 _DOTS_UP_TO = 60
 _WIDEST_BAR = 56.0

@@ -16,7 +16,6 @@ from penstock.loadtest.report.charts import ChartLine, bar_chart, line_chart
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
-from penstock.loadtest.report.wording import number, size
 from tests.unit.loadtest.made import result
 
 # As the former server's own report has them, in its order; scripts look for these names.
@@ -118,7 +117,8 @@ def test_a_csv_file_grows_by_a_line_under_the_former_names(tmp_path: Path) -> No
     assert float(first["cpu_percentage_mean"]) == 50.0
     assert float(first["memory_percentage_mean"]) == 1.0
     assert (float(first["gpu_percentage_mean"]), float(first["gpu_memory_percentage_mean"])) == (50.0, 50.0)
-    assert (first["generator_limited"], float(first["TS error rate"])) == ("false", pytest.approx(6.6667))
+    assert first["generator_limited"] == "false"
+    assert float(first["TS error rate"]) == pytest.approx(6.6667)
 
 
 def test_a_file_with_other_columns_is_left_alone(tmp_path: Path) -> None:
@@ -152,16 +152,3 @@ def test_zeros_are_drawn_too() -> None:
     bars = bar_chart([("a", 0.0)], x="s", y="n")
     assert bars is not None
     assert [mark.attributes["height"] for mark in bars.marks if mark.tag == "rect"] == ["0.0"]
-
-
-def test_numbers_have_three_digits_that_matter() -> None:
-    assert [number(value) for value in (0.0, 0.0421, 4.207, 99.96, 421.4, 42_100.0, None)] == [
-        "0",
-        "0.0421",
-        "4.21",
-        "100",
-        "421",
-        "42,100",
-        "-",
-    ]
-    assert [size(count) for count in (8, 1_500, 2.5e9)] == ["8 B", "1.5 kB", "2.5 GB"]
