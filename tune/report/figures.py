@@ -55,8 +55,8 @@ def _dot(one: Configuration) -> Dot:
     found = figures_of(one)
     assert found is not None
     color, radius = _LOOKS[one.verdict]
-    told = f"{one.choice.label}: {per_second(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
-    return Dot(found.tail_ms, found.throughput_rps, color, told, radius)
+    title = f"{one.choice.label}: {per_second(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
+    return Dot(found.tail_ms, found.throughput_rps, color, title, radius)
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
@@ -90,8 +90,9 @@ def _full_batches(measured: Measured, time: BatchTime, color: str, radius: float
     # The stages of following batches run at the same time: the longest of them sets the pace.
     pace_s = max(time.preprocess_s, time.inference_s, time.postprocess_s, 1e-9)
     throughput = measured.workers * time.size / pace_s
-    told = f"batch {time.size}, {measured.workers} x {measured.engine.label}: {per_second(throughput)} at {milliseconds(whole_s * 1e3)}"
-    return Dot(whole_s * 1e3, throughput, color, told, radius)
+    what = f"batch {time.size}, {measured.workers} x {measured.engine.label}"
+    title = f"{what}: {per_second(throughput)} at {milliseconds(whole_s * 1e3)}"
+    return Dot(whole_s * 1e3, throughput, color, title, radius)
 
 
 def _map(result: TuneResult) -> Chart | None:
