@@ -20,8 +20,7 @@ from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, bind, bind_aside
+from penstock.gateway.asgi.server import GatewayServer, Lifetime, ListeningSocket, bind, bind_aside
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics_port import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
@@ -54,7 +53,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
         private = bind_aside(table)
-        metrics = MetricsPort(gateway.scrape_privately, hosts=loopback_names(table.metrics_host))
+        metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
         aside = ListeningSocket(sockets.enter_context(private), metrics) if private else None
         server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
         # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
+from penstock.errors import DeadlineUnlikely, NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.models.admission import Backlog, DeadlineUnlikely, SlotCapacity
+from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.models.admission import Backlog, SlotCapacity
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.openapi import document
@@ -64,7 +64,7 @@ def gateway() -> Gateway:
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
     metrics = GatewayMetrics(torchserve=True)
     assert metrics.torchserve is not None
-    for path, item in document(gateway.api, {})["paths"].items():
+    for path, item in document(gateway.parts.api, {})["paths"].items():
         for method in item:
             for status in (200, 404, 500):
                 metrics.answered(path, method.upper(), status, 0.1)
@@ -78,7 +78,7 @@ def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: G
 
 
 def test_every_route_with_a_histogram_of_its_own_exists(gateway: Gateway) -> None:
-    assert document(gateway.api, {})["paths"].keys() >= TIMED
+    assert document(gateway.parts.api, {})["paths"].keys() >= TIMED
 
 
 def test_the_backlog_is_the_depth_over_the_rate_of_the_live_slots() -> None:
