@@ -20,7 +20,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
+.PHONY: help demo test check lint types imports loading house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ imports: $(VENV)/.installed-test
 
 loading:
 	@! grep -rnE '$(UNSAFE)' --include='*.py' $(SOURCES) || { echo 'refused: the lines above load code from data'; exit 1; }
+
+house: $(VENV)/.installed-test ## the order of the tree in numbers: modules, lines, longest functions, imports against the floors
+	$(BIN)/python -m tests.house
 
 format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .

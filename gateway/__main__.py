@@ -24,7 +24,7 @@ from penstock.gateway.asgi.server import GatewayServer, Lifetime, ListeningSocke
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics_port import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
-from penstock.process_lifetime import TOLD, die_with_parent
+from penstock.process_lifetime import PARENT_VARIABLE, die_with_parent
 from penstock.settings.keys import is_loopback
 from penstock.settings.tables import Settings
 
@@ -181,7 +181,7 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
-        TOLD: 1,
+        PARENT_VARIABLE: 1,
     }
     return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
 

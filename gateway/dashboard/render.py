@@ -13,12 +13,7 @@ from penstock import words
 from penstock.access import Role
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.roles import Caller
-<<<<<<< HEAD
 from penstock.gateway.dashboard import assets
-from penstock.gateway.jobs.views import rfc3339
-=======
-from penstock.gateway.dashboard import assets, words
->>>>>>> main
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -98,7 +98,7 @@ def page_routes() -> list[tuple[str, str]]:
     """Those of the dashboard, which the document leaves out: method and path of each."""
     routers = _gateway().parts.routers
     found = [route for router in routers for route in router.routes if isinstance(route, APIRoute) and is_page(route.path)]
-    return sorted((method, route.path) for route in found for method in route.methods)
+    return sorted((method, route.path) for route in found for method in route.methods or ())
 
 
 ROUTES = routes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -38,7 +39,7 @@ def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | N
     return ModelEntry(ModelInfo(name), version, {"1": version}, backlog or Backlog())
 
 
-def stats(name: str = "m", **changes: int) -> QueueStats:
+def stats(name: str = "m", **changes: Any) -> QueueStats:
     counters = {f"redelivered:{why}": 1 for why in ("crashed", "given_back", "worker_lost")} | {"retried": 1, "stale": 1}
     ages = {band: 10.0 * (band + 1) for band in BANDS}
     ready = {0: 6, 6: 2, 9: 4}
