@@ -21,21 +21,31 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import framework_errors, problems, wire
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import MAX_TARGET_BYTES, Head, host_name, read_head
-from penstock.gateway.asgi.problems import EndedWithoutOutput, GatewayBusy, HeadersTooLarge, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.targets import EXPLAIN, PREDICT, SubmitTarget, submit_target
+from penstock.gateway.asgi.negotiation import (
+    EXPLAIN,
+    MAX_TARGET_BYTES,
+    PREDICT,
+    Head,
+    HeadersTooLarge,
+    SubmitTarget,
+    caller_trace_in,
+    host_name,
+    read_head,
+    submit_target,
+)
+from penstock.gateway.asgi.problems import EndedWithoutOutput, GatewayBusy, MethodNotAllowed, WrongHost
+from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import Caller, Holds, allowed, is_public, need
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.jobs.events import JobEvents
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submit import SubmitEndpoint, Submitter
+from penstock.gateway.jobs.submit import SubmitEndpoint
+from penstock.gateway.jobs.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
@@ -50,7 +60,7 @@ from penstock.gateway.runs.routes import RunRoutes
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.telemetry.health import PROBES, Health, scrape_router
 from penstock.gateway.telemetry.metrics import GatewayMetrics, scrape
-from penstock.gateway.telemetry.tracing import Tracing, given_in
+from penstock.gateway.telemetry.tracing import Tracing
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +114,7 @@ class Gateway:
 
     def _run_routes(self, desk: RunService) -> list[APIRouter]:
         kinds = (RunRoutes, OpenAIBatches)
-        return [kind(desk, self._files, registry=self.registry, options=self._options).router() for kind in kinds]
+        return [kind(desk, registry=self.registry, options=self._options).router() for kind in kinds]
 
     def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, desk: RunService) -> Pages:
         return Pages(
@@ -297,7 +307,7 @@ class Gateway:
 
     def _problem(self, error: Exception, scope: Scope, given_id: bytes | None) -> problems.ProblemResponse:
         request_id, instance = problems.request_id_of(given_id), scope["path"][:200]
-        trace = scope.get("trace") or given_in(scope["headers"])
+        trace = scope.get("trace") or caller_trace_in(scope["headers"])
         trace_id = trace.trace_id if trace else ""
         told = error if isinstance(error, PenstockError) else problems.bug()
         problem = problems.render(told, request_id=request_id, instance=instance, trace=trace)

@@ -10,9 +10,9 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from penstock.access import Role
+from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.roles import Caller
 from penstock.gateway.dashboard import assets, words
-from penstock.gateway.jobs.views import rfc3339
 
 if TYPE_CHECKING:
     from jinja2 import Environment

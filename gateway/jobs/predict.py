@@ -11,17 +11,15 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.client_connection import ClientConnection, line_of
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.asgi.connection import ClientConnection, connection_of
+from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
+from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.results import ResultReader, end_of, next_end
-from penstock.gateway.jobs.submit import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry import tracing
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import BatchRecord
 from penstock.job_events import fields
@@ -65,7 +63,7 @@ class PredictEndpoint:
             self._metrics.torchserve.asked(model, version)
         if not asked.version.capacity.ready_slots:
             await self._require_worker(asked)
-        end = await self._end(asked, line_of(scope))
+        end = await self._end(asked, connection_of(scope))
         output = await self._results.output(end)
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
@@ -75,7 +73,7 @@ class PredictEndpoint:
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
-            *tracing.answered(asked.trace),
+            *trace_header(asked.trace),
         ]
         await wire.answer(send, 200, headers, output.data)
         return 200

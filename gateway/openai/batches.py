@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.targets import EXPLAIN, submit_target
+from penstock.gateway.asgi.negotiation import EXPLAIN, submit_target
+from penstock.gateway.asgi.wire import json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.openai.embeddings import json_body
-from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import BatchRequest, check_metadata, fingerprint, read_body, window_s
 from penstock.gateway.runs.service import MAX_LINES, WINDOW, RunOutputFiles, RunService
@@ -51,9 +51,8 @@ _BODY = {
 
 
 class OpenAIBatches:
-    def __init__(self, desk: RunService, files: OpenAIFiles, *, registry: ModelRegistry, options: GatewayOptions) -> None:
+    def __init__(self, desk: RunService, *, registry: ModelRegistry, options: GatewayOptions) -> None:
         self._desk = desk
-        self._files = files
         self._registry = registry
         self._options = options
         self._room = wire.BodyMemory(options.max_upload_bytes)
@@ -108,7 +107,7 @@ class OpenAIBatches:
     async def _spec(self, asked: BatchRequest, caller: Caller) -> tuple[RunSpec, float | None]:
         metadata, deadline_s = check_metadata(asked.metadata or {}), window_s(asked.completion_window)
         ttl_s = _ttl_s(asked)
-        record = await self._files.visible(asked.input_file_id, caller)
+        record = await visible_file(self._desk.files, asked.input_file_id, caller)
         if record.purpose != "batch":
             raise BadParameter(f"file {record.id} has the purpose {record.purpose!r}, not `batch`", param="input_file_id")
         path = self._desk.files.content(record)

@@ -15,17 +15,17 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
-from penstock.errors import BadParameter, NoWorker, UnsupportedMedia
-from penstock.gateway.asgi import bodies, wire
-from penstock.gateway.asgi.client_connection import ClientConnection, line_of
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import JSON, SubmitOptions, base_type, read_head, refuse_encoded
+from penstock.errors import BadParameter, NoWorker
+from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import ClientConnection, connection_of
+from penstock.gateway.asgi.negotiation import JSON, SubmitOptions
 from penstock.gateway.asgi.problems import NoAnswerYet
-from penstock.gateway.asgi.wire import ClientGone, Receive
+from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, next_end
-from penstock.gateway.jobs.submit import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.job import Payload
@@ -88,7 +88,7 @@ class Embeddings:
         asked = await self._asked(wanted, caller)
         jobs = [new_job_id(asked[0].model.name) for _ in asked]
         try:
-            ends = await self._ends(asked, jobs, line_of(request.scope))
+            ends = await self._ends(asked, jobs, connection_of(request.scope))
         except ClientGone:
             await self._cancel(jobs, caller)
             return Response(status_code=CLIENT_GONE)
@@ -161,16 +161,3 @@ def _value(output: Payload) -> Any:
         return orjson.loads(output.data)
     except orjson.JSONDecodeError:
         return None
-
-
-async def json_body(request: Request, options: GatewayOptions, room: wire.BodyMemory) -> Any:
-    """The body as a value; raises for what is too large, encoded, or no JSON."""
-    head = read_head(request.headers.raw)
-    refuse_encoded(head)
-    media = base_type(head.get(b"content-type", b"application/json").decode("latin-1"))
-    if media != JSON:
-        raise UnsupportedMedia(f"this path takes {JSON}, not {media[:80]!r}")
-    receive: Receive = request.receive  # type: ignore[assignment]
-    body = await wire.read_body(receive, head, limit=options.max_json_bytes, room=room)
-    value = bodies.parse_json(body, max_depth=options.max_json_depth)
-    return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value

@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
-from penstock.errors import BadParameter, NotFound, StoreUnavailable
+from penstock.errors import BadParameter, StoreUnavailable
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.problems import GatewayBusy
 from penstock.gateway.auth.roles import Caller, CallerParam
-from penstock.gateway.files import WholeFile
+from penstock.gateway.files import WholeFile, file_view, visible_file
 from penstock.gateway.openai.lists import page_of
 from penstock.gateway.options import GatewayOptions
 
@@ -79,7 +79,7 @@ class OpenAIFiles:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def create(self, request: Request, caller: CallerParam) -> Response:
-        form = UploadForm(request.headers.get("content-type", "")).open()
+        form = UploadForm(request.headers.get("content-type", ""))
         if self._uploads >= MAX_UPLOADS:
             raise GatewayBusy(f"this gateway process takes {MAX_UPLOADS} uploads at once", retry_after_s=2.0)
         self._uploads += 1
@@ -103,23 +103,16 @@ class OpenAIFiles:
         return _json(page_of([file_view(record) for record in found], after=after, limit=limit))
 
     async def one(self, file_id: str, caller: CallerParam) -> Response:
-        return _json(file_view(await self.visible(file_id, caller)))
+        return _json(file_view(await visible_file(self._files, file_id, caller)))
 
     async def content(self, file_id: str, caller: CallerParam) -> Response:
-        record = await self.visible(file_id, caller)
+        record = await visible_file(self._files, file_id, caller)
         return WholeFile.of(self._files.content(record), record.filename, headers=_HEADERS)
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
-        record = await self.visible(file_id, caller)
+        record = await visible_file(self._files, file_id, caller)
         await asyncio.to_thread(self._files.delete, record.id)
         return _json({"id": record.id, "object": "file", "deleted": True})
-
-    async def visible(self, file_id: str, caller: Caller) -> FileRecord:
-        """The record, if it is one of the caller's; else raises as for a file that never existed."""
-        found = await asyncio.to_thread(self._files.find, file_id, now=time.time())
-        if not caller.sees(found.owner):
-            raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
-        return found
 
     async def _store(self, request: Request, form: UploadForm, caller: Caller) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
@@ -128,14 +121,14 @@ class OpenAIFiles:
         try:
             await _read(request, form, upload)
             purpose, ttl_s = _purpose(form), self._ttl_s(form)
-            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename or "file", ttl_s=ttl_s)
+            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s)
         except BaseException:
             # Cut off by the client too, whatever the reason: nothing may be left on the disk.
             upload.drop()
             raise
 
     def _ttl_s(self, form: UploadForm) -> float:
-        anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
+        anchor, seconds = form.field(_ANCHOR), form.field(_SECONDS)
         if anchor is None and seconds is None:
             return self._options.file_ttl_s
         if anchor != "created_at" or seconds is None or not seconds.isdigit():
@@ -169,35 +162,19 @@ async def _read(request: Request, form: UploadForm, upload: Upload) -> None:
     held = b""
     async with contextlib.aclosing(request.stream()) as chunks:
         async for chunk in chunks:
-            form.write(chunk)
-            held += form.take()
+            held += form.write(chunk)
             if len(held) >= PIECE_BYTES:
                 await asyncio.to_thread(upload.write, held)
                 held = b""
-    form.close()
+    form.finish()
     await asyncio.to_thread(upload.write, held)
 
 
 def _purpose(form: UploadForm) -> str:
-    purpose = form.fields.get("purpose", "")
+    purpose = form.field("purpose") or ""
     if not purpose.replace("_", "").replace("-", "").isalnum() or len(purpose) > 64:
         raise BadParameter("the form names no purpose; that of a batch's input is `batch`", param="purpose")
     return purpose
-
-
-def file_view(record: FileRecord) -> dict[str, Any]:
-    view: dict[str, Any] = {
-        "id": record.id,
-        "object": "file",
-        "bytes": record.size_bytes,
-        "created_at": int(record.created_at),
-        "expires_at": None if record.expires_at is None else int(record.expires_at),
-        "filename": record.filename,
-        "purpose": record.purpose,
-        "status": "processed",
-        "x_sha256": record.sha256 or None,
-    }
-    return {name: value for name, value in view.items() if value is not None}
 
 
 def _json(content: Any) -> Response:

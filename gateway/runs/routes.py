@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.gateway.asgi import negotiation, wire
+from penstock.gateway.asgi.wire import json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.openai.embeddings import json_body
-from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import (
     LONGEST_WINDOW_S,
@@ -61,9 +61,8 @@ _BODY = {
 
 
 class RunRoutes:
-    def __init__(self, desk: RunService, files: OpenAIFiles, *, registry: ModelRegistry, options: GatewayOptions) -> None:
+    def __init__(self, desk: RunService, *, registry: ModelRegistry, options: GatewayOptions) -> None:
         self._desk = desk
-        self._files = files
         self._registry = registry
         self._options = options
         self._room = wire.BodyMemory(options.max_upload_bytes)
@@ -145,7 +144,7 @@ class RunRoutes:
     async def _input(self, given: str, caller: Caller) -> tuple[str, str]:
         """The path, and the format if the path does not say it: an uploaded file lies there under its id."""
         if given.startswith("file-"):
-            record = await self._files.visible(given, caller)
+            record = await visible_file(self._desk.files, given, caller)
             return str(self._desk.files.content(record)), format_of(record.filename)
         path = await asyncio.to_thread(allowed_path, given, self._options.run_roots)
         if not await asyncio.to_thread(path.exists):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.gateway.jobs.views import rfc3339
+from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.runs.request import OURS
 from penstock.gateway.runs.service import WINDOW, RunOutputFiles
 from penstock.run import Run, RunState

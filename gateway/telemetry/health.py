@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
-from penstock.gateway.asgi.lifetime import Lifetime
 from penstock.gateway.asgi.problems import STORE_AWAY, TITLES, NotReady
+from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
 

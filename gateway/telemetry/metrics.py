@@ -16,8 +16,7 @@ from prometheus_client.registry import Collector
 import penstock
 from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import Overloaded, PenstockError, StoreUnavailable
-from penstock.gateway.models.admission import DeadlineUnlikely
+from penstock.errors import DeadlineUnlikely, Overloaded, PenstockError, StoreUnavailable
 from penstock.gateway.models.queues import QueueView, read_queues
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.telemetry.queue_metrics import StoreFigures

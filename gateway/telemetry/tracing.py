@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import structlog
 
 from penstock import telemetry as names
-from penstock import trace_context
 from penstock.broker.store.encoding import queue_name
 from penstock.job_id import JobId
 from penstock.trace_context import TraceContext
@@ -22,24 +21,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 SERVICE = "penstock-gateway"
 NOT_INSTALLED = "opentelemetry_not_installed"
-PARENT, STATE = b"traceparent", b"tracestate"
-
-
-def given(head: Mapping[bytes, bytes]) -> TraceContext | None:
-    """The caller's context; None without one that can be read."""
-    parent = head.get(PARENT)
-    if parent is None:
-        return None
-    return trace_context.read(parent.decode("latin-1"), head.get(STATE, b"").decode("latin-1"))
-
-
-def given_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    return given({name: value for name, value in headers if name in (PARENT, STATE)})
-
-
-def answered(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
-    """The header by which a caller finds the trace again."""
-    return [] if trace is None else [(PARENT, trace.parent.encode("ascii"))]
 
 
 class Sending:

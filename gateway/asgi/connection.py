@@ -1,18 +1,17 @@
-"""The connection's guard: deadlines for slow clients and limits on heads, which the HTTP server itself does not have."""
+"""One client's connection: deadlines for slow clients, a limit on heads, and a response written in one system call."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from penstock.gateway.asgi.client_connection import LINE, ClientConnection
-from penstock.gateway.asgi.single_write import join
-
+CONNECTION = "penstock.connection"
 HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
@@ -20,6 +19,66 @@ LINGER_S = 1.0
 MAX_CONNECTIONS = 2_048
 # The application refuses heads above 16 KiB with a full answer; this only bounds what one connection may make us keep.
 MAX_HEAD_BYTES = 64 * 1024
+
+
+class ClientConnection:
+    """`lost` once the client has hung up; `when_lost` is called as that happens."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.when_lost: Callable[[], None] | None = None
+
+    def hung_up(self) -> None:
+        self.lost = True
+        if self.when_lost is not None:
+            self.when_lost()
+
+
+def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
+    """One that is never lost where no connection of ours is behind the request: tests call the application itself."""
+    found: ClientConnection | None = scope.get(CONNECTION)
+    return found if found is not None else ClientConnection()
+
+
+class SingleWriteTransport:
+    """In place of the transport, as one answer uses it. A head is held back only where a body of a known length must follow."""
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self._cycle = cycle
+        self._head = b""
+        self._begun = False
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            self._transport.writelines([self._head, data])
+            self._head = b""
+        elif self._body_follows():
+            self._head, self._begun = data, True
+        else:
+            self._transport.write(data)
+
+    def _body_follows(self) -> bool:
+        # Before the answer it is "100 Continue"; streams have no length to expect.
+        cycle = self._cycle
+        if self._begun or not cycle.response_started or cycle.scope["method"] == "HEAD":
+            return False
+        return cycle.expected_content_length > 0
+
+    def close(self) -> None:
+        """Broken off behind its head, an answer shows as much."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
+def write_in_one(cycle: RequestResponseCycle | Any) -> None:
+    """Have the answer of `cycle`, which has not begun, written as one."""
+    cycle.transport = SingleWriteTransport(cycle.transport, cycle)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -39,7 +98,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.line = ClientConnection()
+        self.client_connection = ClientConnection()
         if len(self.connections) > MAX_CONNECTIONS:
             self.refuse(503, "gateway_busy", "The gateway has too many open connections")
             return
@@ -47,7 +106,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.line.hung_up()
+        self.client_connection.hung_up()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -60,7 +119,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope[LINE] = self.line  # type: ignore[literal-required]
+        self.scope[CONNECTION] = self.client_connection  # type: ignore[literal-required]
         self._in_head, self._head_bytes = True, 0
         self.due_at = self.loop.time() + self.head_s
 
@@ -68,7 +127,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = False
         self.due_at = self.loop.time() + self.body_s
         super().on_headers_complete()
-        join(self.cycle)
+        write_in_one(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self.due_at += len(body) / BODY_BYTES_PER_S

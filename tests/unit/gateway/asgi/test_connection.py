@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from penstock.gateway.asgi.slow_clients import GuardedProtocol
+from penstock.gateway.asgi.connection import GuardedProtocol
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 LENGTH = [(b"content-length", b"2")]
