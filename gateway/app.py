@@ -58,8 +58,10 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.routes import RunRoutes
 from penstock.gateway.runs.service import RunService
-from penstock.gateway.telemetry.health import PROBES, Health, scrape_router
-from penstock.gateway.telemetry.metrics import GatewayMetrics, scrape
+from penstock.gateway.telemetry.health import PROBES, Health
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.telemetry.metrics_endpoint import scrape_router
+from penstock.gateway.telemetry.scrape import scrape
 from penstock.gateway.telemetry.tracing import Tracing
 
 log = structlog.get_logger(__name__)
@@ -223,7 +225,7 @@ class Gateway:
         finally:
             self._open -= not probe
         if not probe:
-            self.metrics.answered(route, scope["method"], status, time.perf_counter() - started)
+            self.metrics.count_answer(route, scope["method"], status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head) -> None:
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
@@ -245,7 +247,7 @@ class Gateway:
         try:
             return self._door.admit(authorization, (scope.get("client") or ("",))[0])
         except RateLimited as error:
-            self.metrics.refused("unknown", error)
+            self.metrics.count_refusal("unknown", error)
             raise
 
     async def _hot(self, target: SubmitTarget, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller) -> int:
