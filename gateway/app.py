@@ -52,8 +52,8 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
 from penstock.gateway.openai.batches import OpenAIBatches
 from penstock.gateway.openai.embeddings import Embeddings
-from penstock.gateway.openai.errors import as_openai, speaks_openai
 from penstock.gateway.openai.files import OpenAIFiles
+from penstock.gateway.openai.views import as_openai, speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.routes import RunRoutes
@@ -106,19 +106,19 @@ class Gateway:
         replays, holds = Replays(intake, store=store, blobs=blobs, registry=self.registry), Holds()
         self._embeddings = Embeddings(intake, options, store=store, registry=self.registry, results=results, lifetime=lifetime)
         self._files = OpenAIFiles(files := FileStore(options.files_dir), options)
-        desk = RunService(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
-        self._runs = self._run_routes(desk)
-        self._pages = self._dashboard(blobs, replays, holds, desk) if options.dashboard else None
+        run_service = RunService(AsyncRunStore(store), files, file_ttl_s=options.file_ttl_s)
+        self._runs = self._run_routes(run_service)
+        self._pages = self._dashboard(blobs, replays, holds, run_service) if options.dashboard else None
         self._routers = self._slow_routes(results, replays, holds)
         self.api = self._build_api()
         self._open = 0
         self._starting: asyncio.Task[None] | None = None
 
-    def _run_routes(self, desk: RunService) -> list[APIRouter]:
+    def _run_routes(self, service: RunService) -> list[APIRouter]:
         kinds = (RunRoutes, OpenAIBatches)
-        return [kind(desk, registry=self.registry, options=self._options).router() for kind in kinds]
+        return [kind(service, registry=self.registry, options=self._options).router() for kind in kinds]
 
-    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, desk: RunService) -> Pages:
+    def _dashboard(self, blobs: BlobStore, replays: Replays, holds: Holds, runs: RunService) -> Pages:
         return Pages(
             self._options,
             store=self._store,
@@ -129,7 +129,7 @@ class Gateway:
             holds=holds,
             lifetime=self._lifetime,
             document=self._described,
-            runs=desk,
+            runs=runs,
         )
 
     def _slow_routes(self, results: ResultReader, replays: Replays, holds: Holds) -> list[APIRouter]:
