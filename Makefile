@@ -20,7 +20,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
+.PHONY: help demo test check house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,9 +35,12 @@ check: $(VENV)/.installed-test ## lint, format, types, import directions, no uns
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p penstock -p benchmarks -p tests
-	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint
+	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint && cp -R benchmarks build/lint/
 	PYTHONPATH=build/lint $(BIN)/lint-imports --no-cache
 	@! grep -rnE '$(UNSAFE)' --include='*.py' $(SOURCES) || { echo 'refused: the lines above load code from data'; exit 1; }
+
+house: $(VENV)/.installed-test ## the order of the tree in numbers: modules, lines, longest functions, imports against the floors
+	$(BIN)/python -m tests.house
 
 format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .

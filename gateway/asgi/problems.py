@@ -226,8 +226,8 @@ def render(error: PenstockError, *, request_id: str, instance: str, trace: Trace
     return ProblemResponse(status, body, _headers(error, body, request_id) + trace_header(trace))
 
 
-def bug() -> InternalError:
-    """What is told of a bug: it names the request, never the fault."""
+def internal_error() -> InternalError:
+    """Body of an internal error: the request id, never the cause."""
     return InternalError("unexpected")
 
 

@@ -22,8 +22,8 @@ from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import BatchRecord
-from penstock.job_events import fields
 from penstock.job_id import JobId, new_job_id
+from penstock.logs import job_fields
 
 log = structlog.get_logger(__name__)
 
@@ -131,7 +131,7 @@ class PredictEndpoint:
             outcome = await self._store.cancel(job, owner=asked.caller.owner)
         except StoreUnavailable as error:
             log.warning(
-                "cancel_failed", **fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
+                "cancel_failed", **job_fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
             )
         else:
             self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from penstock import job_events
+from penstock import logs
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
@@ -28,8 +28,8 @@ from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
 from penstock.job import Call, Payload, Priority
-from penstock.job_events import JobLines
 from penstock.job_id import JobId
+from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 
 log = structlog.get_logger(__name__)
@@ -72,15 +72,15 @@ class GatewayJobLog:
     def accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
         """`depth`: how many wait in the model's queue, this one included."""
         if self._on:
-            log.info(job_events.JOB_ACCEPTED, **job_events.fields(job, version=version, trace=trace), depth=depth)
+            log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
     def cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
         """One that runs ends with its batch, and its worker says so."""
         if self._on and outcome is CancelStatus.CANCELLED:
-            told = job_events.fields(job, version=version, trace=trace)
-            log.info(job_events.JOB_FINISHED, **told, state=outcome.value)
+            told = logs.job_fields(job, version=version, trace=trace)
+            log.info(logs.JOB_FINISHED, **told, state=outcome.value)
         elif self._on and outcome is CancelStatus.REQUESTED:
-            log.info(job_events.JOB_CANCEL_ASKED, **job_events.fields(job, version=version, trace=trace))
+            log.info(logs.JOB_CANCEL_ASKED, **logs.job_fields(job, version=version, trace=trace))
 
 
 class Submitter:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from penstock.loadtest.report.wording import number
+from penstock.words import number
 
 # The width of a phone's column: there a unit is a pixel, on wider screens a little more.
 _WIDTH, _HEIGHT = 360.0, 210.0

@@ -7,18 +7,9 @@ from html import escape
 
 from penstock.loadtest.report.charts import ChartLine, bar_chart, line_chart, stack
 from penstock.loadtest.report.parts import document, figure, machine_line, table, tiles
-from penstock.loadtest.report.wording import (
-    generator_line,
-    headline,
-    load_line,
-    milliseconds,
-    number,
-    rate,
-    share,
-    size,
-    verdict,
-)
+from penstock.loadtest.report.wording import generator_line, headline, load_line, verdict
 from penstock.loadtest.result import LoadTestResult, Second, Spread
+from penstock.words import milliseconds, number, per_second, percent, size
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 # A page is read, not searched: longer runs are told in so many points.
@@ -56,13 +47,13 @@ def _banners(result: LoadTestResult) -> str:
 def _tiles(result: LoadTestResult) -> str:
     outcome, latency = result.outcome, result.outcome.latency
     named = {
-        "answered": rate(outcome.throughput_rps),
-        "offered": rate(outcome.offered_rps),
-        "within the deadline": rate(outcome.goodput_rps) if result.load.get("deadline_s") else "",
+        "answered": per_second(outcome.throughput_rps),
+        "offered": per_second(outcome.offered_rps),
+        "within the deadline": per_second(outcome.goodput_rps) if result.load.get("deadline_s") else "",
         "p50": milliseconds(latency.p50_ms if latency else None),
         "p99": milliseconds(latency.p99_ms if latency else None),
-        "errors": share(outcome.error_rate),
-        "slots busy": share(result.inside.busy_share) if result.inside and result.inside.busy_share is not None else "",
+        "errors": percent(outcome.error_rate),
+        "slots busy": percent(result.inside.busy_share) if result.inside and result.inside.busy_share is not None else "",
     }
     return tiles(named)
 
@@ -184,7 +175,7 @@ def _tables(result: LoadTestResult) -> Iterable[str]:
     ]
     yield table("Processes", ("process", "pid", "cores", "most", "memory", "most"), uses)
     devices = [
-        (use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
+        (use.name, percent(use.busy_mean), percent(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
         for use in result.devices
     ]
     yield table("Devices", ("device", "busy", "most", "memory", "of"), devices)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from penstock.loadtest.report.charts import ChartLine, Dot, bar_chart, heat_map, line_chart, scatter, stack
 from penstock.loadtest.report.parts import figure
-from penstock.loadtest.report.wording import milliseconds, number, rate
 from penstock.tune.report.findings import best_by_size, figures_of, ranked
 from penstock.tune.result import BatchTime, Configuration, ConfigurationVerdict, Measured, TuneResult
+from penstock.words import milliseconds, number, per_second
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 _MOST_DOTS = 1_500
@@ -54,7 +54,7 @@ def _dot(one: Configuration) -> Dot:
     found = figures_of(one)
     assert found is not None
     color, radius = _LOOKS[one.verdict]
-    told = f"{one.choice.label}: {rate(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
+    told = f"{one.choice.label}: {per_second(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
     return Dot(found.tail_ms, found.throughput_rps, color, told, radius)
 
 
@@ -89,9 +89,8 @@ def _full_batches(measured: Measured, time: BatchTime, color: str, radius: float
     # The stages of following batches run at the same time: the longest of them sets the pace.
     pace_s = max(time.preprocess_s, time.inference_s, time.postprocess_s, 1e-9)
     throughput = measured.workers * time.size / pace_s
-    told = (
-        f"batch {time.size}, {measured.workers} x {measured.engine.label}: {rate(throughput)} at {milliseconds(whole_s * 1e3)}"
-    )
+    what = f"batch {time.size}, {measured.workers} x {measured.engine.label}"
+    told = f"{what}: {per_second(throughput)} at {milliseconds(whole_s * 1e3)}"
     return Dot(whole_s * 1e3, throughput, color, told, radius)
 
 

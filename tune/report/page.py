@@ -8,10 +8,10 @@ from pathlib import Path
 
 from penstock.errors import BadRequest
 from penstock.loadtest.report.parts import document, machine_line, table, tiles
-from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate, share, size
 from penstock.tune.report import findings
 from penstock.tune.report.figures import figures
 from penstock.tune.result import CapacityPlan, Drift, Measured, TuneResult
+from penstock.words import UNKNOWN, milliseconds, number, per_second, percent, size
 
 _MOST_ROWS = 12
 _MOST_REASONS = 40
@@ -60,10 +60,10 @@ def _tiles(result: TuneResult) -> str:
     cost = winner.cost_per_million
     memory = winner.device_memory_bytes or winner.memory_bytes
     named = {
-        "requests per second": rate(found.throughput_rps),
+        "requests per second": per_second(found.throughput_rps),
         "p50": milliseconds(found.p50_ms),
         "p99": milliseconds(found.p99_ms),
-        f"of the p{result.goal.percentile:g} allowed": share(found.tail_ms / (result.goal.limit_s * 1e3)),
+        f"of the p{result.goal.percentile:g} allowed": percent(found.tail_ms / (result.goal.limit_s * 1e3)),
         "in a batch, on average": number(found.mean_batch) if found.mean_batch else "",
         "memory of a worker": size(memory) if memory else "",
         "cost of a million": "" if cost is None else number(cost),
@@ -76,7 +76,7 @@ def _capacity(found: CapacityPlan) -> str:
     where = f"{found.workers} workers on {found.devices} devices" if found.devices else f"{found.workers} workers"
     spread = f"{found.workers_low} to {found.workers_high}" if found.workers_low != found.workers_high else str(found.workers)
     text = (
-        f"{rate(found.rate)} need {where} of {found.choice.label}; within the error of {share(found.error)}: {spread}. "
+        f"{per_second(found.rate)} need {where} of {found.choice.label}; within the error of {percent(found.error)}: {spread}. "
         f"Basis: {found.basis}."
     )
     return f"<p class='answer'>{escape(text)}</p>"
@@ -135,7 +135,7 @@ def _how(result: TuneResult) -> list[tuple[str, str]]:
         "method": _METHOD,
         "inputs": result.sample,
         "a request beside its batch": outside,
-        "answers may drift by": share(result.goal.tolerance),
+        "answers may drift by": percent(result.goal.tolerance),
         "time of the search": steps,
         "time given": _minutes(spent.budget_s) if spent.budget_s else "",
         "memory of the machine": size(_bytes(result)),

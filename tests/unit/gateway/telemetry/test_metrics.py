@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -38,7 +39,7 @@ def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | N
     return ModelEntry(ModelInfo(name), version, {"1": version}, backlog or Backlog())
 
 
-def stats(name: str = "m", **changes: int) -> QueueStats:
+def stats(name: str = "m", **changes: Any) -> QueueStats:
     counters = {f"redelivered:{why}": 1 for why in ("crashed", "given_back", "worker_lost")} | {"retried": 1, "stale": 1}
     ages = {band: 10.0 * (band + 1) for band in BANDS}
     ready = {0: 6, 6: 2, 9: 4}
@@ -64,7 +65,7 @@ def gateway() -> Gateway:
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
     metrics = GatewayMetrics(torchserve=True)
     assert metrics.torchserve is not None
-    for path, item in document(gateway.api, {})["paths"].items():
+    for path, item in document(gateway.parts.api, {})["paths"].items():
         for method in item:
             for status in (200, 404, 500):
                 metrics.count_answer(path, method.upper(), status, 0.1)
@@ -78,7 +79,7 @@ def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: G
 
 
 def test_every_route_with_a_histogram_of_its_own_exists(gateway: Gateway) -> None:
-    assert document(gateway.api, {})["paths"].keys() >= TIMED
+    assert document(gateway.parts.api, {})["paths"].keys() >= TIMED
 
 
 def test_the_backlog_is_the_depth_over_the_rate_of_the_live_slots() -> None:

@@ -15,7 +15,6 @@ from penstock.loadtest.report.charts import ChartLine, bar_chart, even_ticks, li
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
-from penstock.loadtest.report.wording import number, size
 from tests.unit.loadtest.made import result
 
 # As the former server's own report has them, in its order; scripts look for these names.
@@ -117,7 +116,8 @@ def test_a_csv_file_grows_by_a_line_under_the_former_names(tmp_path: Path) -> No
     assert float(first["cpu_percentage_mean"]) == 50.0
     assert float(first["memory_percentage_mean"]) == 1.0
     assert (float(first["gpu_percentage_mean"]), float(first["gpu_memory_percentage_mean"])) == (50.0, 50.0)
-    assert (first["generator_limited"], float(first["TS error rate"])) == ("false", pytest.approx(6.6667))
+    assert first["generator_limited"] == "false"
+    assert float(first["TS error rate"]) == pytest.approx(6.6667)
 
 
 def test_a_file_with_other_columns_is_left_alone(tmp_path: Path) -> None:
@@ -146,16 +146,3 @@ def test_a_gap_breaks_the_line_and_one_point_is_still_drawn() -> None:
 def test_zeros_are_drawn_too() -> None:
     assert "svg" in line_chart([ChartLine("errors", "c0", [(0.0, 0.0), (1.0, 0.0)])], x="s", y="n")
     assert "svg" in bar_chart([("a", 0.0)], x="s", y="n")
-
-
-def test_numbers_have_three_digits_that_matter() -> None:
-    assert [number(value) for value in (0.0, 0.0421, 4.207, 99.96, 421.4, 42_100.0, None)] == [
-        "0",
-        "0.0421",
-        "4.21",
-        "100",
-        "421",
-        "42,100",
-        "-",
-    ]
-    assert [size(count) for count in (8, 1_500, 2.5e9)] == ["8 B", "1.5 kB", "2.5 GB"]

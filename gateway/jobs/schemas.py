@@ -1,4 +1,4 @@
-"""The timeline's schema in the OpenAPI document."""
+"""The schemas of a job and of its timeline in the OpenAPI document; `views` builds what they describe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,34 @@ _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 _MOMENT = {"type": "string", "format": "date-time"}
 _MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
+JOB_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "model", "version", "status", "links"],
+    "properties": {
+        "id": _TEXT,
+        "model": _TEXT,
+        "version": _TEXT,
+        "status": {"type": "string", "enum": list(PUBLIC_STATES)},
+        "priority": {"type": "string", "enum": ["interactive", "bulk"]},
+        "position": {
+            "type": "integer",
+            "description": "Jobs of the same owner before it in the queue, when it waits; an estimate",
+        },
+        "eta_s": {"type": "number", "description": "Seconds until it has likely run; an estimate"},
+        "created_at": _MOMENT,
+        "started_at": _MOMENT,
+        "finished_at": _MOMENT,
+        "deadline_at": _MOMENT,
+        "attempts": {"type": "integer"},
+        "cancel_requested": {"type": "boolean"},
+        "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
+        "batch": {"type": "object"},
+        "trace_id": {"type": "string", "description": "The W3C trace it was submitted in"},
+        "replay_of": {"type": "string", "description": "The job whose input this one repeats"},
+        "replayed_as": {"type": "string", "description": "The job that repeats this one's input; the last of several"},
+        "links": {"type": "object", "additionalProperties": _TEXT},
+    },
+}
 _ENDS = [*PUBLIC_STATES[2:], "released", "retried", "crashed", "worker_lost", None]
 _STAGE = {
     "type": "object",
