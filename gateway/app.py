@@ -14,6 +14,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import (
     EXPLAIN,
     MAX_TARGET_BYTES,
@@ -26,7 +27,6 @@ from penstock.gateway.asgi.negotiation import (
     submit_target,
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
 from penstock.gateway.auth.roles import Caller, is_public, need
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -138,7 +138,7 @@ class Gateway:
         finally:
             self._open -= not probe
         if not probe:
-            self._metrics.answered(route, scope["method"], status, time.perf_counter() - started)
+            self._metrics.count_answer(route, scope["method"], status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head) -> None:
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
@@ -160,7 +160,7 @@ class Gateway:
         try:
             return self._auth.admit(authorization, (scope.get("client") or ("",))[0])
         except RateLimited as error:
-            self._metrics.refused("unknown", error)
+            self._metrics.count_refusal("unknown", error)
             raise
 
     async def _hot(self, target: SubmitTarget, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller) -> int:

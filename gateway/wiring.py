@@ -16,7 +16,7 @@ from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
-from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import Holds, allowed
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -39,8 +39,10 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.routes import RunRoutes
 from penstock.gateway.runs.service import RunService
-from penstock.gateway.telemetry.health import Health, scrape_router
-from penstock.gateway.telemetry.metrics import GatewayMetrics, scrape
+from penstock.gateway.telemetry.health import Health
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.telemetry.metrics_endpoint import scrape_router
+from penstock.gateway.telemetry.scrape import scrape
 from penstock.gateway.telemetry.tracing import Tracing
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 CONNECTION = "penstock.connection"
+# Answers still owed are given this long before the server would cut them off.
+LAST_WORDS_S = 2.0
 HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
@@ -19,6 +23,24 @@ LINGER_S = 1.0
 MAX_CONNECTIONS = 2_048
 # The application refuses heads above 16 KiB with a full answer; this only bounds what one connection may make us keep.
 MAX_HEAD_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """`started`: the store was reached once. Moments are monotonic seconds."""
+
+    started: bool = False
+    cut_at: float = math.inf
+
+    def drain(self, grace_s: float) -> None:
+        """Not ready from now on; long-polls are answered at once, predictions shortly before `grace_s` is over."""
+        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - LAST_WORDS_S)
+
+    def draining(self) -> bool:
+        return self.cut_at < math.inf
+
+    def last_call(self) -> bool:
+        return time.monotonic() >= self.cut_at
 
 
 class ClientConnection:

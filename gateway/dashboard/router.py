@@ -9,8 +9,8 @@ from starlette.responses import Response
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import NOBODY, Caller, Holds
 from penstock.gateway.dashboard.assets import asset

@@ -17,9 +17,9 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import wait_seconds
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.auth.roles import Caller, CallerParam, Holds
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.results import ResultReader, end_of, missing, next_change, next_end, visible

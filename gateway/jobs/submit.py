@@ -8,9 +8,9 @@ import time
 from penstock.broker.records import Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi import negotiation, wire
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 from penstock.gateway.jobs.results import ResultReader, next_end
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline

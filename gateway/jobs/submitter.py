@@ -26,7 +26,7 @@ from penstock.gateway.models.admission import admit, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import Sending, Tracing
+from penstock.gateway.telemetry.tracing import SendSpan, Tracing
 from penstock.job import Call, Payload, Priority
 from penstock.job_id import JobId
 from penstock.logs import JobLines
@@ -57,7 +57,7 @@ class SubmitRequest:
     fingerprint: str = ""
     call: Call = Call.PREDICT
     trace: TraceContext | None = None
-    sending: Sending | None = None
+    sending: SendSpan | None = None
     replay_of: JobId | None = None
 
     @property
@@ -116,7 +116,7 @@ class Submitter:
             key = negotiation.idempotency_key(head)
             given = await self._input(receive, head, chosen)
         except PenstockError as error:
-            self._metrics.refused(entry.name, error)
+            self._metrics.count_refusal(entry.name, error)
             raise
         mark = fingerprint(route, entry.name, version, given) if key else ""
         asked = SubmitRequest(entry, chosen, given, options, scope["caller"], key, mark, _CALLS.get(route, Call.PREDICT))
@@ -139,12 +139,12 @@ class Submitter:
             self._admit(asked, deadline_s)
             submitted = await self._stored(asked, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
         except PenstockError as error:
-            self._metrics.refused(asked.model.name, error)
+            self._metrics.count_refusal(asked.model.name, error)
             if asked.sending is not None:
-                asked.sending.refused(error.kind)
+                asked.sending.end_refused(error.kind)
             raise
         if asked.sending is not None:
-            asked.sending.sent(submitted.id)
+            asked.sending.end_sent(submitted.id)
         if submitted.status is SubmitStatus.CREATED:
             self._job_log.accepted(job, version=asked.version.name, trace=asked.trace_text, depth=submitted.depth)
         return submitted
