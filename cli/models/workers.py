@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
 from penstock.cli.display import duration, print_faint, print_json, print_table
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 
 app = typer.Typer(add_completion=False)
 
@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """The workers that are alive, one line per slot. `--json` prints one worker per line."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         found = client.workers()
     if as_json:
         for worker in found:

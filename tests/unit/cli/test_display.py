@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.display import age, colored, duration, print_table, timing_line
+from penstock.cli.display import age, duration, is_colored, print_table, timing_line
 from penstock.client.views import BatchView, JobView
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -54,4 +54,4 @@ def test_a_terminal_is_coloured_unless_no_color_is_set(monkeypatch: pytest.Monke
             return True
 
     monkeypatch.setenv("NO_COLOR", no_color)
-    assert colored(Terminal()) is expected
+    assert is_colored(Terminal()) is expected
