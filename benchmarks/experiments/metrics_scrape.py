@@ -12,11 +12,12 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from benchmarks.main_path.producer import fill
+from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Settled
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import new_job_id
-from penstock.loadtest.stack import Processes, StackPlan, await_ready, free_port, running, store_server, stores_environment
+from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import age, duration, print_fields, print_json, print_table, total_seconds
+from penstock.cli.display import age, print_fields, print_json, print_table, total_seconds
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.client.views import JobView
 from penstock.errors import Conflict
+from penstock.words import duration
 
 if TYPE_CHECKING:
     from penstock.client.sync import JobHandle

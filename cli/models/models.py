@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import exits
-from penstock.cli.display import duration, print_faint, print_json, print_table
+from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.client.sync import Client
+from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import typer
 
-from penstock.cli.display import duration, print_faint, print_json, print_table
+from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.words import duration
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """The workers that are alive, one line per slot. `--json` prints one worker per line."""
+    """List the live workers, one line per slot. `--json` prints one worker per line."""
     with connect(url, api_key) as client:
         found = client.workers()
     if as_json:
@@ -39,15 +40,15 @@ def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _faults(worker: dict[str, Any]) -> list[str]:
-    """Why slots do not run their model; several slots of one model usually say the same."""
+    """Why slots do not run their model; slots of one model often have the same fault."""
     slots = [slot for slot in worker.get("slots") or [] if slot.get("error")]
     return [f"{slot.get('model')} {slot.get('version')} {slot.get('state')}: {slot['error']}" for slot in slots]
 
 
 def _start_of(slot: dict[str, Any]) -> tuple[str, str]:
-    """How long the model took to load, warm-up included, and the dearest of its first calls, with its batch size."""
+    """How long the model took to load, warm-up included, and the slowest of its first calls with its batch size."""
     first = (slot.get("warm_up") or {}).get("first_call_s") or {}
-    loaded = f"{slot['load_s']:.1f} s" if slot.get("load_s") else "-"
+    loaded = duration(slot["load_s"]) if slot.get("load_s") else "-"
     size = max(first, key=first.__getitem__, default=None)
     return loaded, f"{duration(first[size])} ({size})" if size else "-"
 

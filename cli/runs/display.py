@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.display import duration, is_colored, print_faint, print_json
+from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.run import Run
 from penstock.runs.ownership import is_orphaned
 from penstock.runs.progress import RunProgress
+from penstock.words import duration
 
 OnRunProgress = Callable[[RunProgress], None]
 

@@ -16,7 +16,7 @@ import typer
 from penstock.cli.options import ConfigOption, HostOption, ModelsArgument, PortOption, RedisOption, WorkersOption
 from penstock.cli.serve import plan
 from penstock.cli.serve.supervisor import ManagedProcess
-from penstock.process_lifetime import TOLD
+from penstock.process_lifetime import PARENT_VARIABLE
 from penstock.settings.tables import Settings
 
 gateway_app = typer.Typer(add_completion=False)
@@ -55,6 +55,7 @@ def worker(
     chosen = plan.make_plan(models or [], config=config, flags={"store.url": redis_url}, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
     plan.need_store(chosen.settings)
+    plan.need_linux()
     _become("worker", chosen.env)
 
 
@@ -68,7 +69,7 @@ def runner(config: ConfigOption = None, redis_url: RedisOption = None) -> None:
 
 def managed_process(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
     """One of `gateway`, `worker`, `runner`, for a supervisor to start. It ends when this process does, however that ends."""
-    whole = {**plan.with_store(env, store_url), TOLD: str(os.getpid())}
+    whole = {**plan.with_store(env, store_url), PARENT_VARIABLE: str(os.getpid())}
     return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _needed_by(name, whole))
 
 

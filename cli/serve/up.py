@@ -62,6 +62,7 @@ def up(
     }
     chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
+    plan.need_linux()
     # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
     stop = StopSignals()

@@ -5,7 +5,6 @@ How batches and shards go through its threads stands in `pipeline.py`.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import resource
@@ -17,13 +16,12 @@ import time
 from penstock.errors import PenstockError
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
+from penstock.process_lifetime import parent_binding
 from penstock.workers.child import warmup
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready, Warm
 from penstock.workers.ipc.progress_page import ProgressPage
-
-_PR_SET_PDEATHSIG = 1
 
 
 def _load(order: LoadModel) -> tuple[Loaded, Ready]:
@@ -71,16 +69,10 @@ def _settle_in(order: LoadModel) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (order.memory_limit_bytes, order.memory_limit_bytes))
 
 
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process when the supervisor's slot thread ends, however that comes about."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(CRASH_EXIT)
-
-
 def main(argv: list[str]) -> int:
     wire_fd, board_fd, parent = map(int, argv)
-    _die_with(parent)
+    # The parent is the supervisor's slot thread: the kernel means the thread that started this process.
+    parent_binding(parent, death_signal=signal.SIGKILL, exit_code=CRASH_EXIT)()
     for fd in (wire_fd, board_fd):
         os.set_inheritable(fd, False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

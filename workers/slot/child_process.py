@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from penstock.backoff import Backoff
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import FromChild, Item, LoadModel, RunBatch, RunShard, StopChild, SupervisorWire
@@ -32,6 +33,7 @@ _OUT_OF_MEMORY_CODES = (137, -signal.SIGKILL)
 _LOG_BYTES = 1 << 16
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BUFFER_BYTES = 1 << 20
+_RESTART = Backoff(1.0, 60.0)
 
 
 def child_environment(environment: Mapping[str, str], pin: Pin) -> dict[str, str]:
@@ -51,7 +53,7 @@ class Restarts:
         self.total = 0
 
     def failed(self) -> float:
-        delay = 0.0 if self._failures == 0 else min(60.0, 2.0 ** (self._failures - 1))
+        delay = _RESTART.delay_s(self._failures)
         self._failures += 1
         self.total += 1
         return delay

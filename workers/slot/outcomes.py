@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+from penstock.backoff import Backoff
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack
 from penstock.errors import InternalError
 from penstock.job import JobState, Payload, Priority
@@ -15,8 +16,7 @@ from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
 from penstock.workers.slot.batcher import Batch
 
-RETRY_FIRST_S = 1.0
-RETRY_MOST_S = 60.0
+_RETRY = Backoff(1.0, 60.0, jitter=1.0)
 _SHARD_INLINE_BYTES = 1_024
 
 
@@ -90,8 +90,7 @@ def _retry(job: ClaimedJob, outcome: Failed, jitter: float) -> Retry:
 
 def retry_delay_s(attempts: int, jitter: float) -> float:
     """Full jitter over 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
-    most: float = min(RETRY_MOST_S, RETRY_FIRST_S * 2 ** (max(1, attempts) - 1))
-    return most * jitter
+    return _RETRY.delay_s(max(1, attempts), chance=jitter)
 
 
 def stamp_of(held: Batch, done: BatchDone) -> BatchStamp:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
@@ -25,8 +26,8 @@ log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
 FOREIGN_REJECTED = "foreign_rejected"
 _NO_LIMIT = 1_000_000_000
-_RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 2.0
+_BACKOFF = Backoff(0.1, RETRY_MOST_S, jitter=0.5)
 
 
 class SlotStore(Protocol):
@@ -90,19 +91,18 @@ class Absence:
     """A store that is away, and when to try it again (monotonic): after 0.1 s, 0.2 s ... 2 s, each up to half shorter."""
 
     def __init__(self) -> None:
-        self._tries = 0
+        self._failures = BackoffCounter(_BACKOFF)
         self.try_at = float("-inf")
 
     def failed(self, now: float) -> bool:
         """One more call without an answer; whether it is the first."""
-        delay_s = min(RETRY_MOST_S, _RETRY_FIRST_S * 2**self._tries)
-        self._tries = min(self._tries + 1, 10)
-        self.try_at = now + delay_s * random.uniform(0.5, 1.0)
-        return self._tries == 1
+        self.try_at = now + self._failures.count_failure(chance=random.random())
+        return self._failures.failures == 1
 
     def over(self) -> bool:
         """The store answered; whether it was away before."""
-        was_away, self._tries = self._tries > 0, 0
+        was_away = self._failures.failures > 0
+        self._failures.reset()
         return was_away
 
 

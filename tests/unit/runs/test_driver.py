@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.backoff import Backoff
+from penstock.broker.blobs.files import BlobStore
 from penstock.run import RunCounts
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
 from penstock.runs.rows import RowError
@@ -44,7 +45,8 @@ class Stage:
             commit=self.checkpoints.append,
         )
         terms = ShardTerms("double", "1", self.source.media)
-        return driver.drive(ShardQueue(self.queue, self.blobs, self.queue, terms=terms, inputs=driver.inputs))
+        blobs = cast("BlobStore", self.blobs)
+        return driver.drive(ShardQueue(self.queue, blobs, self.queue, terms=terms, inputs=driver.inputs))
 
 
 def expected(rows: int = ROWS) -> list[tuple[int, Any]]:
@@ -76,7 +78,7 @@ def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int,
 
 
 @pytest.mark.parametrize("limits", [{"shard_rows": 1, "window_rows": 10}, {"shard_rows": 700}, {"window_rows": 37}])
-def test_the_output_does_not_depend_on_how_rows_are_cut(limits: dict[str, int]) -> None:
+def test_the_output_does_not_depend_on_how_rows_are_cut(limits: dict[str, Any]) -> None:
     stage = Stage(rows=range(500))
     stage.drive(**limits)
     assert stage.sink.lines == expected(500)

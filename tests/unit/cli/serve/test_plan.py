@@ -79,5 +79,5 @@ def test_a_task_of_the_command_line_goes_to_the_models_named_there(tmp_path: Pat
     with pytest.raises(ConfigError, match="task"):
         plan.make_plan(["net.onnx"], config=None, flags={}, task="sorting", environ={}, folder=tmp_path)
     (tmp_path / "penstock.toml").write_text('[models.net]\nsource = "net.onnx"\n')
-    with pytest.raises(ConfigError, match="--task goes with a model file"):
+    with pytest.raises(ConfigError, match="--task applies only to a model file"):
         plan.make_plan([], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)

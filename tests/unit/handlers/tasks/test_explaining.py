@@ -17,7 +17,7 @@ pytest.importorskip("captum", reason="explanations need captum: pip install 'pen
 import torch
 from torch import nn
 
-IMAGE = {"inputs": {"image": {"shape": [3, 4, 4]}}}
+IMAGE: dict[str, Any] = {"inputs": {"image": {"shape": [3, 4, 4]}}}
 
 
 class Left(nn.Module):

@@ -83,8 +83,9 @@ def test_what_the_model_raises_is_raised_and_the_profiler_stopped(digits: Loaded
     serving = digits.handler.runtime._session  # type: ignore[attr-defined]
     profile = BatchProfile(digits, tmp_path)
     profile.start()
+    empty: dict[str, int] = {}
     with pytest.raises(KeyError, match="bad"):
-        profile.run(lambda: {}["bad"])
+        profile.run(lambda: empty["bad"])
     profile.save()
     assert digits.handler.runtime._session is serving  # type: ignore[attr-defined]
 

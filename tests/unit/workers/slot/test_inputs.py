@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ class Away(LocalBlobs):
     tries = 0
     away = True
 
-    def readable(self, names: list[str]) -> list[BlobFile | None]:  # type: ignore[override]
+    def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
         self.tries += 1
         if self.away:
             raise BlobsUnavailable("no answer")

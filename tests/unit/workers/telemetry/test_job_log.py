@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Change, ClaimedJob, Ending, GiveBack, Settled
 from penstock.job import JobState, Payload, Priority
-from penstock.job_events import JobLines
 from penstock.job_id import JobId
+from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.outcomes import Retry, accepted
