@@ -109,12 +109,12 @@ class ArrayHandler(Handler):
         return _with_rows(self.runtime.run(feed), feed)
 
     def open_parallel(self) -> int:
-        """Prepare `run_parallel`, and return how many calls it makes at once; 1 without support by the runtime or a second thread."""
+        """Prepare `run_parallel`; returns how many calls it makes at once, which is 1 if the runtime or the threads allow no more."""
         # D45: where a batch can be cut, each thread gets a call of its own.
         return self.runtime.open_parallel()
 
     def run_stacks(self, items: list[Arrays], calls: list[list[int]]) -> list[Arrays]:
-        """Run items of equal shapes in parallel; `calls` has the places of each call's items. One `{output name: array}` per item."""
+        """Run items of equal shapes in parallel; `calls` has each call's places. One `{output name: array}` per item."""
         outputs: list[Any] = [None] * len(items)
         feeds = [self._feed([items[place] for place in places]) for places in calls]
         for places, results in zip(calls, self.run_parallel(feeds), strict=True):

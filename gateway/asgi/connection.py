@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 CONNECTION = "penstock.connection"
 # Answers still owed are given this long before the server would cut them off.
-LAST_WORDS_S = 2.0
+ANSWER_MARGIN_S = 2.0
 HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
@@ -34,26 +34,26 @@ class Lifetime:
 
     def drain(self, grace_s: float) -> None:
         """Not ready from now on; long-polls are answered at once, predictions shortly before `grace_s` is over."""
-        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - LAST_WORDS_S)
+        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - ANSWER_MARGIN_S)
 
-    def draining(self) -> bool:
+    def is_draining(self) -> bool:
         return self.cut_at < math.inf
 
-    def last_call(self) -> bool:
+    def is_last_call(self) -> bool:
         return time.monotonic() >= self.cut_at
 
 
 class ClientConnection:
-    """`lost` once the client has hung up; `when_lost` is called as that happens."""
+    """`lost` once the client has hung up; `on_lost` is called as that happens."""
 
     def __init__(self) -> None:
         self.lost = False
-        self.when_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
 
-    def hung_up(self) -> None:
+    def mark_lost(self) -> None:
         self.lost = True
-        if self.when_lost is not None:
-            self.when_lost()
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
@@ -128,7 +128,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.client_connection.hung_up()
+        self.client_connection.mark_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
