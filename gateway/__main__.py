@@ -20,9 +20,10 @@ from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.server import GatewayServer, Lifetime, ListeningSocket, bind, bind_aside
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, bind, bind_aside
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics_port import MetricsPort
+from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE, die_with_parent
 from penstock.settings.keys import is_loopback

@@ -15,7 +15,7 @@ from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
 from penstock.gateway.asgi.problems import EndedWithoutOutput, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import Scope
-from penstock.gateway.openai.errors import as_openai, speaks_openai
+from penstock.gateway.openai.views import as_openai, speaks_openai
 from penstock.gateway.telemetry.health import PROBES
 
 log = structlog.get_logger(__name__)

@@ -1,10 +1,12 @@
-"""The private port: GET /metrics and nothing else, for gateways whose main port others reach."""
+"""GET /metrics: a route beside the API, or a port of its own for gateways whose main port is public."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
 
 from penstock.errors import NotFound, PenstockError
 from penstock.gateway.asgi import problems, wire
@@ -13,8 +15,19 @@ from penstock.gateway.asgi.problems import MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 
 
+def scrape_router(scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
+    """The route beside the API."""
+    router = APIRouter(default_response_class=Response, tags=["health"])
+
+    async def metrics() -> Response:
+        return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
+
+    router.add_api_route("/metrics", metrics, methods=["GET"], summary="Prometheus")
+    return router
+
+
 class MetricsPort:
-    """An ASGI application. `hosts` are the Host names answered (empty: any)."""
+    """The port of its own, as an ASGI application. `hosts` are the accepted Host names (empty: any)."""
 
     def __init__(self, scrape: Callable[[], Awaitable[bytes]], *, hosts: frozenset[str]) -> None:
         self._scrape = scrape
@@ -34,8 +47,8 @@ class MetricsPort:
     def _check(self, scope: Scope) -> None:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"")
         if self._hosts and host_name(host) not in self._hosts:
-            raise WrongHost("this port answers to its loopback names only")
+            raise WrongHost("this port accepts its loopback names only")
         if scope["path"] != "/metrics":
-            raise NotFound("this port serves /metrics alone")
+            raise NotFound("this port serves only /metrics")
         if scope["method"] != "GET":
             raise MethodNotAllowed("/metrics takes GET", allow="GET")
