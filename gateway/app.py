@@ -14,6 +14,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import (
     EXPLAIN,
     MAX_TARGET_BYTES,
@@ -22,13 +23,12 @@ from penstock.gateway.asgi.negotiation import (
     HeadersTooLarge,
     SubmitTarget,
     host_name,
+    parse_submit_target,
     read_head,
-    submit_target,
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.auth.roles import Caller, is_public, need
+from penstock.gateway.auth.roles import Caller, is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
@@ -116,7 +116,7 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        target = submit_target(scope["path"])
+        target = parse_submit_target(scope["path"])
         route, head = target.route if target else "unknown", dict[bytes, bytes]()
         probe = scope["path"] in PROBES
         self._open += not probe
@@ -156,7 +156,7 @@ class Gateway:
         """Before the body is read and the path looked up: a stranger learns neither which routes nor which models there are."""
         authorization = head.get(b"authorization")
         if is_public(scope["path"]):
-            return self._auth.glance(authorization)
+            return self._auth.identify(authorization)
         try:
             return self._auth.admit(authorization, (scope.get("client") or ("",))[0])
         except RateLimited as error:
@@ -167,7 +167,7 @@ class Gateway:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
-            need(caller, "POST", target.route)
+            require_role(caller, "POST", target.route)
         return await self._endpoint(target)(scope, receive, send, head, target.model, target.version)
 
     def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:

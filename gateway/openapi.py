@@ -101,7 +101,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
             operation["responses"] = _read_responses(path, operation["responses"])
     described["paths"] |= _generic_paths()
     if keyed:
-        _tell_roles(described)
+        _add_roles(described)
     for entry in models.values():
         own = _model_paths(entry, schemas)
         for operation in (operation for item in own.values() for operation in item.values() if keyed):
@@ -110,7 +110,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     return described
 
 
-def _tell_roles(described: dict[str, Any]) -> None:
+def _add_roles(described: dict[str, Any]) -> None:
     described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "ID.SECRET"}}
     for path, item in described["paths"].items():
         for method, operation in item.items():

@@ -12,18 +12,19 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from benchmarks.main_path.producer import fill
+from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Settled
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import new_job_id
-from penstock.loadtest.stack import Processes, StackPlan, await_ready, free_port, running, store_server, stores_environment
+from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import accepted
 from penstock.workers.slot.settlement import Finish
-from penstock.workers.telemetry.gauges import Upkeep
+from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
 
 _MODELS = [f"model-{number}" for number in range(50)]
@@ -69,7 +70,7 @@ def _worker() -> tuple[float, int]:
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
-    Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
     for model in _MODELS:
         _work(metrics, ModelSpec(model, "m.py"))
     return _median(lambda: generate_latest(metrics.registry).decode())

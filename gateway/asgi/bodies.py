@@ -19,9 +19,9 @@ from penstock.shapes import Bounds, misfit, ragged, shape_fits, wanted
 # Above this a full parse costs milliseconds of the loop; well-formedness is then checked without building the value.
 WHOLE_PARSE_BYTES = 256 * 1024
 MAX_VALUES = 500_000
-MAX_TOLD_ERRORS = 10
-MAX_TOLD_CHARS = 200
-MAX_TOLD_FORMS = 4
+MAX_ERRORS = 10
+MAX_ERROR_CHARS = 200
+MAX_FORMS = 4
 # Possessive, and content with a string that never ends: linear on any bytes.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ONLY_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -43,7 +43,7 @@ def parse_json(body: bytes, *, max_depth: int) -> Any:
         raise BadRequest(f"the body is not valid JSON: {_reason(error)}") from None
     except RecursionError:
         raise _too_deep(max_depth) from None
-    if body.count(b"[") + body.count(b"{") > max_depth and deeper_than(body, max_depth):
+    if body.count(b"[") + body.count(b"{") > max_depth and is_deeper_than(body, max_depth):
         raise _too_deep(max_depth)
     if value is not UNBUILT:
         refuse_repeats(body, value)
@@ -85,7 +85,7 @@ def _too_deep(limit: int) -> BadRequest:
     return BadRequest(f"the JSON is nested deeper than {limit} levels", hint="Flatten the input.")
 
 
-def deeper_than(body: bytes, limit: int) -> bool:
+def is_deeper_than(body: bytes, limit: int) -> bool:
     """Whether well-formed JSON nests deeper than `limit`, at C speed."""
     brackets = _STRING.sub(b"", body).translate(None, _ONLY_BRACKETS)
     # Leaf pairs are most of any real body; taking them out leaves little to walk.
@@ -97,7 +97,7 @@ def deeper_than(body: bytes, limit: int) -> bool:
     return max(accumulate(steps)) + 3 > limit
 
 
-def cheap_to_build(body: bytes) -> bool:
+def is_cheap_to_build(body: bytes) -> bool:
     """False for a body of so many small values that building them would hold the process; its worker checks it alone."""
     return body.count(b",") < MAX_VALUES
 
@@ -107,30 +107,30 @@ def check_schema(value: Any, validator: jsonschema_rs.Validator, schema: Mapping
     if validator.is_valid(value):
         return
     misfits = [{"pointer": json_pointer(path), "detail": fault} for path, fault in shape_faults(value, schema)]
-    faults = misfits or (told for fault in validator.iter_errors(value) for told in _told(fault))
-    raise InvalidInput("The input does not fit the model's schema", errors=list(islice(faults, MAX_TOLD_ERRORS)))
+    faults = misfits or (told for fault in validator.iter_errors(value) for told in _describe(fault))
+    raise InvalidInput("The input does not fit the model's schema", errors=list(islice(faults, MAX_ERRORS)))
 
 
-def _told(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
+def _describe(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
     """The fault; of a choice between forms those of the form that was meant, or else that it is none of them."""
     forms: list[list[jsonschema_rs.ValidationError]] = getattr(fault.kind, "context", None) or []
-    meant = next((form for form in forms if not any(_of_another_type(own, fault) for own in form)), None)
+    meant = next((form for form in forms if not any(_has_other_type(own, fault) for own in form)), None)
     if meant is not None:
         for own in meant:
-            yield from _told(own)
+            yield from _describe(own)
         return
-    types = dict.fromkeys(own.message for form in forms for own in form if _of_another_type(own, fault))
-    words = ", or ".join(_shortened(message) for message in [*types][:MAX_TOLD_FORMS] or [fault.message])
+    types = dict.fromkeys(own.message for form in forms for own in form if _has_other_type(own, fault))
+    words = ", or ".join(_shortened(message) for message in [*types][:MAX_FORMS] or [fault.message])
     yield {"pointer": json_pointer(fault.instance_path), "detail": words}
 
 
-def _of_another_type(own: jsonschema_rs.ValidationError, whole: jsonschema_rs.ValidationError) -> bool:
+def _has_other_type(own: jsonschema_rs.ValidationError, whole: jsonschema_rs.ValidationError) -> bool:
     return own.kind.name == "type" and own.instance_path == whole.instance_path
 
 
 def _shortened(message: str) -> str:
     """Both ends: a message begins with the value and ends with the rule."""
-    return message if len(message) <= MAX_TOLD_CHARS else f"{message[:60]} ... {message[-(MAX_TOLD_CHARS - 65) :]}"
+    return message if len(message) <= MAX_ERROR_CHARS else f"{message[:60]} ... {message[-(MAX_ERROR_CHARS - 65) :]}"
 
 
 def shape_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | int], str]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 CONNECTION = "penstock.connection"
+# Answers still owed are given this long before the server would cut them off.
+ANSWER_MARGIN_S = 2.0
 HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
@@ -21,17 +25,35 @@ MAX_CONNECTIONS = 2_048
 MAX_HEAD_BYTES = 64 * 1024
 
 
+@dataclass(slots=True)
+class Lifetime:
+    """`started`: the store was reached once. Moments are monotonic seconds."""
+
+    started: bool = False
+    cut_at: float = math.inf
+
+    def drain(self, grace_s: float) -> None:
+        """Not ready from now on; long-polls are answered at once, predictions shortly before `grace_s` is over."""
+        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - ANSWER_MARGIN_S)
+
+    def is_draining(self) -> bool:
+        return self.cut_at < math.inf
+
+    def is_last_call(self) -> bool:
+        return time.monotonic() >= self.cut_at
+
+
 class ClientConnection:
-    """`lost` once the client has hung up; `when_lost` is called as that happens."""
+    """`lost` once the client has hung up; `on_lost` is called as that happens."""
 
     def __init__(self) -> None:
         self.lost = False
-        self.when_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
 
-    def hung_up(self) -> None:
+    def mark_lost(self) -> None:
         self.lost = True
-        if self.when_lost is not None:
-            self.when_lost()
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
@@ -106,7 +128,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.client_connection.hung_up()
+        self.client_connection.mark_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:

@@ -104,7 +104,7 @@ class SubmitTarget(NamedTuple):
     version: str
 
 
-def submit_target(path: str) -> SubmitTarget | None:
+def parse_submit_target(path: str) -> SubmitTarget | None:
     """The endpoint of the submit families, by string operations alone; None for every other path."""
     for family in (PREDICT, EXPLAIN):
         if path.startswith(family):
@@ -140,7 +140,7 @@ class SubmitOptions:
 _DEFAULT_OPTIONS = SubmitOptions()
 
 
-def submit_options(query: bytes) -> SubmitOptions:
+def parse_submit_options(query: bytes) -> SubmitOptions:
     """Raises `BadRequest` for an unknown name too: a misspelt deadline must not pass for none."""
     if not query:
         return _DEFAULT_OPTIONS
@@ -149,7 +149,7 @@ def submit_options(query: bytes) -> SubmitOptions:
     deadline = given.get("deadline_s")
     return SubmitOptions(
         priority=_priority(given.get("priority", Priority.INTERACTIVE.value)),
-        deadline_s=None if deadline is None else seconds(deadline, name="deadline_s"),
+        deadline_s=None if deadline is None else parse_seconds(deadline, name="deadline_s"),
     )
 
 
@@ -166,7 +166,7 @@ def parse_query(query: bytes) -> dict[str, str]:
         raise BadRequest("the query string cannot be read; write name=value pairs joined by &") from error
 
 
-def seconds(text: str, *, name: str) -> float:
+def parse_seconds(text: str, *, name: str) -> float:
     """A positive number of seconds."""
     try:
         value = float(text)
@@ -177,11 +177,11 @@ def seconds(text: str, *, name: str) -> float:
     return value
 
 
-def wait_seconds(text: str | None) -> float:
+def parse_wait(text: str | None) -> float:
     """How long a long-poll may hold: 0 when not asked for, at most 30."""
     if text is None or text == "0":
         return 0.0
-    return min(seconds(text, name="wait"), MAX_WAIT_S)
+    return min(parse_seconds(text, name="wait"), MAX_WAIT_S)
 
 
 def _priority(text: str) -> Priority:
@@ -202,7 +202,7 @@ class Preference:
 _NO_PREFERENCE = Preference()
 
 
-def preference(value: bytes | None) -> Preference:
+def parse_preference(value: bytes | None) -> Preference:
     """What can be honoured of a Prefer header; the rest is ignored, as the standard asks."""
     if not value:
         return _NO_PREFERENCE
@@ -244,7 +244,7 @@ def media_type(given: bytes | None, *, accepts: tuple[str, ...]) -> str:
         return JSON
     full = given.decode("latin-1").strip()
     base = base_type(full)
-    if base == MULTIPART or takes(base, accepts):
+    if base == MULTIPART or is_accepted(base, accepts):
         return full if base != JSON else JSON
     raise UnsupportedMedia(
         f"Content-Type {base[:80]!r} is not taken by this model; it takes {', '.join(accepts) or 'any but forms'}",
@@ -260,7 +260,7 @@ def base_type(media: str) -> str:
     return media.partition(";")[0].strip().lower()
 
 
-def takes(base: str, accepts: tuple[str, ...]) -> bool:
+def is_accepted(base: str, accepts: tuple[str, ...]) -> bool:
     """Whether a model that declares `accepts` (none: all but forms) takes this type; `image/*` and `*/*` are understood."""
     if not accepts:
         return base != _FORM

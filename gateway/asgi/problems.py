@@ -208,7 +208,7 @@ def request_id_of(given: bytes | None) -> str:
 
 def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> ProblemResponse:
     status = status_of(error)
-    told = _told(error)
+    told = _members_of(error)
     code = told.pop("code")
     # A model may fail items with codes of its own: their page and title are those of every failure of a model.
     page = "handler_error" if isinstance(error, EndedWithoutOutput) and code not in TITLES else code
@@ -231,7 +231,7 @@ def internal_error() -> InternalError:
     return InternalError("unexpected")
 
 
-def _told(error: PenstockError) -> dict[str, Any]:
+def _members_of(error: PenstockError) -> dict[str, Any]:
     job = getattr(error, "job", None)
     told: dict[str, Any] = {
         "code": error.code if isinstance(error, EndedWithoutOutput) else error.kind,
@@ -241,10 +241,10 @@ def _told(error: PenstockError) -> dict[str, Any]:
         "retryable": error.again if isinstance(error, EndedWithoutOutput) else error.retryable,
         "errors": getattr(error, "errors", None) or None,
     }
-    return told | _kept_back(error)
+    return told | _redacted(error)
 
 
-def _kept_back(error: PenstockError) -> dict[str, Any]:
+def _redacted(error: PenstockError) -> dict[str, Any]:
     """What replaces our own words where they may carry internal names; the log has them under the request id."""
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}

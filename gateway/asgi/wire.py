@@ -39,7 +39,7 @@ class BodyMemory:
         self._taken = 0
 
     def take(self, size: int) -> None:
-        """Raises `GatewayBusy` when there is no room for `size` bytes more."""
+        """Raises `GatewayBusy` when there is no memory for `size` bytes more."""
         if self._taken + size > self._limit:
             raise GatewayBusy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
         self._taken += size
@@ -48,8 +48,8 @@ class BodyMemory:
         self._taken -= size
 
 
-async def read_body(receive: Receive, head: Head, *, limit: int, room: BodyMemory) -> bytes:
-    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` when uploads fill the room.
+async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMemory) -> bytes:
+    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` when uploads fill the memory.
 
     No deadline of its own: the connection's guard hangs up on a slow client, and this raises `ClientGone`.
     """
@@ -61,13 +61,13 @@ async def read_body(receive: Receive, head: Head, *, limit: int, room: BodyMemor
         raise ClientGone
     body: bytes = message["body"]
     if message.get("more_body"):
-        body = await _read_rest(receive, body, limit=limit, room=room)
+        body = await _read_rest(receive, body, limit=limit, memory=memory)
     if len(body) > limit:
         raise too_large(len(body), limit)
     return body
 
 
-async def json_body(request: Request, options: GatewayOptions, room: BodyMemory) -> Any:
+async def json_body(request: Request, options: GatewayOptions, memory: BodyMemory) -> Any:
     """The body as a value; raises for what is too large, encoded, or no JSON."""
     head = read_head(request.headers.raw)
     refuse_encoded(head)
@@ -75,18 +75,18 @@ async def json_body(request: Request, options: GatewayOptions, room: BodyMemory)
     if media != JSON:
         raise UnsupportedMedia(f"this path takes {JSON}, not {media[:80]!r}")
     receive: Receive = request.receive  # type: ignore[assignment]
-    body = await read_body(receive, head, limit=options.max_json_bytes, room=room)
+    body = await read_body(receive, head, limit=options.max_json_bytes, memory=memory)
     value = bodies.parse_json(body, max_depth=options.max_json_depth)
     return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value
 
 
-async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: BodyMemory) -> bytes:
+async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: BodyMemory) -> bytes:
     body = bytearray()
     message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
     taken = 0
     try:
         while len(body) <= limit:
-            room.take(len(message["body"]))
+            memory.take(len(message["body"]))
             taken += len(message["body"])
             body += message["body"]
             if not message.get("more_body"):
@@ -96,7 +96,7 @@ async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: BodyMe
                 raise ClientGone
         return bytes(body)
     finally:
-        room.give_back(taken)
+        memory.give_back(taken)
 
 
 def declared_length(head: Head) -> int | None:
@@ -123,12 +123,12 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
 
 async def answer_problem(send: Send, problem: ProblemResponse, head: Head) -> None:
     headers = problem.headers
-    if must_close(problem.status, head):
+    if is_close_needed(problem.status, head):
         headers = [*headers, (b"connection", b"close")]
     await answer(send, problem.status, headers, problem.body)
 
 
-def must_close(status: int, head: Head) -> bool:
+def is_close_needed(status: int, head: Head) -> bool:
     """Whether what may follow of the body is not worth reading."""
     if status not in _UNREAD:
         return False

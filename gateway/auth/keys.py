@@ -29,7 +29,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _KnownKey:
     caller: Caller
     bucket: Bucket | None
     expires_at: float = math.inf
@@ -50,9 +50,9 @@ class KeyAuth:
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
     ) -> None:
-        self._keys = {key.id.encode("ascii"): (bytes.fromhex(key.sha256), _pass(key)) for key in keys}
-        self._open = None if keys else _Pass(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
-        self._remembered: dict[bytes, _Pass] = {}
+        self._keys = {key.id.encode("ascii"): (bytes.fromhex(key.sha256), _known_key(key)) for key in keys}
+        self._open = None if keys else _KnownKey(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
+        self._remembered: dict[bytes, _KnownKey] = {}
         self._guesses = AddressBuckets(rate_per_s=GUESSES_PER_S, burst=GUESSES_BURST, most=MAX_ADDRESSES)
         self._clock = clock
         self._wall = wall
@@ -63,12 +63,12 @@ class KeyAuth:
 
     def admit(self, authorization: bytes | None, address: str) -> Caller:
         """Raises `Unauthorized`, the same for every wrong key, or `RateLimited`."""
-        found = self._open or self._remembered.get(authorization or b"") or self._checked(authorization)
+        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         if found is None or found.expires_at <= self._wall():
-            raise self._refusal(address)
-        return self._passed(found)
+            raise self._refusal_to(address)
+        return self._count_request(found)
 
-    def _passed(self, found: _Pass) -> Caller:
+    def _count_request(self, found: _KnownKey) -> Caller:
         if found.bucket is not None:
             wait_s = found.bucket.take(self._clock())
             if wait_s:
@@ -77,9 +77,9 @@ class KeyAuth:
                 )
         return found.caller
 
-    def glance(self, authorization: bytes | None) -> Caller:
+    def identify(self, authorization: bytes | None) -> Caller:
         """For routes that take no key: the key's caller if there is a good one, else nobody. Costs no rate."""
-        found = self._open or self._remembered.get(authorization or b"") or self._checked(authorization)
+        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
 
     def mark_of(self, key_id: str) -> str:
@@ -93,9 +93,9 @@ class KeyAuth:
         known = hmac.compare_digest(self.mark_of(key_id).encode(), mark.encode())
         if found is None or not known or found.expires_at <= self._wall():
             return None
-        return self._passed(found)
+        return self._count_request(found)
 
-    def _checked(self, authorization: bytes | None) -> _Pass | None:
+    def _check(self, authorization: bytes | None) -> _KnownKey | None:
         given = authorization or b""
         key_id, _, secret = given[len(_SCHEME) :].strip().partition(b".")
         wanted, found = self._keys.get(key_id, (_NO_HASH, None))
@@ -108,7 +108,7 @@ class KeyAuth:
         self._remembered[given] = found
         return found
 
-    def _refusal(self, address: str) -> Exception:
+    def _refusal_to(self, address: str) -> Exception:
         wait_s = self._guesses.take(address, self._clock())
         if wait_s:
             return RateLimited("too many requests without a valid API key from this address", retry_after_s=wait_s)
@@ -118,6 +118,6 @@ class KeyAuth:
         )
 
 
-def _pass(key: Key) -> _Pass:
+def _known_key(key: Key) -> _KnownKey:
     caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs)
-    return _Pass(caller, Bucket(key.rate_per_s, key.burst), math.inf if key.expires_at is None else key.expires_at)
+    return _KnownKey(caller, Bucket(key.rate_per_s, key.burst), math.inf if key.expires_at is None else key.expires_at)

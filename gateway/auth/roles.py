@@ -14,7 +14,7 @@ from penstock.access import Role
 from penstock.errors import RateLimited, WrongRole
 from penstock.gateway.asgi.negotiation import refuse_unknown
 
-MOST_HELD = 64
+MAX_WAITING = 64
 ANY = tuple(Role)
 _SUBMIT = (Role.SUBMIT,)
 _SEE = (Role.READ, Role.MANAGE)
@@ -107,27 +107,27 @@ class Caller:
         return (self.max_open_jobs or max(1, max_queue_depth // 4)) if self.key_id else 0
 
 
-class Holds:
+class WaitingResponses:
     """How many answers are held back for each key: long polls and event streams."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
 
     def check(self, caller: Caller) -> None:
         """Raises `RateLimited` when the key has as many as it may; a gateway without keys knows no such limit."""
-        if caller.key_id and self._held[caller.key_id] >= MOST_HELD:
+        if caller.key_id and self._open[caller.key_id] >= MAX_WAITING:
             raise RateLimited(
-                f"this API key has {MOST_HELD} long polls and event streams open", retry_after_s=1.0, hint="End some first."
+                f"this API key has {MAX_WAITING} long polls and event streams open", retry_after_s=1.0, hint="End some first."
             )
 
     @contextmanager
-    def hold(self, caller: Caller) -> Iterator[None]:
+    def open(self, caller: Caller) -> Iterator[None]:
         self.check(caller)
-        self._held[caller.key_id] += 1
+        self._open[caller.key_id] += 1
         try:
             yield
         finally:
-            self._held[caller.key_id] -= 1
+            self._open[caller.key_id] -= 1
 
 
 # Without keys everybody on this machine is the one who runs the gateway.
@@ -144,7 +144,7 @@ def is_public(path: str) -> bool:
     return path in PUBLIC or path in PUBLIC_PAGES or path.startswith(("/problems/", "/ui/static/"))
 
 
-def need(caller: Caller, method: str, route: str) -> None:
+def require_role(caller: Caller, method: str, route: str) -> None:
     """Raises `WrongRole` unless the caller's key is for this route."""
     roles = roles_of(method, route)
     if roles and caller.roles.isdisjoint(roles):
@@ -154,18 +154,18 @@ def need(caller: Caller, method: str, route: str) -> None:
         )
 
 
-async def allowed(request: Request) -> Caller:
+async def authorize(request: Request) -> Caller:
     """The caller of a request whose key is for its route, and whose query the route knows; every route depends on this."""
     caller: Caller = request.scope["caller"]
     route = request.scope["route"]
-    need(caller, request.method, route.path)
+    require_role(caller, request.method, route.path)
     if route.path.startswith("/v1/"):
         # A misspelt filter or wait must not pass for none. Probes take anything: some of their callers add what they like.
         refuse_unknown(request.query_params, [field.alias for field in route.dependant.query_params])
     return caller
 
 
-CallerParam = Annotated[Caller, Depends(allowed)]
+CallerParam = Annotated[Caller, Depends(authorize)]
 
 
 def security_of(method: str, route: str) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.results import end_of, visible
+from penstock.gateway.jobs.results import end_in_record, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
@@ -92,7 +92,7 @@ class JobPages:
         )
 
     async def job(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(attempt.worker for attempt in job.tries)
         job_timeline = timeline(job, now=time.time(), places=places)
         input, output = await asyncio.gather(self._input(job), self._output(job))
@@ -116,23 +116,23 @@ class JobPages:
         )
 
     async def input(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         stored = await self._store.input(job.id)
         if stored is None:
             raise Gone(f"the input of job {job.id} is no longer stored")
         return _download(await self._whole(stored.payload), f"{job.id}.input")
 
     async def output(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         found = await self._store.result(job.id)
         if found is None or found[1] is None:
             raise Gone(f"job {job.id} has no output")
         return _download(await self._whole(found[1]), f"{job.id}.output")
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         outcome = await self._store.cancel(job.id, owner=job.owner)
-        self._job_log.cancelled(job.id, outcome, version=job.version, trace=job.trace)
+        self._job_log.log_cancelled(job.id, outcome, version=job.version, trace=job.trace)
         if outcome is CancelStatus.FINAL:
             raise Conflict(f"job {job.id} has already ended", hint="The job's page shows how it ended.")
         return self._renderer.redirect(f"/ui/jobs/{job.id}")
@@ -150,7 +150,7 @@ class JobPages:
         return None if stored is None else await self._shown(stored.payload)
 
     async def _output(self, job: Job) -> ShownPayload | None:
-        found = await self._store.result(job.id) if end_of(job, None) else None
+        found = await self._store.result(job.id) if end_in_record(job, None) else None
         return None if found is None or found[1] is None else await self._shown(found[1])
 
     async def _shown(self, payload: Payload) -> ShownPayload | None:

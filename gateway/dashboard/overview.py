@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
 from penstock.gateway.asgi.problems import TITLES
-from penstock.gateway.auth.roles import Caller, CallerParam, Holds
+from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
 from penstock.gateway.dashboard.machine_rows import (
     SLOT_TONES,
     core_map,
@@ -45,14 +45,14 @@ class OverviewPages:
         poller: OverviewPoller,
         *,
         registry: ModelRegistry,
-        holds: Holds,
+        waiting: WaitingResponses,
         document: Document,
         scraped: bool,
     ) -> None:
         self._renderer = renderer
         self._poller = poller
         self._registry = registry
-        self._holds = holds
+        self._waiting = waiting
         self._document = document
         self._scraped = scraped
         self._tables: dict[bool, tuple[int, str]] = {}
@@ -72,7 +72,7 @@ class OverviewPages:
 
     async def live(self, caller: CallerParam) -> StreamingResponse:
         """The table of the queues as a server-sent event, whenever it changes."""
-        self._holds.check(caller)
+        self._waiting.check(caller)
         await self._renderer.load()
         return StreamingResponse(self._stream(caller), media_type="text/event-stream", headers=_STREAM_HEADERS)
 
@@ -80,7 +80,7 @@ class OverviewPages:
         began_at = sent_at = time.monotonic()
         manages, shown = Role.MANAGE in caller.roles, ""
         yield RETRY
-        with self._holds.hold(caller):
+        with self._waiting.open(caller):
             async for overview in self._poller.changes():
                 now, html = time.monotonic(), self._table(overview, manages=manages)
                 if html != shown or now - sent_at > HEARTBEAT_S:

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.auth.keys import KeyAuth
-from penstock.gateway.auth.roles import NOBODY, Caller, Holds
+from penstock.gateway.auth.roles import NOBODY, Caller, WaitingResponses
 from penstock.gateway.dashboard.failed_pages import FailedPages
 from penstock.gateway.dashboard.job_pages import JobPages
 from penstock.gateway.dashboard.overview import Document, OverviewPages
@@ -45,7 +45,7 @@ class Pages:
         auth: KeyAuth,
         registry: ModelRegistry,
         replays: Replays,
-        holds: Holds,
+        waiting: WaitingResponses,
         lifetime: Lifetime,
         document: Document,
         runs: RunService,
@@ -53,11 +53,11 @@ class Pages:
         self._root = options.root_path
         self._sessions = Sessions(store, auth)
         self._renderer = Renderer(options.root_path, keyed=auth.keyed)
-        self._poller = OverviewPoller(store, registry, is_stopping=lifetime.draining)
+        self._poller = OverviewPoller(store, registry, is_stopping=lifetime.is_draining)
         job_log = GatewayJobLog(options.log_jobs)
         self._parts = (
             OverviewPages(
-                self._renderer, self._poller, registry=registry, holds=holds, document=document, scraped=options.metrics
+                self._renderer, self._poller, registry=registry, waiting=waiting, document=document, scraped=options.metrics
             ),
             JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
             FailedPages(self._renderer, store=store, registry=registry, replays=replays),

@@ -13,9 +13,9 @@ from starlette.responses import Response, StreamingResponse
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import StoreUnavailable
-from penstock.gateway.asgi.server import Lifetime
-from penstock.gateway.auth.roles import Caller, CallerParam, Holds
-from penstock.gateway.jobs.results import next_change, visible
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
+from penstock.gateway.jobs.results import next_change, visible_job
 from penstock.gateway.jobs.views import change_id, job_body
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
@@ -30,9 +30,9 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 class JobEvents:
     """`heartbeat_s`: how long a stream may be silent, so that no proxy takes it for dead."""
 
-    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, holds: Holds, heartbeat_s: float) -> None:
+    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, waiting: WaitingResponses, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
-        self._holds = holds
+        self._waiting = waiting
         self._store = store
         self._lifetime = lifetime
 
@@ -53,13 +53,13 @@ class JobEvents:
     ) -> StreamingResponse:
         job = parse_job_id(job_id)
         # Asked before the stream begins: a missing job is a plain 404, not an event.
-        await visible(self._store, job, caller)
-        self._holds.check(caller)
+        await visible_job(self._store, job, caller)
+        self._waiting.check(caller)
         return StreamingResponse(self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=_HEADERS)
 
     async def _stream(self, job: JobId, last_seen: str | None, caller: Caller) -> AsyncIterator[bytes]:
         yield RETRY
-        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+        with self._waiting.open(caller), self._store.waiter(job) as waiter:
             try:
                 async for event in self._follow(job, waiter, last_seen):
                     yield event
@@ -72,7 +72,7 @@ class JobEvents:
         if record is not None and lost_history(last_seen, record):
             yield event("reset", change_id(record), b"{}")
             last_seen = None
-        while record is not None and not self._lifetime.draining():
+        while record is not None and not self._lifetime.is_draining():
             if record.state.final:
                 yield event("end", change_id(record), job_body(record))
                 return
@@ -80,7 +80,7 @@ class JobEvents:
                 last_seen = change_id(record)
                 yield event("status", last_seen, job_body(record))
             started = time.monotonic()
-            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.draining) is None:
+            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.is_draining) is None:
                 if time.monotonic() - started >= self._heartbeat_s:
                     yield HEARTBEAT
                 continue

@@ -15,7 +15,7 @@ MAX_PAGE = 1_000
 # A status filter reads past what it drops; this bounds one request, and the cursor goes on from there.
 MAX_SCANNED = 5_000
 # Characters of a serial that may be told of any job: its moment and a quarter of its random part.
-_TOLD = 14
+_SHOWN_CHARS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +68,5 @@ def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> JobPage:
 
 def _cursor(before: str, shown: list[Job]) -> str:
     """Where the list goes on: just above the last job read, whose own id may be another owner's and is not to be told."""
-    place = before[:_TOLD] + "z" * (len(before) - _TOLD)
+    place = before[:_SHOWN_CHARS] + "z" * (len(before) - _SHOWN_CHARS)
     return min(place, shown[-1].id.serial) if shown else place

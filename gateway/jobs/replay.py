@@ -20,7 +20,7 @@ from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import SubmitOptions
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.roles import Caller, CallerParam
-from penstock.gateway.jobs.results import visible
+from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
@@ -36,8 +36,8 @@ _FILES_AT_ONCE = 4
 class Replays:
     """Stores a replay by the same way as any submit: admission, quota and idempotency hold for it too."""
 
-    def __init__(self, intake: Submitter, *, store: AsyncStore, blobs: BlobStore, registry: ModelRegistry) -> None:
-        self._intake = intake
+    def __init__(self, submitter: Submitter, *, store: AsyncStore, blobs: BlobStore, registry: ModelRegistry) -> None:
+        self._submitter = submitter
         self._store = store
         self._blobs = blobs
         self._registry = registry
@@ -68,7 +68,7 @@ class Replays:
         )
         submitted, entry, chosen = await self.replay(parse_job_id(job_id), caller, version=version, key=key)
         wait_s = eta_s(submitted.depth - 1, entry.backlog, chosen.capacity, time.monotonic())
-        found = await visible(self._store, submitted.id, caller)
+        found = await visible_job(self._store, submitted.id, caller)
         headers = {"location": f"/v1/jobs/{found.id}", "retry-after": str(retry_after(wait_s or 1.0, draw=random.random()))}
         return Response(job_body(found, eta_s=wait_s), status_code=202, media_type="application/json", headers=headers)
 
@@ -76,7 +76,7 @@ class Replays:
         self, job: JobId, caller: Caller, *, version: str = "", key: str = ""
     ) -> tuple[Submitted, ModelEntry, VersionEntry]:
         """Stored, or found under the same idempotency key. Raises as a submit, and `Conflict` where nothing is to replay."""
-        old = await visible(self._store, job, caller)
+        old = await visible_job(self._store, job, caller)
         check_replayable(old)
         given = await self._kept_input(old)
         async with self._files if given.payload.blob else nullcontext():
@@ -90,14 +90,14 @@ class Replays:
         entry, chosen = await self._version(old, version)
         if chosen.name != old.version:
             negotiation.media_type(wire.header_value(given.payload.content_type), accepts=chosen.accepts)
-            await self._intake.check(given.payload, chosen)
+            await self._submitter.check(given.payload, chosen)
         mark = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority)
-        owner = _on_behalf(caller, old.owner)
-        asked = SubmitRequest(entry, chosen, given.payload, options, owner, key, mark, given.call, replay_of=old.id)
+        owner = _caller_of_copy(caller, old.owner)
+        request = SubmitRequest(entry, chosen, given.payload, options, owner, key, mark, given.call, replay_of=old.id)
         ttl_s = entry.info.limits.result_ttl_s
         new = new_job_id(old.model)
-        return await self._intake.store(asked, new, deadline_s=job_deadline(asked), result_ttl_s=ttl_s), entry, chosen
+        return await self._submitter.store(request, new, deadline_s=job_deadline(request), result_ttl_s=ttl_s), entry, chosen
 
     async def _version(self, old: Job, wanted: str) -> tuple[ModelEntry, VersionEntry]:
         """Never silently another version than the one that failed."""
@@ -142,6 +142,6 @@ def _no_input(job: Job) -> Conflict:
     )
 
 
-def _on_behalf(caller: Caller, owner: str) -> Caller:
+def _caller_of_copy(caller: Caller, owner: str) -> Caller:
     """The new job is the same owner's. Whoever manages others' jobs is not held to their quota."""
     return caller if caller.owner == owner else Caller(owner)

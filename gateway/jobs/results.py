@@ -19,15 +19,15 @@ from penstock.job_id import JobId
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
 
 
-async def visible(store: AsyncStore, job: JobId, caller: Caller) -> Job:
+async def visible_job(store: AsyncStore, job: JobId, caller: Caller) -> Job:
     """The record, if it is one of the caller's; else raises as for a job that never existed."""
     found = await store.read(job)
     if found is None or not caller.sees(found.owner):
-        raise await missing(store, job, caller)
+        raise await missing_job(store, job, caller)
     return found
 
 
-async def missing(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
+async def missing_job(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
     """What the caller is told of a job that is not there for them: another owner's was never there, collected or not."""
     owner = await store.collected_owner(job)
     if owner is not None and caller.sees(owner):
@@ -45,7 +45,7 @@ class ResultReader:
     async def output(self, end: Push) -> Payload:
         """The output with its bytes; raises `EndedWithoutOutput` if there is none because the job did not succeed."""
         if end.state is not JobState.SUCCEEDED:
-            raise ended(end)
+            raise ended_without_output(end)
         payload = end.output if end.output is not None else await self._stored(end.id)
         return payload if not payload.blob else await self._fetched(end.id, payload)
 
@@ -66,7 +66,7 @@ class ResultReader:
         return Payload(payload.content_type, data)
 
 
-def ended(end: Push) -> EndedWithoutOutput:
+def ended_without_output(end: Push) -> EndedWithoutOutput:
     """What a reader of a job without output is told."""
     code = end.error_code or {JobState.CANCELLED: "cancelled", JobState.EXPIRED: "expired"}.get(end.state, "failed")
     message = end.error_message or {
@@ -76,7 +76,7 @@ def ended(end: Push) -> EndedWithoutOutput:
     return EndedWithoutOutput(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
 
 
-def end_of(job: Job, output: Payload | None) -> Push | None:
+def end_in_record(job: Job, output: Payload | None) -> Push | None:
     """The end as a push would have told it, or None while the job lives."""
     if not job.state.final:
         return None

@@ -69,22 +69,22 @@ class Backlog:
     last: QueueStats | None = None
     open: dict[str, int] = field(default_factory=dict)
 
-    def submitted(self, depth: int, now: float, *, owner: str = "") -> None:
+    def record_submit(self, depth: int, now: float, *, owner: str = "") -> None:
         """A submit's reply: exact at this moment."""
         self.depth, self.depth_at = depth, now
         if owner:
             self.open[owner] = self.open.get(owner, 0) + 1
 
-    def before(self, owner: str, own: float, waiting: float) -> float:
+    def jobs_before(self, owner: str, own: float, waiting: float) -> float:
         """How many of the `waiting` jobs go before the one with `own` jobs of its owner before it."""
         others = sum(min(count, own + 1) for other, count in self.open.items() if other != owner)
         return min(waiting, own + others) if owner and others else waiting
 
-    def newcomer(self, owner: str, waiting: float) -> float:
+    def jobs_before_new(self, owner: str, waiting: float) -> float:
         """The same for a job that its owner submits now."""
-        return self.before(owner, self.open.get(owner, 0), waiting)
+        return self.jobs_before(owner, self.open.get(owner, 0), waiting)
 
-    def measured(self, stats: QueueStats, now: float, *, batch_size: int) -> None:
+    def record_stats(self, stats: QueueStats, now: float, *, batch_size: int) -> None:
         """A look at the queue; two looks at a queue that never ran dry tell the real rate."""
         before, self.last = self.last, stats
         self.depth, self.leased = stats.depth, stats.leased
@@ -92,12 +92,12 @@ class Backlog:
         self.open = dict(stats.open)
         if before is None or min(before.depth, stats.depth) < batch_size or stats.now <= before.now:
             return
-        rate = (_served(stats) - _served(before)) / (stats.now - before.now)
+        rate = (_ended_by_workers(stats) - _ended_by_workers(before)) / (stats.now - before.now)
         fresh = now - self.observed_at <= OBSERVED_FRESH_S
         self.observed_per_s = (self.observed_per_s + rate) / 2.0 if fresh else rate
         self.observed_at = now
 
-    def stale(self, now: float) -> bool:
+    def is_stale(self, now: float) -> bool:
         return now - self.stats_at > STALE_S
 
     def rate(self, capacity: SlotCapacity, now: float) -> float:
@@ -118,7 +118,7 @@ class Backlog:
         return self.waiting(rate, now) / rate if rate else UNKNOWN_DRAIN_S
 
 
-def _served(stats: QueueStats) -> int:
+def _ended_by_workers(stats: QueueStats) -> int:
     """Jobs that workers ended. Cancelled and expired ones say nothing of the next one's wait."""
     return sum(stats.ended.get(state, 0) for state in _BY_WORKERS)
 
@@ -128,7 +128,7 @@ def predicted_s(backlog: Backlog, capacity: SlotCapacity, now: float, *, owner: 
     rate = backlog.rate(capacity, now)
     if not rate:
         return 0.0
-    waiting = backlog.newcomer(owner, backlog.waiting(rate, now))
+    waiting = backlog.jobs_before_new(owner, backlog.waiting(rate, now))
     ahead = waiting + backlog.leased if waiting else 0.0
     return ahead / rate + capacity.batch_s(waiting)
 
@@ -143,13 +143,13 @@ def admit(backlog: Backlog, capacity: SlotCapacity, now: float, *, deadline_s: f
     """Raises `Overloaded` when the queue is at its limit or the job would most likely miss its deadline."""
     rate = backlog.rate(capacity, now)
     waiting = backlog.waiting(rate, now)
-    if waiting >= max_depth and not backlog.stale(now):
+    if waiting >= max_depth and not backlog.is_stale(now):
         raise queue_full(int(waiting), max_depth, drain_s=backlog.drain_s(capacity, now))
     safety_s = max(MIN_SAFETY_S, SAFETY_SHARE * deadline_s)
     expected_s = predicted_s(backlog, capacity, now, owner=owner)
     # With an empty queue the prediction is one run; refusing on it would shut the door for good.
     if waiting and expected_s + safety_s > deadline_s:
-        before = max(1.0, backlog.newcomer(owner, waiting))
+        before = max(1.0, backlog.jobs_before_new(owner, waiting))
         raise DeadlineUnlikely(
             f"with about {before:.0f} waiting before it, this job would take some {expected_s:.3g} s; "
             f"its deadline is {deadline_s:g} s",

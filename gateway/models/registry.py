@@ -167,7 +167,7 @@ class ModelRegistry:
     async def _measure(self, entry: ModelEntry) -> None:
         try:
             stats = await self._store.stats(entry.name)
-            entry.backlog.measured(stats, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
+            entry.backlog.record_stats(stats, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
         except StoreUnavailable as error:
             log.debug("backlog_unknown", model=entry.name, reason=error.message)
         finally:
