@@ -35,7 +35,7 @@ class PinningPlan:
 
 
 def plan(specs: Sequence[ModelSpec], machine: Machine) -> PinningPlan:
-    """The plan for a worker that starts. Raises `ConfigError` if a device is missing or taken: no slot falls back to the CPU."""
+    """The plan of a starting worker. Raises `ConfigError` if a device is missing or taken; no slot falls back to the CPU."""
     units = assign(specs, machine.gpus)
     wanted = [(spec, unit) for spec, row in zip(specs, units, strict=True) for unit in row]
     given = seats(machine.topology, [_demand(spec, unit) for spec, unit in wanted])
