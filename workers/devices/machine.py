@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible
+from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible_gpus
 from penstock.workers.devices.topology import Topology, read_topology
 
 _MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -26,7 +26,7 @@ class Machine:
 def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: Mapping[str, str] | None = None) -> Machine:
     """The cores and GPUs that this process may use. Raises nothing if there are no GPUs: `gpus.absent` says why."""
     environment = os.environ if environment is None else environment
-    gpus = visible(read_gpus(nvml or PyNvml(), root), environment)
+    gpus = visible_gpus(read_gpus(nvml or PyNvml(), root), environment)
     return Machine(read_topology(root), gpus, _has_mps(root, environment))
 
 
