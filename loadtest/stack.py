@@ -56,8 +56,12 @@ class Processes:
         self._running.append(process)
         return process.pid
 
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._running]
+
     def read_cpu(self) -> CpuReading:
-        return read_cpu(process.pid for process in self._running)
+        return read_cpu(self.pids)
 
     def check(self) -> None:
         """Raise when one of them has ended by itself."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import psutil
 
@@ -18,17 +19,18 @@ _BY_ARGUMENT = {
     "penstock.workers": "worker",
     "penstock.workers.child": "child",
 }
+_NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
-def stage_of(command: Sequence[str], *, clients: Collection[str] = ()) -> str:
-    """The stage that a command line belongs to: `client` if it runs one of the modules `clients`, `parent` if none is known."""
+def stage_of(command: Sequence[str], *, others: Mapping[str, str] = _NO_OTHERS) -> str:
+    """The stage that a command line belongs to; `parent` if none is known. `others`: stages of modules that are not ours."""
     if not command:
         return "parent"
     # A server may set its title: program and arguments in one string.
     program = os.path.basename(command[0].partition(" ")[0])
     if "valkey" in program or "redis" in program:
         return "redis"
-    stages = {**_BY_ARGUMENT, **dict.fromkeys(clients, "client")}
+    stages = {**_BY_ARGUMENT, **others}
     return next((stages[argument] for argument in command if argument in stages), "parent")
 
 
@@ -46,13 +48,13 @@ class CpuReading:
         return {stage: spent[stage] for stage in STAGES if stage in spent}
 
 
-def read_cpu(roots: Iterable[int], *, clients: Collection[str] = ()) -> CpuReading:
-    """CPU seconds of the process trees below `roots`. This process, and those that run a module of `clients`, are `client`."""
+def read_cpu(roots: Iterable[int], *, others: Mapping[str, str] = _NO_OTHERS) -> CpuReading:
+    """CPU seconds of the process trees below `roots`, and of this process as `client`. `others`: as of `stage_of`."""
     own = psutil.Process().cpu_times()
     seconds = {("client", os.getpid()): own.user + own.system}
     for root in roots:
         for process in _tree(root):
-            reading = _read(process, clients)
+            reading = _read(process, others)
             if reading is not None:
                 seconds[reading[0], process.pid] = reading[1]
     return CpuReading(seconds)
@@ -103,11 +105,11 @@ def _tree(root: int) -> list[psutil.Process]:
         return []
 
 
-def _read(process: psutil.Process, clients: Collection[str]) -> tuple[str, float] | None:
+def _read(process: psutil.Process, others: Mapping[str, str]) -> tuple[str, float] | None:
     # A process may end between the listing and this read; then what it spent is lost, as its whole time was.
     try:
         times = process.cpu_times()
-        return stage_of(process.cmdline(), clients=clients), times.user + times.system
+        return stage_of(process.cmdline(), others=others), times.user + times.system
     except psutil.NoSuchProcess:
         return None
 
