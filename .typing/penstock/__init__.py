@@ -1,1 +1,69 @@
-../../core/__init__.py
+"""penstock: durable, micro-batched model inference on Celery and Redis.
+
+The names below are the public ones. They load on first use, so that importing `penstock` (and `penstock --help`) stays cheap
+and this package imports nothing of ours at start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client.aio import AsyncClient
+    from penstock.client.sync import Client
+    from penstock.errors import PenstockError
+    from penstock.handlers.array_handler import ArrayHandler
+    from penstock.handlers.contract import Context, Failure, Handler
+    from penstock.handlers.decorator import model
+    from penstock.handlers.runtimes.contract import open_runtime
+    from penstock.job import Job, JobState, Priority
+
+_HOMES = {
+    "ArrayHandler": "penstock.handlers.array_handler",
+    "AsyncClient": "penstock.client.aio",
+    "Client": "penstock.client.sync",
+    "Context": "penstock.handlers.contract",
+    "Failure": "penstock.handlers.contract",
+    "Handler": "penstock.handlers.contract",
+    "Job": "penstock.job",
+    "JobState": "penstock.job",
+    "PenstockError": "penstock.errors",
+    "Priority": "penstock.job",
+    "model": "penstock.handlers.decorator",
+    "open_runtime": "penstock.handlers.runtimes.contract",
+}
+
+__all__ = [
+    "ArrayHandler",
+    "AsyncClient",
+    "Client",
+    "Context",
+    "Failure",
+    "Handler",
+    "Job",
+    "JobState",
+    "PenstockError",
+    "Priority",
+    "__version__",
+    "model",
+    "open_runtime",
+]
+
+try:
+    __version__ = version("penstock")
+except PackageNotFoundError:  # a checkout on the path that was never installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}; it exports {', '.join(__all__)}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

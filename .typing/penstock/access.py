@@ -1,1 +1,55 @@
-../../core/access.py
+"""Who may call: roles, keys and owners, and how a key's secret is made and checked. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+
+KEY_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# 256 random bits: what is this long cannot be guessed, so one plain hash protects it as well as a slow one.
+SECRET_BYTES = 32
+# Words that documentation and hurried people use.
+_WEAK_SECRETS = ("", "secret", "password", "changeme", "change-me", "example", "test", "admin", "penstock", "your-secret-here")
+
+
+class Role(StrEnum):
+    """`submit`: make jobs, cancel one's own. `read`: see one's own. `manage`: see and cancel everybody's, see workers."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    MANAGE = "manage"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One API key as declared. Only the hash of its secret is known here.
+
+    `rate_per_s` and `burst` bound its requests, `max_open_jobs` the jobs of its owner that have not ended, per model (None: a
+    quarter of the model's queue). `expires_at` is Unix seconds.
+    """
+
+    id: str
+    sha256: str
+    roles: frozenset[Role]
+    owner: str
+    rate_per_s: float = 100.0
+    burst: int = 200
+    max_open_jobs: int | None = None
+    expires_at: float | None = None
+
+
+def new_secret() -> str:
+    return secrets.token_urlsafe(SECRET_BYTES)
+
+
+def digest_of(secret: bytes) -> str:
+    return hashlib.sha256(secret).hexdigest()
+
+
+def is_weak(sha256: str) -> bool:
+    """Whether anybody could guess the secret behind this hash: an example's, a common word's, none at all."""
+    return len(set(sha256)) == 1 or sha256.lower() in {digest_of(word.encode()) for word in _WEAK_SECRETS}

@@ -1,1 +1,182 @@
-../../core/errors.py
+"""Every error penstock raises, by whose fault it is.
+
+PenstockError
+├── CallerError            the request cannot be served as it stands; sending it again does not help
+│   ├── BadRequest         unreadable: not JSON, too deep, malformed id or parameter
+│   │   ├── MalformedId
+│   │   └── BadParameter   names the member that is wrong (`param`)
+│   ├── InvalidInput       readable, but not what the model's schema asks for (carries `errors`)
+│   ├── TooLarge           over a size limit
+│   ├── UnsupportedMedia   a media type the model does not take
+│   ├── NotFound           no such model, version or job
+│   ├── Gone               existed; its retention is over
+│   ├── Conflict           the job's state forbids it (cancel after the end, id taken)
+│   ├── KeyReused          the idempotency key belongs to another request
+│   ├── Unauthorized       no API key, or not one of ours
+│   ├── WrongRole          the API key is not for this
+│   └── ConfigError        settings or model files that cannot be used (carries every fault found)
+├── CapacityError          right request, wrong moment; trying again helps (carries `retry_after_s`)
+│   ├── Overloaded         the model's queue is at its limit, or the deadline cannot be met
+│   │   ├── DeadlineUnlikely   the job would most likely end after its deadline
+│   │   ├── RateLimited    this caller sends too many requests
+│   │   └── QuotaSpent     this owner has too many jobs under way
+│   ├── StoreUnavailable   Redis cannot be reached or cannot write
+│   └── NoWorker           answer-now route and no live worker
+├── HandlerError           the model's code failed on this item
+│   ├── HandlerContractError   wrong count or type returned by a stage
+│   ├── HandlerTimeout     ran past its limit
+│   └── HandlerLoadError   the model could not be loaded
+└── InternalError          ours; the message ends with "this is a bug"
+    └── IllegalMove        a state change that the table of moves forbids
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """`kind` is the stable code that callers match on; `retryable` says whether sending the same again can help."""
+
+    kind: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class CallerError(PenstockError):
+    kind = "caller_error"
+
+
+class BadRequest(CallerError):
+    kind = "bad_request"
+
+
+class MalformedId(BadRequest):
+    kind = "malformed_id"
+
+
+class BadParameter(BadRequest):
+    """`param` is the member of the request that is wrong."""
+
+    def __init__(self, message: str, *, param: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+
+
+class InvalidInput(CallerError):
+    """`errors` holds one `{"pointer": JSON Pointer, "detail": text}` per fault."""
+
+    kind = "invalid_input"
+
+    def __init__(self, message: str, *, errors: Sequence[dict[str, Any]] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errors = list(errors)
+
+
+class TooLarge(CallerError):
+    kind = "too_large"
+
+
+class UnsupportedMedia(CallerError):
+    kind = "unsupported_media_type"
+
+
+class NotFound(CallerError):
+    kind = "not_found"
+
+
+class Gone(CallerError):
+    kind = "gone"
+
+
+class Conflict(CallerError):
+    kind = "conflict"
+
+
+class KeyReused(CallerError):
+    kind = "idempotency_key_reused"
+
+
+class Unauthorized(CallerError):
+    kind = "unauthorized"
+
+
+class WrongRole(CallerError):
+    kind = "wrong_role"
+
+
+class ConfigError(CallerError):
+    """`faults` lists every fault found, one sentence each, so that one run of the check shows them all."""
+
+    kind = "config_error"
+
+    def __init__(self, message: str, *, faults: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__("\n".join([message, *(f"  - {fault}" for fault in faults)]), hint=hint)
+        self.faults = list(faults)
+
+
+class CapacityError(PenstockError):
+    """`retry_after_s` is when trying again is likely to succeed, in seconds."""
+
+    kind = "capacity"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class Overloaded(CapacityError):
+    kind = "overloaded"
+
+
+class DeadlineUnlikely(Overloaded):
+    """The kind stays `overloaded`: callers match on it, and only the metrics tell the two refusals apart."""
+
+
+class RateLimited(Overloaded):
+    kind = "rate_limited"
+
+
+class QuotaSpent(Overloaded):
+    kind = "quota_spent"
+
+
+class StoreUnavailable(CapacityError):
+    kind = "store_unavailable"
+
+
+class NoWorker(CapacityError):
+    kind = "no_worker"
+
+
+class HandlerError(PenstockError):
+    kind = "handler_error"
+
+
+class HandlerContractError(HandlerError):
+    kind = "handler_contract"
+
+
+class HandlerTimeout(HandlerError):
+    kind = "timeout"
+
+
+class HandlerLoadError(HandlerError):
+    kind = "load_failed"
+
+
+class InternalError(PenstockError):
+    kind = "internal"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{message}; this is a bug", hint=hint)
+
+
+class IllegalMove(InternalError):
+    kind = "illegal_move"

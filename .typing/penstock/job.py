@@ -1,1 +1,175 @@
-../../core/job.py
+"""One job: its states, the moves between them, and the record that every reader sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from penstock.errors import IllegalMove
+from penstock.job_id import JobId
+
+
+class JobState(StrEnum):
+    """The store's own states. Callers see `public`, which has six."""
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    DELAYED = "delayed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    DEAD = "dead"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def public(self) -> str:
+        """queued, running, succeeded, failed, cancelled or expired."""
+        return _PUBLIC.get(self, self.value)
+
+
+FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED, JobState.DEAD})
+PUBLIC_STATES = ("queued", "running", "succeeded", "failed", "cancelled", "expired")
+_PUBLIC = {JobState.LEASED: "running", JobState.DELAYED: "queued", JobState.DEAD: "failed"}
+
+# DEAD from QUEUED does not exist: giving up needs an attempt. LEASED -> QUEUED is release, sweep; LEASED -> DELAYED is retry.
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.LEASED, JobState.CANCELLED, JobState.EXPIRED}),
+    JobState.LEASED: frozenset(JobState) - {JobState.LEASED},
+    JobState.DELAYED: frozenset({JobState.QUEUED, JobState.CANCELLED, JobState.EXPIRED}),
+}
+
+
+class Priority(StrEnum):
+    """Who goes first. The value is what callers write; `band` is the place in the queue."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
+
+    @property
+    def band(self) -> int:
+        return 0 if self is Priority.INTERACTIVE else 9
+
+
+# Jobs whose deadline would force a tiny batch; kombu's priority steps are 0 3 6 9, and stock Flower sums these.
+LATE_BAND = 6
+BANDS = (0, LATE_BAND, 9)
+
+
+class Call(StrEnum):
+    """What is asked of the model; the value stored with a job, where most say nothing."""
+
+    PREDICT = ""
+    EXPLAIN = "explain"
+    # The input holds many rows (see `penstock.shard`), and so does the output.
+    SHARD = "shard"
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """Why a job did not succeed: a stable code, a sentence for the caller, and whether the same input may work later."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """The batch a job ran in, and its `place` there, from 1. Seconds, in the order of a batch's way: claimed until its inputs
+    were touched, decode, preprocess, waiting for the device, inference, postprocess. `reason` is why it was released (idle,
+    full, wait, deadline, bucket, drain, solo, bulk).
+    """
+
+    id: str
+    size: int
+    reason: str
+    preprocess_s: float = 0.0
+    inference_s: float = 0.0
+    postprocess_s: float = 0.0
+    worker: str = ""
+    batch_wait_s: float = 0.0
+    decode_s: float = 0.0
+    device_wait_s: float = 0.0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One lease of a job: `number` counts claims from 1, those that were not charged included. Moments as in `Job`.
+
+    `end` is empty while it runs, else how it ended: released, retried, crashed, worker_lost, or the job's final public state.
+    `delay_s`: how long the job was then put aside at least. `worker` is the name of the slot's incarnation that held it.
+    """
+
+    number: int
+    worker: str
+    batch: str
+    claimed_at: float
+    ended_at: float | None = None
+    end: str = ""
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Attempts of which only the sums are kept: a record stays small however often its job is given out."""
+
+    count: int = 0
+    spent_s: float = 0.0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the store knows of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
+
+    `queued_behind`: jobs of its owner before it as it was stored. `tries`: its attempts in order, the first and the last few.
+    `trace`: the W3C `traceparent` it came with, and behind a space the `tracestate`; empty without one. `replay_of` and
+    `replayed_as` link a job with the one whose input it repeats; of several repeats the old job names the last.
+    """
+
+    id: JobId
+    state: JobState
+    version: str
+    priority: Priority
+    created_at: float
+    deadline_at: float
+    attempts: int = 0
+    crashes: int = 0
+    owner: str = ""
+    content_type: str = "application/json"
+    started_at: float | None = None
+    finished_at: float | None = None
+    cancel_requested: bool = False
+    error: JobError | None = None
+    batch: BatchRecord | None = None
+    position: int | None = None
+    queued_behind: int = 0
+    tries: tuple[Attempt, ...] = ()
+    left_out: LeftOut = LeftOut()
+    trace: str = ""
+    replay_of: JobId | None = None
+    replayed_as: JobId | None = None
+    call: Call = Call.PREDICT
+
+    @property
+    def model(self) -> str:
+        return self.id.model
+
+    def move(self, to: JobState) -> Job:
+        if to not in MOVES.get(self.state, frozenset()):
+            raise IllegalMove(f"job {self.id}: {self.state} -> {to}")
+        return replace(self, state=to)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Bytes with their media type, either held (`data`) or lying in the blob store under `blob`."""
+
+    content_type: str
+    data: bytes = b""
+    blob: str = ""

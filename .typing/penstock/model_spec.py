@@ -1,1 +1,216 @@
-../../core/model_spec.py
+"""What is declared of a model: where its code is, how it is batched, its limits; and what its workers say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+DEFAULT_VERSION = "1"
+
+
+class WarmOrigin(StrEnum):
+    """Where the input of a warm-up came from."""
+
+    SAMPLE = "sample"  # declared by the handler: like real inputs, so its times count as learned
+    SCHEMA = "schema"  # generated: warms code and memory; real inputs may take longer, so its times teach nothing
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """`max_wait_s` bounds how long an item waits for company when other workers are busy; an idle pool never waits."""
+
+    max_batch_size: int = 8
+    max_wait_s: float = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Per model; the reasons for each default stand in docs/limits.md. Durations in seconds, sizes in bytes."""
+
+    max_queue_depth: int = 10_000
+    deadline_s: float = 3_600.0
+    bulk_deadline_s: float = 86_400.0
+    result_ttl_s: float = 86_400.0
+    sync_result_ttl_s: float = 60.0
+    max_attempts: int = 3
+    max_crashes: int = 2
+    max_run_s: float = 75.0
+    load_timeout_s: float = 300.0
+    memory_limit_bytes: int | None = None
+    recycle_after_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """How a model file is run; which runtime understands which field stands in docs/runtimes.md.
+
+    `precision` fp32, tf32, bf16 or fp16; `compile` off, default, reduce-overhead or max-autotune; `quantize` off or int8
+    (dynamic, on the CPU); `provider` is ONNX Runtime's: auto (by the device), cpu, cuda or tensorrt. A batch is padded to the
+    next of `batch_buckets`; none: as it comes. `session` holds options of the runtime's own session, checked by name.
+    """
+
+    runtime: str = "auto"
+    precision: str = "fp32"
+    compile: str = "off"
+    quantize: str = "off"
+    provider: str = "auto"
+    channels_last: bool = False
+    cuda_graphs: bool = False
+    batch_buckets: tuple[int, ...] = ()
+    cache_dir: str = ""
+    session: dict[str, Any] = field(default_factory=dict)
+
+
+def fitted_buckets(buckets: Sequence[int], max_batch_size: int) -> tuple[int, ...]:
+    """The buckets for batches of up to `max_batch_size` items: what is larger becomes that size."""
+    return tuple(sorted({min(size, max_batch_size) for size in buckets}))
+
+
+def bucket_fault(buckets: Sequence[int], max_batch_size: int) -> str:
+    """Why `buckets` cannot be used with batches of up to `max_batch_size` items, and what to do; empty if they can."""
+    if max(buckets, default=0) <= max_batch_size:
+        return ""
+    return (
+        f"batch_buckets {list(buckets)} go beyond max_batch_size = {max_batch_size}: no batch is larger than that, so "
+        f"{max(buckets)} rows would always be part padding; set max_batch_size = {max(buckets)}, "
+        f"or batch_buckets = {list(fitted_buckets(buckets, max_batch_size))}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One version of one model as declared in penstock.toml or on the command line.
+
+    `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`, `*.pt2`). `workers` is the number of
+    child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
+    each takes `device_memory_bytes` there. `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
+    may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
+    """
+
+    name: str
+    source: str
+    version: str = DEFAULT_VERSION
+    policy: BatchPolicy = field(default_factory=BatchPolicy)
+    limits: Limits = field(default_factory=Limits)
+    workers: int = 1
+    threads: int | None = None
+    device: str = "cpu"
+    workers_per_device: int = 1
+    placement: str = "dedicated"
+    device_memory_bytes: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
+    task: str = ""
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    warm_up: bool = True
+    # One batch of so many is recorded by a profiler (docs/profiling.md); None: none.
+    profile_every: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """What the workers of a version announce once it is loaded: JSON Schemas, media types taken, the handler's own words."""
+
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    accepts: tuple[str, ...] = ("application/json",)
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model as the gateway sees it: declared at start, filled in by its workers."""
+
+    name: str
+    default_version: str = DEFAULT_VERSION
+    policy: BatchPolicy = field(default_factory=BatchPolicy)
+    limits: Limits = field(default_factory=Limits)
+    versions: dict[str, VersionInfo | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWish:
+    """An operator wants the next batch of this version recorded; after `until` (Unix seconds) it is forgotten."""
+
+    id: str
+    version: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInfo:
+    """What a slot makes of a wish: `armed`, then `done` with the `batch` it recorded, or `failed`.
+
+    `folder` lies on the worker's machine. `stages_s` are mean seconds per batch (`queue`: per job) over `batches`; `copy` is of
+    the recorded one. `kind`: whose profiler (torch, onnxruntime, python). `note`: what went wrong.
+    """
+
+    wish: str
+    state: str = "armed"
+    batch: str = ""
+    folder: str = ""
+    kind: str = ""
+    note: str = ""
+    batches: int = 0
+    stages_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time.
+
+    `first_call_s` maps batch size to what its first call took, in the warm-up on an input from `warm_origin` or as the model
+    was loaded; `warm_note` says why sizes are missing.
+    `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
+    node that holds all its `cores`; None: several, or not pinned.
+    """
+
+    model: str
+    version: str
+    state: str
+    device: str = "cpu"
+    pid: int = 0
+    cores: tuple[int, ...] = ()
+    provider: str = ""
+    latency_s: dict[int, float] = field(default_factory=dict)
+    load_s: float = 0.0
+    error: str = ""
+    restarts: int = 0
+    first_call_s: dict[int, float] = field(default_factory=dict)
+    warm_origin: WarmOrigin = WarmOrigin.NONE
+    warm_note: str = ""
+    threads: int = 0
+    node: int | None = None
+    placement: str = "dedicated"
+    device_name: str = ""
+    device_uuid: str = ""
+    profile: ProfileInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlace:
+    """Where the jobs of a slot run: told once and kept longer than results are, because a job outlives its worker."""
+
+    slot: str
+    worker: str
+    device: str = ""
+    provider: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds.
+
+    `declared` are the versions that its settings name, by model.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started_at: float
+    slots: tuple[SlotInfo, ...] = ()
+    seen_at: float = 0.0
+    declared: dict[str, tuple[str, ...]] = field(default_factory=dict)

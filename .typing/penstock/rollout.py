@@ -1,1 +1,121 @@
-../../core/rollout.py
+"""What an operator changed about a model while it runs: versions added, versions removed, another default. Pure.
+
+It stands over the settings of every gateway and worker, in the store, until it is taken back; a restart does not undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.errors import Conflict, NotFound
+from penstock.model_spec import ModelInfo
+
+# Gateways look for changes twice a second; after this none of them submits to a removed version any more.
+SETTLED_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s).
+
+    `undone` are the versions that a reset took back: where settings name them they are served as those say, elsewhere they
+    end their jobs; then workers forget them. One that was removed without a reset stays removed, over all settings.
+    """
+
+    default_version: str = ""
+    added: dict[str, dict[str, Any]] = field(default_factory=dict)
+    removed: dict[str, float] = field(default_factory=dict)
+    undone: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether the model is served other than as the settings say; what a reset took back only ends its jobs."""
+        return bool(self.default_version) or not {*self.added, *self.removed} <= set(self.undone)
+
+    def load(self, version: str, table: Mapping[str, Any]) -> Rollout:
+        rest = self.without({version})
+        return replace(rest, added={**rest.added, version: dict(table)})
+
+    def switch(self, version: str) -> Rollout:
+        return replace(self, default_version=version)
+
+    def unload(self, version: str, now: float) -> Rollout:
+        """`added` keeps its table: what waits for the version is still run."""
+        undone = tuple(name for name in self.undone if name != version)
+        return replace(self, removed={**self.removed, version: now}, undone=undone)
+
+    def reset(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
+        """No new jobs for versions, of all that are `known`, that no settings name. `added` keeps their tables, as above."""
+        strays = {*known, *self.added, *self.removed} - named
+        removed = {version: self.removed.get(version, now) for version in sorted(strays)}
+        return Rollout(added=self.added, removed=removed, undone=tuple(sorted(strays | self.added.keys())))
+
+    def without(self, versions: Set[str]) -> Rollout:
+        """With no trace of these."""
+        return replace(
+            self,
+            added={name: table for name, table in self.added.items() if name not in versions},
+            removed={name: at for name, at in self.removed.items() if name not in versions},
+            undone=tuple(name for name in self.undone if name not in versions),
+        )
+
+
+def over(rollout: Rollout, named: Set[str], is_needed: Callable[[str], bool], *, now: float) -> set[str]:
+    """Versions of a reset that need no record any more: settings name them, or they get no new jobs and nothing needs them."""
+
+    def ended(version: str) -> bool:
+        asked_at = rollout.removed.get(version)
+        return asked_at is not None and now >= asked_at + SETTLED_AFTER_S and not is_needed(version)
+
+    return {version for version in rollout.undone if version in named or ended(version)}
+
+
+def followed(info: ModelInfo, rollout: Rollout | None) -> ModelInfo | None:
+    """The model as gateways should serve it; None when no version is left."""
+    if rollout is None:
+        return info if info.versions else None
+    versions = {name: known for name, known in info.versions.items() if name not in rollout.removed}
+    versions = {**dict.fromkeys(name for name in rollout.added if name not in rollout.removed), **versions}
+    if not versions:
+        return None
+    default = rollout.default_version or info.default_version
+    return replace(info, default_version=default if default in versions else next(iter(versions)), versions=versions)
+
+
+def check_load(info: ModelInfo | None, rollout: Rollout, version: str) -> None:
+    """Raises `Conflict` when the version is there already: versions are fixed names, so that a job's version says what ran."""
+    served = followed(info, rollout) if info else None
+    if served is not None and version in served.versions:
+        raise Conflict(
+            f"model {served.name!r} has a version {version!r} already",
+            hint="Load the new code under a version of its own, switch the default, then unload the old one.",
+        )
+    if version in rollout.removed:
+        raise Conflict(
+            f"version {version!r} was removed and may still end its jobs",
+            hint="Load it under another name, or reset the model: the name is free once its jobs have ended.",
+        )
+
+
+def check_switch(info: ModelInfo, version: str, *, ready_slots: int) -> None:
+    """Raises `NotFound` for an unknown version, `Conflict` for one that no worker is ready to run."""
+    if version not in info.versions:
+        raise NotFound(f"model {info.name!r} has no version {version!r}", hint=f"Its versions: {', '.join(info.versions)}.")
+    if not ready_slots:
+        raise Conflict(
+            f"version {version!r} of {info.name!r} is not ready on any worker, so callers would wait",
+            hint=f"GET /v1/models/{info.name} says what keeps it; switch when it is ready.",
+        )
+
+
+def check_unload(info: ModelInfo, version: str) -> None:
+    """Raises `NotFound` for an unknown version, `Conflict` for the default one while there are others."""
+    if version not in info.versions:
+        raise NotFound(f"model {info.name!r} has no version {version!r}", hint=f"Its versions: {', '.join(info.versions)}.")
+    if version == info.default_version and len(info.versions) > 1:
+        raise Conflict(
+            f"version {version!r} is the default of {info.name!r}: callers that name none would be left without",
+            hint="Switch the default to another version first.",
+        )

@@ -1,1 +1,101 @@
-../../core/run.py
+"""One run: an offline job over files, its states, what was asked, and how far it is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import Struct
+
+_FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".txt": "text",
+}
+
+
+def format_of(name: str) -> str:
+    """The format of rows that a file's name says; empty for a name that says none."""
+    return _FORMATS.get(PurePosixPath(name.lower()).suffix, "")
+
+
+class RunState(StrEnum):
+    """`interrupted` is not stored: a running run whose driver is gone is shown so, and can be resumed."""
+
+    QUEUED = "queued"
+    VALIDATING = "validating"
+    RUNNING = "running"
+    PUBLISHING = "publishing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def final(self) -> bool:
+        return self in (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.EXPIRED)
+
+
+class RunSpec(Struct, frozen=True, kw_only=True):
+    """What was asked. `input` and `output` are paths, globs or fsspec URLs. `columns` maps the model's input fields to columns
+    of the input (empty: the whole row; one entry with an empty field name: that column's value alone). `carry`: input columns
+    that the output repeats. `errors` empty: beside the output. `max_failed`: more failed rows than this stop the run (None:
+    never). `window_rows`: most rows submitted and not yet written. `kind`: "files", or "openai" for the lines of an OpenAI
+    batch.
+    """
+
+    model: str
+    input: str
+    output: str
+    version: str = ""
+    kind: str = "files"
+    input_format: str = ""
+    output_format: str = ""
+    columns: dict[str, str] = {}
+    carry: tuple[str, ...] = ()
+    errors: str = ""
+    max_failed: int | None = None
+    shard_rows: int = 0
+    window_rows: int = 10_000
+    deadline_s: float = 0.0
+    overwrite: bool = False
+    endpoint: str = ""
+    metadata: dict[str, str] = {}
+
+
+class RunCounts(Struct, frozen=True, kw_only=True):
+    """Rows. `total` is None until it is known; `done` are those with an output, `failed` those in the errors file."""
+
+    total: int | None = None
+    done: int = 0
+    failed: int = 0
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What the store knows of one run. Moments are Unix seconds by Redis' clock. `driver` names the process that works on it
+    and holds it until `driver_until`; `stage` is what it does in words for a progress line. `busy`: share of the elapsed time
+    of the slots that served it in which their device ran its rows, 0 to 1. `request`: "", "cancel".
+    """
+
+    id: str
+    spec: RunSpec
+    state: RunState
+    created_at: float
+    owner: str = ""
+    counts: RunCounts = RunCounts()
+    version: str = ""
+    started_at: float | None = None
+    finished_at: float | None = None
+    rows_per_s: float = 0.0
+    busy: float | None = None
+    driver: str = ""
+    driver_until: float = 0.0
+    request: str = ""
+    error_code: str = ""
+    error_message: str = ""
+    details: dict[str, Any] = {}

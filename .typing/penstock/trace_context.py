@@ -1,1 +1,61 @@
-../../core/trace_context.py
+"""W3C trace context: which trace a job belongs to, as it stands in a header, in a record and in a log line. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Longer ones are dropped: the standard asks to pass on at least this much.
+MAX_STATE_CHARS = 512
+MAX_STATE_MEMBERS = 32
+_PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+_MEMBER = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
+_SAMPLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """`trace_id` is 32, `span_id` 16 lower-case hexadecimal digits; `state` is the tracestate, empty without one."""
+
+    trace_id: str
+    span_id: str
+    flags: int = _SAMPLED
+    state: str = ""
+
+    @property
+    def parent(self) -> str:
+        """As the header `traceparent`."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+
+    @property
+    def text(self) -> str:
+        """As it stands in a record; `stored` reads it."""
+        return f"{self.parent} {self.state}" if self.state else self.parent
+
+
+def read(parent: str, state: str = "") -> TraceContext | None:
+    """What the two headers say; None for an unreadable traceparent, which the standard has ignored rather than refused."""
+    found = _PARENT.fullmatch(parent.strip())
+    # Version 00 ends here; what a later version adds behind is none of ours.
+    if found is None or (found[1] == "00" and found[5]):
+        return None
+    return TraceContext(found[2], found[3], int(found[4], 16) & _SAMPLED, _state(state))
+
+
+def stored(text: str) -> TraceContext | None:
+    """The context that `text` kept; None for an empty one."""
+    parent, _, state = text.partition(" ")
+    return read(parent, state)
+
+
+def trace_id_of(text: str) -> str:
+    """The trace id in a stored context without reading the rest, or an empty one."""
+    return text[3:35]
+
+
+def _state(text: str) -> str:
+    members = [member.strip() for member in text.split(",") if member.strip()]
+    tidy = ",".join(members)
+    good = len(members) <= MAX_STATE_MEMBERS and len(tidy) <= MAX_STATE_CHARS and all(map(_MEMBER.fullmatch, members))
+    # All or nothing: half a tracestate is somebody else's data broken.
+    return tidy if good else ""

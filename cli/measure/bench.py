@@ -19,14 +19,22 @@ from penstock.cli.display import print_faint
 from penstock.cli.measure.bench_progress import shown_progress
 from penstock.cli.state import running_stack
 from penstock.client.sync import Client
-from penstock.loadtest.asking import LoadOptions, as_told, base_of, bodies_for, door_of, need_writable, shape_of
-from penstock.loadtest.observed.stack_facts import Standing, standing
+from penstock.loadtest.observed.stack_facts import ModelFacts, read_model_facts
+from penstock.loadtest.options import (
+    LoadOptions,
+    adapter_for,
+    bodies_for,
+    check_writable,
+    describe_load,
+    server_address,
+    shape_of,
+)
 from penstock.loadtest.plan import CallStyle, Kind
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
 from penstock.loadtest.result import LoadTestResult
-from penstock.loadtest.run import LoadTest, run_bench
+from penstock.loadtest.run import LoadTest, run_load_test
 
 app = typer.Typer(add_completion=False)
 
@@ -137,8 +145,8 @@ def bench(
         connections=connections,
         seed=seed,
     )
-    need_writable(csv)
-    need_writable(html)
+    check_writable(csv)
+    check_writable(html)
     result = measured(asked)
     _report(result, csv=csv, html=html, as_json=as_json)
     raise typer.Exit(exits.FAILED if result.generator_limited or not result.outcome.answered else exits.OK)
@@ -152,23 +160,23 @@ def measured(asked: LoadOptions) -> LoadTestResult:
         made = _bench(asked, gateway)
         with shown_progress(made.shape.whole_s) as told:
             try:
-                return asyncio.run(run_bench(made, told))
+                return asyncio.run(run_load_test(made, told))
             except asyncio.CancelledError:
                 raise typer.Exit(exits.INTERRUPTED) from None
 
 
 def _bench(asked: LoadOptions, gateway: Client | None) -> LoadTest:
     shape = shape_of(asked)
-    found = standing(gateway, asked.subject, asked.version) if gateway else Standing()
-    base = base_of(asked, gateway.base_url if gateway else None)
+    found = read_model_facts(gateway, asked.subject, asked.version) if gateway else ModelFacts()
+    base = server_address(asked, gateway.base_url if gateway else None)
     bodies = bodies_for(asked, base, found)
-    door = door_of(asked, base, has_body=bool(bodies))
+    adapter = adapter_for(asked, base, has_body=bool(bodies))
     return LoadTest(
-        door=door,
+        adapter=adapter,
         shape=shape,
         bodies=bodies,
-        told=as_told(asked, shape),
-        standing=found,
+        description=describe_load(asked, shape),
+        facts=found,
         client=gateway,
         processes=asked.processes,
         roots=_stack_at(base),
