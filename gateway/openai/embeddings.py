@@ -17,10 +17,9 @@ from penstock.broker.store.pushes import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.errors import BadParameter, NoWorker
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.connection import ClientConnection, connection_of
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
 from penstock.gateway.asgi.negotiation import JSON, SubmitOptions
 from penstock.gateway.asgi.problems import NoAnswerYet
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
@@ -146,8 +145,8 @@ class Embeddings:
         ends = []
         for waiter, job in open_jobs:
             left_s = max(0.0, until - time.monotonic())
-            connection.when_lost = waiter.wake
-            end = await next_end(waiter, left_s, stop=lambda: connection.lost or self._lifetime.last_call())
+            connection.on_lost = waiter.wake
+            end = await next_end(waiter, left_s, stop=lambda: connection.lost or self._lifetime.is_last_call())
             if end is None and connection.lost:
                 raise ClientGone
             if end is None:

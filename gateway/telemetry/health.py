@@ -11,8 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import STORE_AWAY, TITLES, NotReady
-from penstock.gateway.asgi.server import Lifetime
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
 
@@ -81,7 +81,7 @@ class Health:
 
     async def _missing(self) -> Missing:
         """What keeps this gateway from serving every declared model; empty if it can serve them all."""
-        if self._lifetime.draining():
+        if self._lifetime.is_draining():
             return [_missing_part("gateway", "stopping")]
         try:
             await self._store.ping()

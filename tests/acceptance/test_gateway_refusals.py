@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.openai.views import speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions

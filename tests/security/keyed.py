@@ -17,7 +17,7 @@ from penstock.access import digest_of, new_secret
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.dashboard.router import is_page
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions

@@ -10,7 +10,7 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.server import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.openapi import document
