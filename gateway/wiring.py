@@ -106,7 +106,7 @@ class GatewayParts:
             self._options,
             store=self._store,
             blobs=self._blobs,
-            door=self.auth,
+            auth=self.auth,
             registry=self.registry,
             replays=self._replays,
             waiting=self._waiting,

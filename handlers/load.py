@@ -21,7 +21,7 @@ from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
-from penstock.handlers.tasks.catalogue import task_class
+from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"

@@ -23,10 +23,9 @@ from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_options
 from penstock.handlers.runtimes.torch.declared import declared_inputs
 from penstock.handlers.runtimes.torch.files import class_place
-from penstock.handlers.tasks.catalogue import task_class
 from penstock.handlers.tasks.labels import read_labels
-from penstock.handlers.tasks.options import read_options
-from penstock.handlers.tasks.words import need_tokenizer
+from penstock.handlers.tasks.options import read_options, task_class
+from penstock.handlers.tasks.vocabulary import require_tokenizer
 from penstock.model_spec import bucket_fault
 
 
@@ -59,7 +58,7 @@ def _check_task(context: Context, task: str) -> None:
     if labels is not None:
         read_labels(context.folder, labels)
     if tokenizer is not None:
-        need_tokenizer(context.folder / tokenizer)
+        require_tokenizer(context.folder / tokenizer)
 
 
 def _check_onnx(path: Path, context: Context) -> None:

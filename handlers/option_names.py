@@ -16,7 +16,7 @@ from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.contract import chosen_runtime
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import OPTIONS
-from penstock.handlers.tasks.catalogue import TASKS, option_names
+from penstock.handlers.tasks.options import TASKS, option_names
 
 
 def check_option_names(path: Path, context: Context, *, task: str = "") -> None:
