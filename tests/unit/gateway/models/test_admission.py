@@ -83,7 +83,7 @@ def test_an_observed_rate_is_forgotten_after_two_seconds() -> None:
 
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
     backlog = Backlog(depth=300, leased=64, depth_at=5.0, stats_at=5.0)
-    with pytest.raises(DeadlineUnlikely, match=r"about 300 waiting") as refused:
+    with pytest.raises(DeadlineUnlikely, match=r"about 300 jobs waiting") as refused:
         admit(backlog, FAST, 5.0, deadline_s=0.2, max_depth=10_000)
     assert refused.value.retry_after_s == pytest.approx(0.3)
 
