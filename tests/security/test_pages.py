@@ -126,7 +126,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("key", WRONG.values(), ids=WRONG.keys())
-def test_no_wrong_key_signs_in_and_all_are_told_the_same(stranger: httpx2.Client, key: str) -> None:
+def test_no_wrong_key_signs_in_and_all_get_the_same_answer(stranger: httpx2.Client, key: str) -> None:
     answer = stranger.post("/ui/login", data={"key": key, "next": "/ui/jobs"}, headers=OURS)
     plain = stranger.post("/ui/login", data={"key": "a.b", "next": "/ui/jobs"}, headers=OURS)
     assert (answer.status_code, answer.content) == (401, plain.content)
@@ -215,13 +215,13 @@ def test_every_page_carries_the_headers_that_keep_browsers_careful(
     session = signed_in(gateway, BOSS) if path == "/ui/logout" else cookies["boss"]
     for headers in ({**OURS, **session}, OURS, {}):
         with gateway.stream(method, filled(path), headers=headers) as answer:
-            sent = dict(answer.headers)
-        assert sent["x-content-type-options"] == "nosniff"
+            received = dict(answer.headers)
+        assert received["x-content-type-options"] == "nosniff"
         if path != "/ui/static/{name}":
             wanted = {name for name in HEADERS.items() if name[0] not in ("content-security-policy", "cache-control")}
-            assert wanted <= set(sent.items())
-            assert sent["content-security-policy"] in (HEADERS["content-security-policy"], "sandbox")
-            assert "no-store" in sent["cache-control"]
+            assert wanted <= set(received.items())
+            assert received["content-security-policy"] in (HEADERS["content-security-policy"], "sandbox")
+            assert "no-store" in received["cache-control"]
 
 
 OWNED = [(method, path) for method, path in CLOSED if "{job_id}" in path]
