@@ -20,7 +20,7 @@ from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.settings.sources import source_file
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import on_cpu, available_devices
+from penstock.workers.devices.assign import available_devices, on_cpu
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import plan as pinned
 from penstock.workers.devices.topology import read_topology
