@@ -12,7 +12,7 @@ ANY, EVERY = "cuda", "cuda:*"
 _GIB = 1 << 30
 
 
-def on_cpu(spec: ModelSpec) -> bool:
+def is_on_cpu(spec: ModelSpec) -> bool:
     return spec.device == "cpu"
 
 
@@ -67,7 +67,7 @@ class DeviceAllocations:
 
     def allocate(self, spec: ModelSpec) -> list[Unit | None]:
         """Take devices for all slots that the spec declares, and return one per slot."""
-        if on_cpu(spec):
+        if is_on_cpu(spec):
             if spec.workers_per_device > 1:
                 each, wanted = spec.workers_per_device, spec.workers * spec.workers_per_device
                 raise _Unmet(f"workers_per_device = {each} counts slots on a GPU; set workers = {wanted}")
@@ -90,7 +90,7 @@ class DeviceAllocations:
 
     def allocate_one(self, spec: ModelSpec) -> Unit | None:
         """Take a device for one more slot; None: the CPU. Raises `ConfigError` if every device is full."""
-        if on_cpu(spec):
+        if is_on_cpu(spec):
             return None
         try:
             fits = [unit for unit in self._with_room(spec, 1) if self._count_own(spec, unit) < spec.workers_per_device]

@@ -14,11 +14,8 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import on_cpu
-from penstock.workers.devices.gpus import Gpus
-from penstock.workers.devices.machine import Machine, discover
+from penstock.workers.devices.machine import Machine, discover_for
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
-from penstock.workers.devices.topology import read_topology
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, refusals, unserved
 from penstock.workers.fleet.announcer import Announcer
@@ -113,8 +110,7 @@ class Fleet:
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self.slots))
 
     def _machine(self) -> Machine:
-        """Looks for GPUs only when a model asks for one, because the first look loads the driver."""
-        return Machine(read_topology(), Gpus()) if all(map(on_cpu, self._versions.specs)) else discover()
+        return discover_for(self._versions.specs)
 
     # More and fewer slots, by remote control.
 
