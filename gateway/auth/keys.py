@@ -85,8 +85,8 @@ class KeyAuth:
 
     def mark_of(self, key_id: str) -> str:
         """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
-        wanted, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
-        return hashlib.sha256(b"session of " + wanted).hexdigest()[:16]
+        expected, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
+        return hashlib.sha256(b"session of " + expected).hexdigest()[:16]
 
     def holder(self, key_id: str, mark: str) -> Caller | None:
         """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
@@ -97,17 +97,17 @@ class KeyAuth:
         return self._count_request(found)
 
     def _check(self, authorization: bytes | None) -> _KnownKey | None:
-        given = authorization or b""
-        key_id, _, secret = given[len(_SCHEME) :].strip().partition(b".")
-        wanted, found = self._keys.get(key_id, (_NO_HASH, None))
+        header = authorization or b""
+        key_id, _, secret = header[len(_SCHEME) :].strip().partition(b".")
+        expected, found = self._keys.get(key_id, (_NO_HASH, None))
         # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
         # that a refusal takes reveals nothing.
-        right = hmac.compare_digest(hashlib.sha256(secret).digest(), wanted)
-        if not right or found is None or given[: len(_SCHEME)].lower() != _SCHEME:
+        right = hmac.compare_digest(hashlib.sha256(secret).digest(), expected)
+        if not right or found is None or header[: len(_SCHEME)].lower() != _SCHEME:
             return None
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[given] = found
+        self._remembered[header] = found
         return found
 
     def _refusal_to(self, address: str) -> Exception:

@@ -197,9 +197,9 @@ def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | No
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
 
 
-def _matches(given: str, tag: str) -> bool:
+def _matches(header: str, tag: str) -> bool:
     """If-None-Match, compared weakly."""
-    return given.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in given.split(",")]
+    return header.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in header.split(",")]
 
 
 def _json(content: Any) -> Response:
