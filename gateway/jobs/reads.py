@@ -20,7 +20,8 @@ from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.results import ResultReader, end_in_record, missing_job, next_change, next_end, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
