@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.broker.store.runs import RunChange, Runs, RunWord
+from penstock.broker.run_contract import RunChange, Runs, UpdateStatus
 from penstock.errors import StoreUnavailable
 from penstock.run import Run
 from penstock.runs.driver import StopReason
@@ -22,7 +22,7 @@ BEAT_S = 1.0
 _SLOTS_EVERY = 2
 _LAST_WORD_S = 30.0
 _PAUSE_S = 0.25
-_STOPS = {RunWord.CANCEL: StopReason.CANCEL, RunWord.LOST: StopReason.LOST, RunWord.FINAL: StopReason.LOST}
+_STOPS = {UpdateStatus.CANCEL: StopReason.CANCEL, UpdateStatus.LOST: StopReason.LOST, UpdateStatus.FINAL: StopReason.LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +98,15 @@ class RunLease:
         except StoreUnavailable as away:
             log.info("run_not_updated", extra={"run": self._held.run.id, "error": away.message})
 
-    def _heed(self, word: RunWord) -> None:
-        if word is RunWord.MISSING:
+    def _heed(self, word: UpdateStatus) -> None:
+        if word is UpdateStatus.MISSING:
             # The store lost its memory. The journal beside the output has not; others find the run again under its name.
             run = self._held.run
             self._runs.create(run.id, run.spec, owner=run.owner)
             self._runs.take(run.id, self._held.driver, lease_s=LEASE_S)
         self._stop = _STOPS.get(word, self._stop)
 
-    def say(self, change: RunChange, *, lease_s: float = LEASE_S) -> RunWord | None:
+    def say(self, change: RunChange, *, lease_s: float = LEASE_S) -> UpdateStatus | None:
         """Write a change for sure: asked again while the store is away, for half a minute. None when it stayed away."""
         give_up_at = time.monotonic() + _LAST_WORD_S
         while True:

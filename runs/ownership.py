@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.contract import CancelStatus
-from penstock.broker.store.runs import ReopenStatus, RunChange, Runs, TakeStatus
+from penstock.broker.run_contract import ReopenStatus, RunChange, Runs, TakeStatus
 from penstock.errors import Conflict, NotFound
 from penstock.run import Run, RunState
 from penstock.runs.driver_names import driver_name, is_gone

@@ -19,7 +19,8 @@ from penstock.cli.options import ConfigOption, RedisOption, StateDirOption
 from penstock.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
-    from penstock.broker.store.runs import Runs, RunStore
+    from penstock.broker.run_contract import Runs
+    from penstock.broker.store.runs import RunStore
     from penstock.run import Run, RunSpec
     from penstock.runs.execution import DriveResult, ResumeOptions
     from penstock.runs.lease import OwnedRun

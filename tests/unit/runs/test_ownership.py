@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.store.runs import RunChange, RunWord
+from penstock.broker.run_contract import RunChange, UpdateStatus
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
@@ -51,7 +51,7 @@ def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_held_elsewhere_is
     runs.take("r", dead_driver(), lease_s=60.0)
     held = take(runs, "r")
     assert not is_gone(held.driver)
-    assert runs.update("r", held.driver, RunChange(), lease_s=60.0) is RunWord.OK
+    assert runs.update("r", held.driver, RunChange(), lease_s=60.0) is UpdateStatus.OK
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
     with pytest.raises(HeldElsewhere, match="another-machine"):
@@ -82,7 +82,7 @@ def test_a_cancel_ends_a_run_that_nobody_drives_and_tells_the_driver_of_another(
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
     assert cancelled(runs, "other") == "its driver was told"
-    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is RunWord.CANCEL
+    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is UpdateStatus.CANCEL
 
 
 def test_a_hold_hears_of_a_cancel_of_a_takeover_and_of_the_deadline(runs: MemoryRunStore) -> None:
