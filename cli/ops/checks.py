@@ -13,15 +13,14 @@ from pathlib import Path
 
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
-from penstock.cli.readiness import readiness
 from penstock.cli.serve import plan
 from penstock.cli.serve.model_files import model_file_faults
-from penstock.cli.state import running_stack
+from penstock.cli.state import check_readiness, running_stack
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.settings.sources import source_file
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import on_cpu, there_is
+from penstock.workers.devices.assign import available_devices, is_on_cpu
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import plan as pinned
 from penstock.workers.devices.topology import read_topology
@@ -82,8 +81,10 @@ def gpus(settings: Settings, machine: Machine) -> Finding:
     """Their absence is a fault only where a model asks for one."""
     found = machine.gpus
     if found.units:
-        return Finding("gpus", Level.OK, f"driver {found.driver}. {there_is(found)}" + (" MPS runs." if machine.mps else ""))
-    wanted = [spec.name for spec in settings.specs() if not on_cpu(spec)]
+        return Finding(
+            "gpus", Level.OK, f"driver {found.driver}. {available_devices(found)}" + (" MPS runs." if machine.mps else "")
+        )
+    wanted = [spec.name for spec in settings.specs() if not is_on_cpu(spec)]
     return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and nothing is cut'}")
 
 
@@ -143,7 +144,7 @@ def port(settings: Settings) -> Finding:
         plan.free_port(host, number)
     except StartError as taken:
         # Ours, or another program's? Only the former answers as a gateway does.
-        seen = readiness(url)
+        seen = check_readiness(url)
         if seen.ready:
             return Finding("port", Level.OK, f"a gateway is ready at {url}")
         return Finding("port", Level.WARN, f"{taken.message} ({seen.why or 'not a ready gateway'})", taken.hint or "")
