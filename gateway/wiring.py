@@ -106,7 +106,7 @@ class GatewayParts:
             self._options,
             store=self._store,
             blobs=self._blobs,
-            door=self.auth,
+            auth=self.auth,
             registry=self.registry,
             replays=self._replays,
             waiting=self._waiting,
@@ -116,7 +116,7 @@ class GatewayParts:
         )
 
     def _routers(self) -> list[APIRouter]:
-        """Of every path that FastAPI serves: all but those of the two submit families."""
+        """Every path but those of the submit families."""
         return [
             *self._job_routers(),
             *self._foreign_routers(),

@@ -1,4 +1,4 @@
-"""Every answer that is not a success: one table from error class to status, and its problem+json body (RFC 9457)."""
+"""Responses to failed requests: one table from error class to status code, and the problem+json body (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class MethodNotAllowed(CallerError):
-    """`allow` lists the methods that the path takes."""
+    """`allow` lists the methods that the path supports."""
 
     kind = "method_not_allowed"
 
@@ -64,13 +64,13 @@ class GatewayBusy(CapacityError):
 
 
 class CrossSite(CallerError):
-    """A form that another site may have sent in its visitor's name."""
+    """A form that another site may have sent in the name of its visitor."""
 
     kind = "cross_site"
 
 
 class NotReady(CapacityError):
-    """A probe's no; `missing` says per model or part what is lacking."""
+    """A probe's negative response; `missing` says per model or part what is lacking."""
 
     kind = "not_ready"
 
@@ -80,7 +80,7 @@ class NotReady(CapacityError):
 
 
 class NoAnswerYet(PenstockError):
-    """The answer-now limit passed; the job named lives on until its deadline."""
+    """The time limit of an answer-now request passed; its job goes on until its own deadline."""
 
     kind = "sync_timeout"
 
@@ -90,7 +90,7 @@ class NoAnswerYet(PenstockError):
 
 
 class EndedWithoutOutput(PenstockError):
-    """The end of a job that brought no output, as its reader is told."""
+    """A job ended without an output: `code` and `retryable` are those that its reader gets."""
 
     kind = "failed"
 
@@ -125,7 +125,7 @@ STATUS: dict[type[PenstockError], int] = {
     PenstockError: 500,
 }
 
-# A failed job's code decides; what is not named here is the model's failure, 500.
+# By the code of a failed job. Codes that are not listed are failures of the model: 500.
 FAILURE_STATUS = {
     "bad_request": 400,
     "invalid_input": 422,
@@ -140,11 +140,11 @@ FAILURE_STATUS = {
 
 TITLES = {
     "bad_request": "The request cannot be read",
-    "malformed_id": "Not a job id",
-    "unauthorized": "An API key is needed",
-    "wrong_role": "The API key is not for this",
-    "not_found": "No such thing",
-    "gone": "Its retention is over",
+    "malformed_id": "This is not a job id",
+    "unauthorized": "A valid API key is required",
+    "wrong_role": "The API key lacks the role for this",
+    "not_found": "It does not exist",
+    "gone": "It existed, and its retention is over",
     "method_not_allowed": "The path does not take this method",
     "conflict": "The job's state forbids it",
     "cancelled": "The job was cancelled",
@@ -155,9 +155,9 @@ TITLES = {
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",
     "idempotency_key_reused": "The idempotency key belongs to another request",
-    "overloaded": "The model cannot take more work now",
+    "overloaded": "The model cannot accept more jobs now",
     "rate_limited": "Too many requests",
-    "quota_spent": "Too many jobs under way",
+    "quota_spent": "The owner has too many open jobs",
     "headers_too_large": "The headers are too large or too many",
     "gateway_busy": "The gateway serves too many requests at once",
     "store_unavailable": "The job store cannot be reached",
@@ -171,16 +171,16 @@ TITLES = {
     "handler_error": "The model failed on this input",
     "not_explainable": "The model gives no explanations",
     "not_an_embedding": "The model gave no vector",
-    "handler_contract": "The model answered in a way it must not",
+    "handler_contract": "The model returned an output of the wrong count or type",
     "load_failed": "The model could not be loaded",
     "failed": "The job failed",
-    "internal": "A fault of ours",
+    "internal": "Internal error of the gateway",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemResponse:
-    """A refusal ready to be sent."""
+    """The response to a failed request, ready to be sent."""
 
     status: int
     body: bytes
@@ -194,13 +194,16 @@ def status_of(error: PenstockError) -> int:
 
 
 def retry_after(drain_s: float, *, draw: float) -> int:
-    """Whole seconds from 1 to 120: the predicted drain, spread by 20 % either way; `draw` is uniform in [0, 1)."""
+    """Whole seconds for a Retry-After header, from 1 to 120; `draw` is uniform in [0, 1).
+
+    `drain_s` is spread by 20 % either way, so that refused callers do not come back all at once.
+    """
     spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
     return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The caller's own id when it is harmless to print, else a fresh one."""
+    """The caller's own id if it is safe to print, otherwise a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return uuid.uuid4().hex
@@ -208,16 +211,16 @@ def request_id_of(given: bytes | None) -> str:
 
 def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> ProblemResponse:
     status = status_of(error)
-    told = _members_of(error)
-    code = told.pop("code")
-    # A model may fail items with codes of its own: their page and title are those of every failure of a model.
+    members = _members_of(error)
+    code = members.pop("code")
+    # A model may fail items with codes of its own. These share the page and the title of all failures of models.
     page = "handler_error" if isinstance(error, EndedWithoutOutput) and code not in TITLES else code
     content: dict[str, Any] = {
         "type": f"/problems/{page}",
         "title": TITLES.get(page, HTTPStatus(status).phrase),
         "status": status,
         "code": code,
-        **told,
+        **members,
         "instance": instance,
         "request_id": request_id,
         "trace_id": trace.trace_id if trace else None,
@@ -233,7 +236,7 @@ def internal_error() -> InternalError:
 
 def _members_of(error: PenstockError) -> dict[str, Any]:
     job = getattr(error, "job", None)
-    told: dict[str, Any] = {
+    members: dict[str, Any] = {
         "code": error.code if isinstance(error, EndedWithoutOutput) else error.kind,
         "detail": error.message,
         "hint": error.hint,
@@ -241,11 +244,11 @@ def _members_of(error: PenstockError) -> dict[str, Any]:
         "retryable": error.again if isinstance(error, EndedWithoutOutput) else error.retryable,
         "errors": getattr(error, "errors", None) or None,
     }
-    return told | _redacted(error)
+    return members | _redacted(error)
 
 
 def _redacted(error: PenstockError) -> dict[str, Any]:
-    """What replaces our own words where they may carry internal names; the log has them under the request id."""
+    """Replacements for texts that may hold internal names; the log has the original under the request id."""
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
     if isinstance(error, StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Who is let in: the API key of a request checked, its rate kept, guessing slowed down."""
+"""Checks the API key of each request, limits the rate of each key, and slows down guessing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.gateway.auth.roles import EVERYBODY, NOBODY, Caller
 
 log = structlog.get_logger(__name__)
 
-# Refusals per address before they become 429. A right key is never refused for the guesses of others at its address.
+# Refusals per address before they become 429. A valid key is never refused because others at its address guess.
 GUESSES_PER_S = 1.0
 GUESSES_BURST = 20.0
 MAX_ADDRESSES = 4_096
@@ -36,9 +36,10 @@ class _KnownKey:
 
 
 class KeyAuth:
-    """Without keys all requests come from one caller, who may do everything; `rate_per_s` (0: none) bounds that one.
+    """Finds the caller of a request by its Authorization header.
 
-    Remembers which headers were right, so that a known key costs one look-up. `clock` is monotonic, `wall` Unix seconds.
+    Without keys all requests come from one caller, who may do everything at `rate_per_s` (0: any rate). Valid headers are
+    remembered, so that a known key costs one look-up. `clock` gives monotonic seconds, `wall` Unix seconds.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class KeyAuth:
         return self._open is None
 
     def admit(self, authorization: bytes | None, address: str) -> Caller:
-        """Raises `Unauthorized`, the same for every wrong key, or `RateLimited`."""
+        """The caller. Raises `Unauthorized`, with the same text for every invalid key, or `RateLimited`."""
         found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         if found is None or found.expires_at <= self._wall():
             raise self._refusal_to(address)
@@ -78,17 +79,17 @@ class KeyAuth:
         return found.caller
 
     def identify(self, authorization: bytes | None) -> Caller:
-        """For routes that take no key: the key's caller if there is a good one, else nobody. Costs no rate."""
+        """For public routes: the caller if the request has a valid key, else `NOBODY`. Does not count against the rate."""
         found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
 
     def mark_of(self, key_id: str) -> str:
-        """Names a key as it is now without telling its hash: another secret under the same id has another mark."""
+        """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
         wanted, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
         return hashlib.sha256(b"session of " + wanted).hexdigest()[:16]
 
     def holder(self, key_id: str, mark: str) -> Caller | None:
-        """The caller of a key checked before, or None if it is no longer that key. Takes from its rate as `admit` does."""
+        """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
         _, found = self._keys.get(key_id.encode(), (_NO_HASH, None))
         known = hmac.compare_digest(self.mark_of(key_id).encode(), mark.encode())
         if found is None or not known or found.expires_at <= self._wall():
@@ -99,7 +100,8 @@ class KeyAuth:
         given = authorization or b""
         key_id, _, secret = given[len(_SCHEME) :].strip().partition(b".")
         wanted, found = self._keys.get(key_id, (_NO_HASH, None))
-        # The same work for an unknown id as for a known one, and no early end at the first byte that differs.
+        # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
+        # that a refusal takes reveals nothing.
         right = hmac.compare_digest(hashlib.sha256(secret).digest(), wanted)
         if not right or found is None or given[: len(_SCHEME)].lower() != _SCHEME:
             return None
@@ -114,7 +116,7 @@ class KeyAuth:
             return RateLimited("too many requests without a valid API key from this address", retry_after_s=wait_s)
         log.warning("key_refused", address=address)
         return Unauthorized(
-            "this gateway takes an API key", hint="Send `Authorization: Bearer ID.SECRET`; clients read PENSTOCK_API_KEY."
+            "this gateway requires an API key", hint="Send `Authorization: Bearer ID.SECRET`; clients read PENSTOCK_API_KEY."
         )
 
 

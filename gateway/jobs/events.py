@@ -1,4 +1,4 @@
-"""GET /v1/jobs/{id}/events: a job's way as server-sent events."""
+"""GET /v1/jobs/{id}/events: the changes of a job as server-sent events."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from penstock.job_id import JobId, parse_job_id
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 _CHANGE_ID = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d)c?")
-# Proxies must pass each event on as it comes.
+# These keep proxies from buffering events.
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class JobEvents:
-    """`heartbeat_s`: how long a stream may be silent, so that no proxy takes it for dead."""
+    """`heartbeat_s`: how long a stream may be silent; longer, a proxy might close it."""
 
     def __init__(self, store: AsyncStore, *, lifetime: Lifetime, waiting: WaitingResponses, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
@@ -52,7 +52,7 @@ class JobEvents:
         self, job_id: str, caller: CallerParam, last_event_id: Annotated[str | None, Header()] = None
     ) -> StreamingResponse:
         job = parse_job_id(job_id)
-        # Asked before the stream begins: a missing job is a plain 404, not an event.
+        # Checked before the stream begins: the response for a missing job is a plain 404, not an event.
         await visible_job(self._store, job, caller)
         self._waiting.check(caller)
         return StreamingResponse(self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=_HEADERS)
@@ -64,7 +64,7 @@ class JobEvents:
                 async for event in self._follow(job, waiter, last_seen):
                     yield event
             except StoreUnavailable:
-                # The status line is sent; closing makes the client come back with Last-Event-ID.
+                # The status line has been sent. Closing the stream makes the client reconnect with Last-Event-ID.
                 return
 
     async def _follow(self, job: JobId, waiter: Waiter, last_seen: str | None) -> AsyncIterator[bytes]:
@@ -92,7 +92,7 @@ def event(name: str, event_id: str, data: bytes) -> bytes:
 
 
 def lost_history(last_seen: str | None, record: Job) -> bool:
-    """Whether the client saw something this record cannot have come from: another job's id, or a store that was rolled back."""
+    """Whether the client saw a later state than this record's: the id is another job's, or the store was rolled back."""
     if last_seen is None or last_seen == change_id(record):
         return False
     seen = _CHANGE_ID.fullmatch(last_seen)

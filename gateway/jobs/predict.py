@@ -1,4 +1,4 @@
-"""POST /predictions/{model}[/{version}] and /explanations/...: submit, wait for the push, answer with the output."""
+"""POST /predictions/{model}[/{version}] and /explanations/...: submit a job, wait for its end, answer with the output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.logs import job_fields
 
 log = structlog.get_logger(__name__)
 
-# The store ends a job at its deadline; its push is then under way.
+# The store ends a job at its deadline, and the push of that end takes a moment more.
 LAST_PUSH_S = 0.02
 _JSON_HEADER = (b"content-type", b"application/json")
 
@@ -55,7 +55,7 @@ class PredictEndpoint:
         self._lifetime = lifetime
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
-        """The status sent."""
+        """Returns the status code that was sent."""
         started = time.perf_counter()
         request = await self._submitter.read(scope, receive, head, route=self._route, model=model, version=version)
         if self._metrics.torchserve is not None:
@@ -92,10 +92,11 @@ class PredictEndpoint:
         raise error
 
     async def _end(self, request: SubmitRequest, connection: ClientConnection) -> Push:
-        """The end of the job; raises `NoAnswerYet` when the deadline passes first, `ClientGone` when the client hangs up."""
+        """The end of the job; raises `NoAnswerYet` if the deadline passes first, `ClientGone` if the client hangs up."""
         deadline_s = answer_deadline(request, self._options.sync_timeout_s)
         job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:
+            # D14: only the request itself and its repeats read this result, so it is kept for a short time.
             ttl_s = request.model.info.limits.sync_result_ttl_s
             submitted = await self._submitter.store(
                 request, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
@@ -107,7 +108,7 @@ class PredictEndpoint:
     async def _end_of_first(
         self, job: JobId, connection: ClientConnection, deadline_s: float, *, request: SubmitRequest
     ) -> Push:
-        """The end of the job that the same idempotency key made before."""
+        """The end of the job that an earlier request with the same idempotency key made."""
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
@@ -139,21 +140,21 @@ class PredictEndpoint:
 
 
 def answer_deadline(request: SubmitRequest, sync_timeout_s: float) -> float:
-    """Seconds: what the caller allows, else the gateway's own cap; never beyond the model's limit."""
+    """Seconds: the caller's limit, else the gateway's own; never beyond the model's."""
     longest = request.model.info.limits.deadline_s
-    given = request.options.deadline_s
-    if given is not None and given > longest:
-        raise BadRequest(f"deadline_s is {given:g}; this model allows at most {longest:g} s")
-    return given or min(sync_timeout_s, longest)
+    wanted_s = request.options.deadline_s
+    if wanted_s is not None and wanted_s > longest:
+        raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows at most {longest:g} s")
+    return wanted_s or min(sync_timeout_s, longest)
 
 
 def run_s(batch: BatchRecord | None) -> float:
-    """Seconds that a batch spent in the model's stages; 0 where nothing is known of it."""
+    """Seconds that a batch spent in the model's stages; 0 if nothing is known about it."""
     return batch.decode_s + batch.preprocess_s + batch.inference_s + batch.postprocess_s if batch else 0.0
 
 
 def server_timing(batch: BatchRecord | None, total_s: float) -> bytes:
-    """Milliseconds: `run` in the handler's stages, `queue` all the rest, `total`; `batch` tells its size and reason."""
+    """Server-Timing, in milliseconds: `run` in the handler's stages, `queue` everything else; `batch`: size and reason."""
     if batch is None:
         return b"total;dur=%.3f" % (total_s * 1e3)
     ran_s = run_s(batch)

@@ -1,4 +1,4 @@
-"""Reading and cancelling jobs: status, result, list, cancel; models and workers."""
+"""Routes that read jobs, models and workers, and the route that cancels a job."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from penstock.job_id import JobId, parse_job_id
 
 JSON = "application/json"
 
-Wait = Annotated[str | None, Query(description="Seconds to hold the answer, at most 30.", examples=["20"])]
+Wait = Annotated[str | None, Query(description="Seconds that the response may wait, at most 30.", examples=["20"])]
 Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
 
 
 class JobReads:
-    """The read side of one gateway."""
+    """Status, result, timeline, list and cancellation of jobs; models; workers."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class JobReads:
         self._job_log.log_cancelled(job, outcome, version=found.version, trace=found.trace)
         found = await visible_job(self._store, job, caller)
         if outcome is CancelStatus.FINAL:
-            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="An ended job never changes.")
+            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="A job that has ended never changes.")
         return self._job_response(found, status=202, headers={})
 
     async def page(
@@ -137,7 +137,7 @@ class JobReads:
         caller: CallerParam,
         model: str | None = None,
         status: Status | None = None,
-        after: Annotated[str | None, Query(description="Id of the last job of the page before.")] = None,
+        after: Annotated[str | None, Query(description="Id of the last job of the previous page.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> Response:
         found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
@@ -156,7 +156,7 @@ class JobReads:
         return _json({"data": [worker_view(worker) for worker in self._registry.workers]})
 
     async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
-        """The record after its first change, or as it is when the wait is over, `seen` is not its tag or it is another's."""
+        """The record after its next change; at once for a job that has ended or is another's, or if `seen` is outdated."""
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
             found = await self._store.watch(job, every_change=True)
             if found is None or found.state.final or not caller.sees(found.owner):
@@ -167,7 +167,7 @@ class JobReads:
         return await self._store.read(job)
 
     async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
-        """The end of a job that still lives, as soon as it comes; None when it has ended already or the wait is over."""
+        """The end of a running job as soon as it comes; None if the job had ended before, or if the wait is over."""
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
             found = await self._store.watch(job)
             if found is None or found.state.final or not caller.sees(found.owner):
@@ -182,7 +182,7 @@ class JobReads:
         return Response(job_body(job, eta_s=remaining_s), status_code=status, media_type=JSON, headers=headers)
 
     def _remaining(self, job: Job) -> float | None:
-        """Seconds until the job has likely run; None when it is over or nothing is known."""
+        """Seconds until the job has probably run; None if it has ended or nothing is known."""
         entry = self._registry.models.get(job.model)
         version = entry.versions.get(job.version) if entry else None
         if entry is None or version is None or job.state.final:

@@ -29,7 +29,7 @@ class SubmitEndpoint:
         self._lifetime = lifetime
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
-        """The status sent."""
+        """Returns the status code that was sent."""
         request = await self._submitter.read(scope, receive, head, route="jobs", model=model, version=version)
         preference = negotiation.parse_preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []

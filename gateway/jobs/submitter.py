@@ -1,4 +1,4 @@
-"""The submit hop: check, admit, store. One function per step, in the order a request meets them."""
+"""Requests become stored jobs: check, admit, store. One function per step, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ from penstock.trace_context import TraceContext
 
 log = structlog.get_logger(__name__)
 
-# Blobs written by one thread, and how many threads: some share a commit of the file system's journal, others go on beside.
+# Blobs are written in groups of at most this size, so that a group shares one commit of the file system's journal (D7); at most
+# this many groups are written at a time, each in a thread of its own.
 _BLOBS_BYTES = 1024 * 1024
 _BLOBS_CALLS = 6
-# What else than a prediction is request for, by the route's kind.
+# By kind of route; a route that is not listed asks for a prediction.
 _CALLS = {"explanations": Call.EXPLAIN}
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """A request read and found good. `key` and `fingerprint` are empty without an Idempotency-Key.
+    """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
 
-    `trace` is what the job and the answer carry: the caller's context or, where tracing is on, that of `sending`.
+    `trace` goes into the job and the response: it is the caller's context or, if tracing is on, that of `sending`.
     """
 
     model: ModelEntry
@@ -70,15 +71,15 @@ class GatewayJobLog:
         self._on = lines is JobLines.ALL
 
     def log_accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
-        """`depth`: how many wait in the model's queue, this one included."""
+        """`depth`: the number of jobs in the model's queue, including this one."""
         if self._on:
             log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
     def log_cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
-        """One that runs ends with its batch, and its worker says so."""
+        """Logs the end of a queued job. A running one ends with its batch, and its worker logs that."""
         if self._on and outcome is CancelStatus.CANCELLED:
-            told = logs.job_fields(job, version=version, trace=trace)
-            log.info(logs.JOB_FINISHED, **told, state=outcome.value)
+            fields = logs.job_fields(job, version=version, trace=trace)
+            log.info(logs.JOB_FINISHED, **fields, state=outcome.value)
         elif self._on and outcome is CancelStatus.REQUESTED:
             log.info(logs.JOB_CANCEL_ASKED, **logs.job_fields(job, version=version, trace=trace))
 
@@ -109,17 +110,17 @@ class Submitter:
         self._metrics = metrics
 
     async def read(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
-        """The request, read and checked; raises the first fault found, cheapest check first."""
+        """The request, read and checked, the cheapest check first; raises on the first fault."""
         entry, chosen = await self._registry.find(model, version)
         try:
             options = negotiation.parse_submit_options(scope["query_string"])
             key = negotiation.idempotency_key(head)
-            given = await self._input(receive, head, chosen)
+            payload = await self._input(receive, head, chosen)
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
-        mark = fingerprint(route, entry.name, version, given) if key else ""
-        request = SubmitRequest(entry, chosen, given, options, scope["caller"], key, mark, _CALLS.get(route, Call.PREDICT))
+        digest = fingerprint(route, entry.name, version, payload) if key else ""
+        request = SubmitRequest(entry, chosen, payload, options, scope["caller"], key, digest, _CALLS.get(route, Call.PREDICT))
         return request if b"traceparent" not in head and self._tracing is None else self._traced(request, scope, head)
 
     def _traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
@@ -127,14 +128,17 @@ class Submitter:
         if self._tracing is not None:
             sending = self._tracing.begin(request.model.name, request.version.name, trace, size_bytes=len(request.input.data))
             trace = sending.trace
-        # For whoever has to answer if this request fails.
+        # The response to a failed request carries it too.
         scope["trace"] = trace
         return replace(request, trace=trace, sending=sending)
 
     async def store(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
     ) -> Submitted:
-        """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
+        """The stored job, or the earlier one of the same idempotency key.
+
+        Raises `Overloaded`, `KeyReused` or `StoreUnavailable`.
+        """
         try:
             self._admit(request, deadline_s)
             submitted = await self._stored(request, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
@@ -160,10 +164,10 @@ class Submitter:
         await self.check(found, version)
         return found
 
-    async def check(self, given: Payload, version: VersionEntry) -> None:
-        """Raises `BadRequest` or `InvalidInput` for JSON that this version does not take."""
-        if given.content_type == JSON:
-            await self._check_json(given.data, version)
+    async def check(self, payload: Payload, version: VersionEntry) -> None:
+        """Raises `BadRequest` or `InvalidInput` for JSON that this version does not accept."""
+        if payload.content_type == JSON:
+            await self._check_json(payload.data, version)
 
     async def _part(self, body: bytes, media: str, version: VersionEntry) -> tuple[str, bytes]:
         part_type, data = await asyncio.to_thread(multipart.multipart_input, body, media)
@@ -194,11 +198,11 @@ class Submitter:
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str
     ) -> Submitted:
         limits = request.model.info.limits
-        given = await self._put(request.input, job)
+        stored_input = await self._put(request.input, job)
         new = NewJob(
             id=job,
             version=request.version.name,
-            input=given,
+            input=stored_input,
             priority=request.options.priority,
             deadline_s=deadline_s,
             result_ttl_s=result_ttl_s,
@@ -218,26 +222,26 @@ class Submitter:
         created = submitted.status is SubmitStatus.CREATED
         request.model.backlog.record_submit(submitted.depth, time.monotonic(), owner=request.caller.owner if created else "")
         if not created:
-            await self._not_created(request, given, submitted)
+            await self._not_created(request, stored_input, submitted)
         return submitted
 
-    async def _put(self, given: Payload, job: JobId) -> Payload:
-        if len(given.data) <= self._options.inline_input_bytes:
-            return given
-        # Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
+    async def _put(self, payload: Payload, job: JobId) -> Payload:
+        if len(payload.data) <= self._options.inline_input_bytes:
+            return payload
+        # D9. Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
         name = f"{job.serial}.in"
-        await self._blob_writes.commit((name, given.data))
-        return Payload(given.content_type, blob=name)
+        await self._blob_writes.commit((name, payload.data))
+        return Payload(payload.content_type, blob=name)
 
     async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         return await asyncio.to_thread(self._blobs.put_all, blobs)
 
-    async def _not_created(self, request: SubmitRequest, given: Payload, submitted: Submitted) -> None:
-        if given.blob:
-            await asyncio.to_thread(self._blobs.delete, given.blob)
+    async def _not_created(self, request: SubmitRequest, payload: Payload, submitted: Submitted) -> None:
+        if payload.blob:
+            await asyncio.to_thread(self._blobs.delete, payload.blob)
         if submitted.status is SubmitStatus.KEY_REUSED:
             raise KeyReused(
-                "this Idempotency-Key was used for another request (route, model, version, media type or body differ)",
+                "this Idempotency-Key belongs to another request: the route, model, version, media type or body differs",
                 hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
             )
         limit = request.model.info.limits.max_queue_depth
@@ -246,26 +250,26 @@ class Submitter:
             raise queue_full(submitted.depth, limit, drain_s=drain_s)
         if submitted.status is SubmitStatus.QUOTA:
             raise QuotaSpent(
-                f"{request.caller.quota(limit)} jobs of this owner are under way for this model, which is its limit",
+                f"this owner has {request.caller.quota(limit)} open jobs of this model, which is its limit",
                 retry_after_s=drain_s,
-                hint="Wait for some to end, or raise max_open_jobs of the key.",
+                hint="Wait until some have ended, or raise max_open_jobs of the key.",
             )
 
 
 def job_deadline(request: SubmitRequest) -> float:
-    """Seconds from submit; the caller may shorten the model's limit. Raises `BadRequest` when request to go beyond it."""
+    """Seconds from the submit: the caller may shorten the model's limit. Raises `BadRequest` for a longer time."""
     limits = request.model.info.limits
     longest = limits.deadline_s if request.options.priority is Priority.INTERACTIVE else limits.bulk_deadline_s
-    given = request.options.deadline_s
-    if given is not None and given > longest:
-        raise BadRequest(f"deadline_s is {given:g}; this model allows at most {longest:g} s for {request.options.priority}")
-    return given or longest
+    wanted_s = request.options.deadline_s
+    if wanted_s is not None and wanted_s > longest:
+        raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows at most {longest:g} s for {request.options.priority}")
+    return wanted_s or longest
 
 
-def fingerprint(route: str, model: str, version: str, given: Payload) -> str:
-    """Of the route's kind, model, version as request, media type and body."""
+def fingerprint(route: str, model: str, version: str, payload: Payload) -> str:
+    """A digest of the request: kind of route, model, version as the caller named it, media type and body."""
     digest = hashlib.sha256()
-    for part in (route.encode(), model.encode(), version.encode(), given.content_type.encode(), given.data):
+    for part in (route.encode(), model.encode(), version.encode(), payload.content_type.encode(), payload.data):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()

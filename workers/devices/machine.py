@@ -1,13 +1,15 @@
-"""All of this machine that a plan needs to know."""
+"""The facts about this machine that a pinning plan needs, and how they are found."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible
+from penstock.model_spec import ModelSpec
+from penstock.workers.devices.assign import is_on_cpu
+from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible_gpus
 from penstock.workers.devices.topology import Topology, read_topology
 
 _MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -16,7 +18,7 @@ _MPS_DEFAULT = "tmp/nvidia-mps"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`mps`: NVIDIA's daemon runs that lets several processes compute on one GPU at the same time."""
+    """`mps`: NVIDIA's MPS daemon runs, which lets several processes compute on one GPU at the same time."""
 
     topology: Topology
     gpus: Gpus = field(default_factory=Gpus)
@@ -24,13 +26,18 @@ class Machine:
 
 
 def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: Mapping[str, str] | None = None) -> Machine:
-    """What is here and may be used. Never raises for what is not: `gpus.absent` says why there are none."""
+    """The cores and GPUs that this process may use. Raises nothing if there are no GPUs: `gpus.absent` says why."""
     environment = os.environ if environment is None else environment
-    gpus = visible(read_gpus(nvml or PyNvml(), root), environment)
-    return Machine(read_topology(root), gpus, _mps(root, environment))
+    gpus = visible_gpus(read_gpus(nvml or PyNvml(), root), environment)
+    return Machine(read_topology(root), gpus, _has_mps(root, environment))
 
 
-def _mps(root: Path, environment: Mapping[str, str]) -> bool:
-    """Its control pipe lies where its clients look for it."""
+def discover_for(specs: Iterable[ModelSpec]) -> Machine:
+    """As `discover`, but without a look for GPUs if no model asks for one: the first look loads the driver."""
+    return Machine(read_topology()) if all(map(is_on_cpu, specs)) else discover()
+
+
+def _has_mps(root: Path, environment: Mapping[str, str]) -> bool:
+    """Whether the daemon's control pipe lies where its clients look for it."""
     folder = environment.get(_MPS_VARIABLE)
     return ((Path(folder) if folder else root / _MPS_DEFAULT) / "control").exists()

@@ -19,9 +19,9 @@ def stats(now: float, *, depth: int, ended: int, leased: int = 0) -> QueueStats:
     return QueueStats("square", now, ready={0: depth}, leased=leased, ended={"succeeded": ended})
 
 
-@pytest.mark.parametrize(("drain_s", "draw", "told"), [(0.0, 0.5, 1), (10.0, 0.0, 8), (10.0, 0.5, 10), (10.0, 0.999, 12)])
-def test_retry_after_is_the_drain_spread_by_a_fifth(drain_s: float, draw: float, told: int) -> None:
-    assert retry_after(drain_s, draw=draw) == told
+@pytest.mark.parametrize(("drain_s", "draw", "expected_s"), [(0.0, 0.5, 1), (10.0, 0.0, 8), (10.0, 0.5, 10), (10.0, 0.999, 12)])
+def test_retry_after_is_the_drain_spread_by_a_fifth(drain_s: float, draw: float, expected_s: int) -> None:
+    assert retry_after(drain_s, draw=draw) == expected_s
 
 
 def test_retry_after_never_exceeds_two_minutes() -> None:
@@ -83,7 +83,7 @@ def test_an_observed_rate_is_forgotten_after_two_seconds() -> None:
 
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
     backlog = Backlog(depth=300, leased=64, depth_at=5.0, stats_at=5.0)
-    with pytest.raises(DeadlineUnlikely, match=r"about 300 waiting") as refused:
+    with pytest.raises(DeadlineUnlikely, match=r"about 300 jobs waiting") as refused:
         admit(backlog, FAST, 5.0, deadline_s=0.2, max_depth=10_000)
     assert refused.value.retry_after_s == pytest.approx(0.3)
 

@@ -44,7 +44,7 @@ def test_a_bad_image_fails_alone(tmp_path: Path, threads: int, monkeypatch: pyte
     answers = ask(model, plain((255, 0, 0)), b"no image", header_only_png(60_000, 60_000), plain((0, 0, 255)), {"image": "?"})
     assert [list(answers[place]) for place in (0, 3)] == [["0"], ["2"]]
     assert {answers[place].code for place in (1, 2, 4)} == {"invalid_input"}
-    # Pillow refuses 3.6 gigapixels first, and the caller was told of its limit: 178,956,970.
+    # Pillow refuses 3.6 gigapixels first, and the caller read its limit: 178,956,970.
     assert answers[2].message == "the image has more pixels than the limit of 50000000"
 
 
@@ -91,7 +91,7 @@ def test_a_model_of_bytes_gets_the_pixels_as_they_are(tmp_path: Path) -> None:
     assert ask(model, plain((7, 200, 9)))[0] == {"1": pytest.approx(2000.0)}
 
 
-def test_rgb_is_normalised_as_for_imagenet_unless_told_otherwise(tmp_path: Path) -> None:
+def test_rgb_is_normalised_as_for_imagenet_unless_options_say_otherwise(tmp_path: Path) -> None:
     model = opened(mean_colour(tmp_path), TASK, activation="none")
     wanted = (np.array([1.0, 0.0, 0.0]) - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225] * 10
     assert ask(model, plain((255, 0, 0)))[0] == {str(at): pytest.approx(wanted[at], rel=1e-5) for at in range(3)}
@@ -145,7 +145,7 @@ def test_the_model_is_warmed_up_on_a_blank_image_and_says_what_it_takes(tmp_path
     assert [run.size for run in warmup.warm_up(model, [1, 2], budget_s=60).runs] == [1, 2]
     assert "image/*" in model.accepts
     assert model.output_schema == {"type": "object", "additionalProperties": {"type": "number"}}
-    assert model.info().description.startswith("Says what an image shows")
+    assert model.info().description.startswith("Classifies an image")
 
 
 def test_an_output_that_is_a_map_and_no_score_per_class_stops_the_load(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_scores_of_a_last_convolution_are_taken_whatever_axes_of_one_they_have(t
 
 def test_a_model_that_takes_no_image_is_refused_before_the_first_call(tmp_path: Path) -> None:
     # The warm-up ran into the runtime's own words: "Unexpected number of dimensions in input at *args[0].shape".
-    with pytest.raises(HandlerLoadError, match=r"input image takes \[3, any\]; image-classification feeds an image"):
+    with pytest.raises(HandlerLoadError, match=r"input image takes \[3, any\]; image-classification fills it with an image"):
         opened(same(tmp_path, ("n", 3, "length")), TASK)
 
 

@@ -1,4 +1,4 @@
-"""What Flower is told: how many successes, and what became of jobs that came back without a verdict."""
+"""What Flower is sent: how many successes, and what became of jobs that came back without a verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, Settled
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelSpec
-from penstock.workers.bootstep.consumer import tells_of_tasks
+from penstock.workers.bootstep.consumer import sends_task_events
 from penstock.workers.slot.settlement import Release
 from penstock.workers.telemetry.task_events import EventFeed, Sampler
 
@@ -31,8 +31,8 @@ def test_events_are_made_for_those_who_asked_for_tasks_and_not_for_heartbeats() 
     """Enabled by the heartbeats alone, the dispatcher was taken for one that somebody listens to: a third of a worker's CPU."""
     cases = [(True, {"worker"}, False), (True, {"worker", "task"}, True), (True, set(), True), (False, set(), False)]
     for enabled, groups, wanted in cases:
-        assert tells_of_tasks(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups
-    assert not tells_of_tasks(None)
+        assert sends_task_events(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups
+    assert not sends_task_events(None)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def crashed(*ids: JobId) -> Release:
     return Release(tuple(GiveBack(id, "token") for id in ids), "w1", ReleaseReason.CRASHED)
 
 
-def told(feed: EventFeed) -> list[tuple[str, str]]:
+def sent(feed: EventFeed) -> list[tuple[str, str]]:
     return [(kind, fields["uuid"]) for kind, fields in feed._events]
 
 
@@ -58,10 +58,10 @@ def test_a_job_given_up_after_a_crash_has_failed_and_its_neighbour_is_tried_agai
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
     feed.claimed(spec, held(dead, alive))
     feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
-    assert told(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
+    assert sent(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
 
 
 def test_of_jobs_that_flower_was_not_shown_it_hears_the_failures_only(feed: EventFeed) -> None:
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
     feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
-    assert told(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
+    assert sent(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
