@@ -24,7 +24,7 @@ from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import accepted
 from penstock.workers.slot.settlement import Finish
-from penstock.workers.telemetry.gauges import Upkeep
+from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
 
 _MODELS = [f"model-{number}" for number in range(50)]
@@ -70,7 +70,7 @@ def _worker() -> tuple[float, int]:
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
-    Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
     for model in _MODELS:
         _work(metrics, ModelSpec(model, "m.py"))
     return _median(lambda: generate_latest(metrics.registry).decode())

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.runtimes.contract import is_model_file
-from penstock.handlers.tasks.catalogue import task_class
+from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import on_cpu

@@ -84,9 +84,7 @@ def need_models(settings: Settings) -> None:
 def need_linux() -> None:
     """Raises `StartError` where the kernel lacks the calls that a worker is built on."""
     if fault := platform_fault():
-        raise StartError(
-            fault, hint="start it on Linux or in a container; clients and most commands work here: docs/platforms.md"
-        )
+        raise StartError(fault, hint="start it on Linux or in a container; docs/platforms.md lists what works here")
 
 
 def need_store(settings: Settings) -> None:

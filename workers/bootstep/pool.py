@@ -20,7 +20,7 @@ class DevicePool(BasePool):
     """Named by string in the app's `worker_pool`. Celery calls all of this from the worker's main thread."""
 
     fleet: Fleet | None = None
-    _bell: int | None = None
+    _wake_fd: int | None = None
 
     def on_start(self) -> None:
         _, hostname = self.options.get("initargs") or (None, "penstock")
@@ -45,15 +45,15 @@ class DevicePool(BasePool):
             self.fleet.hurry()
 
     def register_with_event_loop(self, loop: Any) -> None:
-        if self._bell is None:
-            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        loop.add_reader(self._bell, os.eventfd_read, self._bell)
+        if self._wake_fd is None:
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.add_reader(self._wake_fd, os.eventfd_read, self._wake_fd)
 
     def close_soon(self) -> None:
         """For a signal handler: stop taking jobs now, and wake Celery's loop, which sees signals up to 2 s late."""
         self.on_close()
-        if self._bell is not None:
-            os.eventfd_write(self._bell, 1)
+        if self._wake_fd is not None:
+            os.eventfd_write(self._wake_fd, 1)
 
     def on_close(self) -> None:
         if self.fleet is not None:

@@ -38,7 +38,7 @@ def slot_info(spec: ModelSpec, pin: Pin, keeper: ChildSupervisor, *, latency_s: 
     )
 
 
-class Places:
+class PlacesDue:
     """Where this worker's slots are, to be told once each has loaded its model, and again before the store forgets it: an old
     job still tells where it ran.
     """
@@ -53,7 +53,7 @@ class Places:
         ]
         return [place for place in ready if now >= self._due_at.get(place, float("-inf"))]
 
-    def told(self, place: SlotPlace, now: float) -> None:
+    def mark(self, place: SlotPlace, now: float) -> None:
         self._due_at[place] = now + PLACES_AGAIN_S
 
 

@@ -31,7 +31,7 @@ def are_there(models: Iterable[ModelInfo], rollouts: Iterable[Rollout]) -> bool:
     return any(rollout.undone for rollout in rollouts) or not all(info.versions for info in models)
 
 
-def clear(store: RedisStore, *, now: float) -> None:
+def forget(store: RedisStore, *, now: float) -> None:
     """Raises `StoreUnavailable`; the next beat goes on. `now` is Unix time."""
     # The registry is read first: its entry is not touched if anybody announced a version after the rollouts were read.
     models, rollouts, workers = store.stored_models(), store.stored_rollouts(), store.workers()

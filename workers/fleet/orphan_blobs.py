@@ -45,7 +45,7 @@ def orphans(names: Iterable[str], known: Set[str]) -> list[str]:
     return [name for name in names if name.endswith(_CUT_SHORT) or serial_of(name) not in known]
 
 
-class Orphans:
+class OrphanCollector:
     """A pass over all blobs a minute after the start and every ten minutes, a part of it per call. For one thread.
 
     Only in a folder that belongs to this very store: to another Redis on the same folder, or to one that lost its data, all
@@ -58,7 +58,7 @@ class Orphans:
         self._due_at: float | None = None
         self._left: Iterator[tuple[str, float]] | None = None
 
-    def once(self, now: float) -> None:
+    def run_once(self, now: float) -> None:
         """Raises `StoreUnavailable`; the part at hand then waits for the next pass. `now` is monotonic."""
         try:
             if self._due(now):

@@ -62,11 +62,11 @@ class StageSums:
 class Profiler(Observer):
     """One slot's. All but `wish` and `info` run in the slot's thread."""
 
-    def __init__(self, spec: ModelSpec, root: Path, *, done: Callable[[], None]) -> None:
-        """`done` is called when what `info` says has changed."""
+    def __init__(self, spec: ModelSpec, root: Path, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when `info` has something new to say."""
         self._spec = spec
         self._root = root / f"{spec.name}-{spec.version}"
-        self._done = done
+        self._on_change = on_change
         self._given = 0
         self._sums = StageSums()
         self._recording: Batch | None = None
@@ -174,7 +174,7 @@ class Profiler(Observer):
     def _answer(self, info: ProfileInfo | None) -> None:
         if info is not None:
             self._asked = info
-            self._done()
+            self._on_change()
 
 
 def stage_table(info: ProfileInfo) -> str:

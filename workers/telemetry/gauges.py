@@ -20,11 +20,11 @@ from penstock.model_spec import SlotInfo
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 
-Once = Callable[[float], float | None]
+Call = Callable[[float], float | None]
 
 
-class Upkeep:
-    """`slots` are this worker's, as they are now; `store_failed` counts a call without an answer, by part."""
+class UpkeepMetrics:
+    """`slots` are this worker's, as they are now; `on_store_failure` counts a call without an answer, by part."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Upkeep:
         registry: CollectorRegistry,
         *,
         slots: Callable[[], Sequence[SlotInfo]],
-        store_failed: Callable[[str], None],
+        on_store_failure: Callable[[str], None],
     ) -> None:
-        self._store_failed = store_failed
+        self._on_store_failure = on_store_failure
         self._sweeps = Counter("penstock_sweeps", "Rounds of one model by the sweeper.", registry=registry)
         self._swept = Counter("penstock_swept", "Jobs moved by sweeps.", ["to"], registry=registry)
         self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
@@ -61,14 +61,14 @@ class Upkeep:
             if count:
                 self._repairs.labels(what).inc(count)
 
-    def watched(self, part: str, once: Once) -> Once:
+    def counting_failures(self, part: str, call: Call) -> Call:
         """The same round, counted under `part` when the store is away."""
 
         def counted(now: float) -> float | None:
             try:
-                return once(now)
+                return call(now)
             except StoreUnavailable:
-                self._store_failed(part)
+                self._on_store_failure(part)
                 raise
 
         return counted
