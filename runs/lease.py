@@ -105,7 +105,7 @@ class RunLease:
 
     def _follow(self, word: RunWord) -> None:
         if word is RunWord.MISSING:
-            # The store lost its records; the journal beside the output still has the run. Creating the record again lets
+            # D42: the store lost its records; the journal beside the output still has the run. Creating the record again lets
             # others find the run under its id.
             run = self._owned.run
             self._runs.create(run.id, run.spec, owner=run.owner)
