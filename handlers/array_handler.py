@@ -109,7 +109,7 @@ class ArrayHandler(Handler):
         return _with_rows(self.runtime.run(feed), feed)
 
     def open_parallel(self) -> int:
-        """Prepare `run_parallel`; returns how many calls it makes at once, which is 1 if the runtime or the threads allow no more."""
+        """Prepare `run_parallel`; returns how many calls it makes at once: 1 if runtime or threads allow no more."""
         # D45: where a batch can be cut, each thread gets a call of its own.
         return self.runtime.open_parallel()
 

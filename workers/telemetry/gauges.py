@@ -1,6 +1,6 @@
-"""What a worker tells beside its batches: sweeps, slots, memory, devices, build. Gauges are read when they are scraped.
+"""A worker's metrics beside those of its batches: sweeps, slots, memory, devices, build.
 
-At the scrape and not at the beat: the beat renews leases, and a driver that hangs must not cost a worker its jobs.
+Gauges are read at the scrape and not at the beat. The beat renews leases, and a GPU driver that hangs must not stop that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Call = Callable[[float], float | None]
 
 
 class UpkeepMetrics:
-    """`slots` are this worker's, as they are now; `on_store_failure` counts a call without an answer, by part."""
+    """`slots` returns this worker's slots as they are now; `on_store_failure` counts a failed call to the store, by part."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class UpkeepMetrics:
                 self._repairs.labels(what).inc(count)
 
     def counting_failures(self, part: str, call: Call) -> Call:
-        """The same round, counted under `part` when the store is away."""
+        """The same call, which counts a failure under `part` when the store is away."""
 
         def counted(now: float) -> float | None:
             try:
@@ -81,7 +81,7 @@ class _SlotGauges(Collector):
         self._gpus = gpus
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Nothing: registering must not ask the slots, which are not there yet."""
+        """Nothing. The registry would else collect at registration, when there are no slots yet."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -122,5 +122,5 @@ def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
         try:
             family.add_metric((slot.model, str(number)), psutil.Process(slot.pid).memory_info().rss)
         except psutil.NoSuchProcess:
-            continue  # between two lives
+            continue  # the child has just ended
     return family
