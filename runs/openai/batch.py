@@ -1,4 +1,4 @@
-"""An OpenAI batch as source and sink: the inputs of the lines of its file, and the lines of its output and error files.
+"""An OpenAI batch as source and sink (D41): the inputs of its file's lines, and the lines of its output and error files.
 
 A line of the embeddings endpoint with several inputs becomes several rows; the sink joins their outputs again.
 """

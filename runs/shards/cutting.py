@@ -1,4 +1,4 @@
-"""Cuts a batch into shards: rows of similar cost together, all shards about equally long. Pure."""
+"""Cuts a batch into shards: rows of similar cost together, all shards about equally long. Pure (D43)."""
 
 from __future__ import annotations
 
