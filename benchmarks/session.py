@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.report import Findings
+from benchmarks.stack import StackPlan
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import RequestBody, parse_target, request_bytes
 from penstock.loadtest.generator.load import LoadPlan, LoadReport, run_load
 from penstock.loadtest.observed.costs import per_request_us, read_machine
-from penstock.loadtest.stack import Processes, StackPlan, free_port
+from penstock.loadtest.stack import Processes, free_port
 
 _FOREIGN_SHARE = 0.10
 _BAD_SHARE = 0.01  # more refusals than this and a closed loop measures refusals

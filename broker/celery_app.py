@@ -59,7 +59,7 @@ class PenstockCelery(Celery):
     @cached_property
     def Worker(self) -> Any:  # noqa: N802 - Celery's name
         # By string, as the pool and the step are: this package may not import workers, and clients need none of it.
-        return self.subclass_with_self("penstock.workers.bootstep.program:Supervisor")
+        return self.subclass_with_self("penstock.workers.bootstep.program:WorkerProgram")
 
 
 def queue_name(model: str) -> str:
@@ -91,7 +91,7 @@ def build_app(settings: Settings) -> PenstockCelery:
     app = PenstockCelery("penstock", broker=broker_url(settings.store.url), amqp=ListedQueues, set_as_current=False)
     app.settings = settings
     app.conf.update(_configuration(settings))
-    app.steps["consumer"].add("penstock.workers.bootstep.consumer:Intake")
+    app.steps["consumer"].add("penstock.workers.bootstep.consumer:ClaimStep")
     return app
 
 

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import typer
 
 from penstock.client.views import JobView
+from penstock.words import duration
 
 _COLORS = {"succeeded": "green", "failed": "red", "expired": "yellow", "cancelled": "yellow", "running": "cyan"}
 
@@ -61,15 +62,6 @@ def timing_line(job: JobView, *, max_batch_size: int | None = None) -> str:
         parts.append(f"{job.attempts} attempts")
     total_s = total_seconds(job)
     return " | ".join([*parts, f"total {duration(total_s)}"] if total_s is not None else parts)
-
-
-def duration(seconds: float) -> str:
-    """Three units: 0.3 ms, 12 ms, 4.2 s, 3 min."""
-    if seconds < 0.01:
-        return f"{seconds * 1000:.1f} ms"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def age(moment: datetime | None, *, now: datetime | None = None) -> str:

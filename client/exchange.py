@@ -1,4 +1,4 @@
-"""One HTTP exchange in httpx2's terms: a `HttpCall` as a request, a response as an `Answer`, its errors as `TransportFault`."""
+"""One HTTP exchange in httpx2's terms: an `HttpCall` as a request, a response as an `Answer`, an error as `TransportFault`."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from penstock.errors import BadRequest
 
 CONNECT_TIMEOUT_S = 5.0
 UPLOAD_FORM = {"purpose": "batch"}
-# Every job of a `map` may hold a long poll of its own; the default of 100 connections would make submits wait behind them.
+# Each job of a `map` may have a long poll of its own. With the default of 100 connections, submits would wait behind the polls.
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """The gateway a client talks to. `timeout_s` bounds the silence of one exchange, beyond what the call lets it wait."""
+    """The gateway that a client talks to. `timeout_s` bounds the silence in one exchange, on top of the call's own `wait_s`."""
 
     base_url: str
     api_key: str | None
     timeout_s: float
 
     @contextmanager
-    def sending(self, call: HttpCall) -> Iterator[dict[str, Any]]:
-        """The keyword arguments for `httpx2.Client.request`; a file to be uploaded is open until the block ends."""
-        asked = self.request(call)
+    def open_request(self, call: HttpCall) -> Iterator[dict[str, Any]]:
+        """The keyword arguments for `httpx2.Client.request`. A file to be uploaded is open until the block ends."""
+        arguments = self.request_arguments(call)
         if call.upload is None:
-            yield asked
+            yield arguments
             return
         try:
             file = call.upload.open("rb")
         except OSError as fault:
             raise BadRequest(f"cannot read the input file {call.upload}: {fault.strerror}") from fault
         with file:
-            yield {**asked, "files": {"file": (call.upload.name, file, "application/octet-stream")}, "data": UPLOAD_FORM}
+            yield {**arguments, "files": {"file": (call.upload.name, file, "application/octet-stream")}, "data": UPLOAD_FORM}
 
-    def request(self, call: HttpCall) -> dict[str, Any]:
-        """The same without a file."""
+    def request_arguments(self, call: HttpCall) -> dict[str, Any]:
+        """The keyword arguments of a request that uploads no file."""
         url = protocol.resolve(self.base_url, call.url)
         return {
             "method": call.method,
@@ -57,7 +57,7 @@ class GatewayAddress:
             "timeout": httpx2.Timeout(self.timeout_s, read=self.timeout_s + call.wait_s, connect=CONNECT_TIMEOUT_S, pool=None),
         }
 
-    def fault(self, error: httpx2.TransportError) -> TransportFault:
+    def transport_fault(self, error: httpx2.TransportError) -> TransportFault:
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx2.TimeoutException) and not isinstance(error, _NEVER_SENT):
             reason = f"no answer within {self.timeout_s:g} s"
@@ -68,14 +68,16 @@ class GatewayAddress:
         )
 
     def _credentials(self, url: str) -> dict[str, str]:
-        # A signed link may lead to another host, which must not see the key.
+        # A signed link may lead to another host, and that host must not see the key.
         if not self.api_key or not protocol.same_origin(self.base_url, url):
             return {}
         return {"authorization": f"Bearer {self.api_key}"}
 
 
-def peer(base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ) -> GatewayAddress:
-    """What the caller gave, else PENSTOCK_URL and PENSTOCK_API_KEY, else the local default without a key."""
+def gateway_address(
+    base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ
+) -> GatewayAddress:
+    """The given address and key, else PENSTOCK_URL and PENSTOCK_API_KEY, else the local default without a key."""
     return GatewayAddress(protocol.base_url(base_url, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
 
 
@@ -84,7 +86,7 @@ def user_agent() -> dict[str, str]:
 
 
 def head_of(response: httpx2.Response) -> Answer:
-    """An answer whose content may still be on its way; that of a refusal must have been read."""
+    """The status and headers of a response whose content is still to come. An error's content must have been read before."""
     content = response.content if response.status_code >= 400 else b""
     return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, content)
 

@@ -1,7 +1,7 @@
-"""The conversations that take more than one call, written once for both clients.
+"""The exchanges that take more than one call, written once for both clients.
 
-A flow is a generator: it yields what to do next (a `HttpCall` to make, a `Pause` to keep) and receives a `Reply`. It never touches
-a socket or a clock, so that the blocking and the asyncio client run the very same rules.
+A flow is a generator: it yields the next step (an `HttpCall` to make or a `Pause` to keep) and receives a `Reply`. It never
+touches a socket or a clock, so that the blocking and the asyncio client follow the same rules.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.client import protocol
+from penstock.backoff import Backoff
+from penstock.client import calls, protocol
 from penstock.client.problems import WaitTimeout, ended_error, error_from, problem_of
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.views import JobView
 from penstock.errors import PenstockError
 
+_QUICK_POLLS = Backoff(0.05, 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait this long before going on."""
+    """A step that only waits."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a step came to; `now` is monotonic. A pause is answered with an empty answer of status 0."""
+    """The outcome of a step. `now` is monotonic. The answer to a pause is empty, with status 0."""
 
     answer: Answer
     now: float
@@ -40,47 +43,46 @@ Flow: TypeAlias = Generator[HttpCall | Pause, Reply, T]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A job's output, and the job as it stands after it."""
+    """A job's output, and the job as it is afterwards."""
 
     value: Any
     job: JobView
 
 
 class Patience:
-    """How long to go on waiting. Counts polls that were answered at once, so that no gateway can make a busy loop."""
+    """How long to go on waiting. It counts polls that return at once, so that no gateway can cause a busy loop."""
 
     def __init__(self, timeout_s: float | None, now: float) -> None:
         self._ends_at = None if timeout_s is None else now + timeout_s
-        self._asked_at = now
-        self._quick = 0
+        self._polled_at = now
+        self._quick_polls = 0
 
     def left_s(self, now: float) -> float:
         """How long the next poll may take."""
         left = protocol.LONGEST_POLL_S if self._ends_at is None else self._ends_at - now
         return min(protocol.LONGEST_POLL_S, max(0.0, left))
 
-    def over(self, now: float) -> bool:
+    def is_over(self, now: float) -> bool:
         return self._ends_at is not None and now >= self._ends_at
 
-    def after_poll(self, now: float) -> float:
-        """The pause before the next poll: none after a poll that was held back, growing to 1 s after ones that were not."""
-        quick = now - self._asked_at < 0.2
-        self._quick = self._quick + 1 if quick else 0
-        self._asked_at = now
+    def pause_after_poll(self, now: float) -> float:
+        """The pause before the next poll: none after a poll that the gateway held, up to 1 s after several quick ones."""
+        is_quick = now - self._polled_at < 0.2
+        self._quick_polls = self._quick_polls + 1 if is_quick else 0
+        self._polled_at = now
         # Two quick answers in a row are usual: queued to running, running to the end.
-        wanted = 0.0 if self._quick < 3 else min(1.0, 0.05 * 2 ** (self._quick - 3))
-        return min(wanted, self.left_s(now))
+        return min(_QUICK_POLLS.delay_s(self._quick_polls - 2), self.left_s(now))
 
-    def resumed(self, now: float) -> None:
-        self._asked_at = now
+    def resume(self, now: float) -> None:
+        self._polled_at = now
 
 
 def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobView]:
     """The job at its end. Raises `WaitTimeout` when `timeout_s` passes first."""
     patience, seen = Patience(timeout_s, now), job
-    # A result tells that the job succeeded, but neither when nor in which batch: that takes one look at its record.
+    # `JobHandle.result` learns that the job succeeded, but neither when nor in which batch. Only the job's record has both.
     while not seen.final or (seen is job and seen.finished_at is None):
-        reply = yield protocol.poll_call(seen, wait_s=patience.left_s(now))
+        reply = yield calls.poll_call(seen, wait_s=patience.left_s(now))
         seen, now = protocol.job_of(reply.answer), reply.now
         if not seen.final:
             now = yield from _between_polls(patience, seen, now)
@@ -88,10 +90,10 @@ def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobV
 
 
 def result_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[Result]:
-    """The job's output. Raises `JobFailed`, `JobCancelled`, `JobExpired` by how it ended, `WaitTimeout` when it did not."""
+    """The job's output. Raises `JobFailed`, `JobCancelled` or `JobExpired` if the job ended so, else `WaitTimeout`."""
     patience = Patience(timeout_s, now)
     while True:
-        reply = yield protocol.result_call(job, wait_s=patience.left_s(now))
+        reply = yield calls.result_call(job, wait_s=patience.left_s(now))
         answer, now = reply.answer, reply.now
         if answer.status >= 400:
             raise (yield from _failure(job, answer))
@@ -103,20 +105,20 @@ def result_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[Re
 
 
 def _between_polls(patience: Patience, job: JobView, now: float) -> Flow[float]:
-    if patience.over(now):
+    if patience.is_over(now):
         raise WaitTimeout(
-            f"job {job.id} has not ended yet", job=job, hint=f"it goes on; look again with `penstock jobs show {job.id}`"
+            f"job {job.id} has not ended yet", job=job, hint=f"the job goes on; look again with `penstock jobs show {job.id}`"
         )
-    if pause_s := patience.after_poll(now):
+    if pause_s := patience.pause_after_poll(now):
         now = (yield Pause(pause_s)).now
-        patience.resumed(now)
+        patience.resume(now)
     return now
 
 
 def _failure(job: JobView, answer: Answer) -> Flow[PenstockError]:
-    """The error behind a refused result: the job's own end if it has ended, else what the gateway said of the request."""
+    """The error behind a refused result: how the job ended, or, if it has not ended, why the gateway refused the request."""
     refused = error_from(answer.status, answer.headers, answer.content)
-    reply = yield protocol.poll_call(job)
+    reply = yield calls.poll_call(job)
     if reply.answer.status >= 400:
         return refused
     seen = protocol.job_of(reply.answer)
@@ -127,6 +129,6 @@ def _failure(job: JobView, answer: Answer) -> Flow[PenstockError]:
 
 
 def _redirected(answer: Answer) -> Flow[Answer]:
-    """A result that lies in the blob store, fetched from the address the gateway signed."""
+    """A result from the blob store, fetched from the address that the gateway signed."""
     reply = yield HttpCall("GET", answer.headers.get("location", ""))
     return protocol.accepted(reply.answer)

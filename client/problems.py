@@ -1,15 +1,15 @@
-"""What can go wrong for a caller: the gateway's problem bodies as errors of `penstock.errors`, and the client's own few.
+"""The errors that a caller may get: the gateway's problem bodies as `penstock.errors`, and the client's own errors.
 
 CapacityError
 └── GatewayUnreachable     no answer at all: not started, wrong address, network
 PenstockError
 ├── JobFailed              the job ran and failed; also a HandlerError
-├── JobCancelled           somebody cancelled it
-├── JobExpired             its deadline passed before it finished
-├── RunTimeout             the caller's own patience with a run ended; the run goes on. Also a TimeoutError
-├── WaitTimeout            the caller's own patience ended; the job goes on. Also a TimeoutError
+├── JobCancelled           somebody cancelled the job
+├── JobExpired             the job's deadline passed before its end
+├── RunTimeout             the caller's timeout passed; the run goes on. Also a TimeoutError
+├── WaitTimeout            the caller's timeout passed; the job goes on. Also a TimeoutError
 ├── AnswerTimeout          `predict` had no answer within its deadline. Also a TimeoutError
-└── UnexpectedAnswer       not an answer of a penstock gateway
+└── UnexpectedAnswer       the answer does not come from a penstock gateway
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from penstock.client.views import JobView
 
 
-# A schema can be missed in a thousand places; the first few tell which mistake it is. All are in `errors`.
+# An input may violate its schema in thousands of places. The message shows the first few, `errors` has all.
 _SHOWN_FAULTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem body (RFC 9457) or a job's error. `code` is stable; `hint` names the next command or setting."""
+    """A problem body (RFC 9457) or a job's error. `code` is stable, `hint` names the next command or setting."""
 
     code: str
     detail: str
@@ -48,7 +48,7 @@ class Problem:
 
     @property
     def message(self) -> str:
-        """What went wrong, where in the input, and what to do, in one text."""
+        """What went wrong, where in the input, and what to do, as one text."""
         places = [f"{fault.get('pointer') or '/'}: {fault.get('detail', '')}" for fault in self.errors[:_SHOWN_FAULTS]]
         more = [f"and {len(self.errors) - _SHOWN_FAULTS} more"] if len(self.errors) > _SHOWN_FAULTS else []
         what = f"{self.detail} ({', '.join(places + more)})" if places else self.detail
@@ -65,7 +65,7 @@ class UnexpectedAnswer(errors.PenstockError):
 
 
 class WaitTimeout(errors.PenstockError, TimeoutError):
-    """`job` is the job as last seen; waiting again with the same handle goes on where this ended."""
+    """`job` is the job as last seen. To wait on, call the same handle again."""
 
     kind = "wait_timeout"
     retryable = True
@@ -81,13 +81,13 @@ class RunTimeout(errors.PenstockError, TimeoutError):
 
 
 class AnswerTimeout(errors.PenstockError, TimeoutError):
-    """`problem.job` names the job; an earlier run of it may still end."""
+    """`problem.job` names the job, which may still be running."""
 
     kind = "sync_timeout"
 
 
 class JobEnded(errors.PenstockError):
-    """A job reached its end without a result. `problem` says why, `job` is its last record."""
+    """A job ended without a result. `problem` says why, `job` is its last record."""
 
     kind = "job_ended"
 
@@ -137,7 +137,7 @@ _BY_CODE: dict[str, type[errors.PenstockError]] = {
         errors.InternalError,
     )
 }
-# For codes this version does not know: the status says whose fault it was.
+# For codes that this version does not know, the status says whose fault it was.
 _BY_STATUS: dict[int, type[errors.PenstockError]] = {
     400: errors.BadRequest,
     401: errors.Unauthorized,
@@ -156,7 +156,7 @@ _BY_STATUS: dict[int, type[errors.PenstockError]] = {
 
 
 def problem_of(body: Mapping[str, Any], *, status: int = 0) -> Problem:
-    """Reads a problem body, and a job's `error`, which says `message` where a problem says `detail`."""
+    """A problem body as a value, or a job's `error`, which has `message` in the place of `detail`."""
     faults = body.get("errors")
     return Problem(
         code=_text(body, "code") or "error",
@@ -173,13 +173,13 @@ def problem_of(body: Mapping[str, Any], *, status: int = 0) -> Problem:
 
 
 def error_from(status: int, headers: Mapping[str, str], content: bytes) -> errors.PenstockError:
-    """The error that an answer of status 400 or more tells of. Its `kind` is the body's code, its `problem` the body itself."""
+    """The error for an answer of status 400 or more. Its `kind` is the body's code, its `problem` the body itself."""
     body = _problem_body(content)
     if body is None:
         return _foreign(status, headers, content)
     problem = problem_of(body, status=status)
     error = _built(problem, headers)
-    # On the instance: codes are finer than classes (`unknown_model` is a NotFound).
+    # Set on the instance, because codes are finer than classes (`unknown_model` is a NotFound).
     vars(error).update(kind=problem.code, problem=problem, retryable=bool(body.get("retryable", error.retryable)))
     return error
 
@@ -187,14 +187,14 @@ def error_from(status: int, headers: Mapping[str, str], content: bytes) -> error
 def ended_error(job: JobView, problem: Problem | None = None) -> JobEnded:
     """The error for a job that ended as failed, cancelled or expired."""
     known = problem or job.error or Problem(code=job.status, detail=f"the job ended as {job.status}")
-    # A handler's own sentence says nothing of the job; the id is what the next command needs.
+    # A handler's own message does not name the job, and the next command needs its id.
     return _ENDS.get(job.status, JobEnded)(
         f"job {job.id} {job.status}: {known.message}", job=job, problem=known, hint=known.hint or None
     )
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Seconds the gateway asks to wait, from either form of Retry-After; None when it does not say."""
+    """The seconds that either form of Retry-After asks to wait; None without that header."""
     text = headers.get("retry-after", "").strip()
     if not text:
         return None
@@ -223,7 +223,7 @@ def _built(problem: Problem, headers: Mapping[str, str]) -> errors.PenstockError
 
 
 def _foreign(status: int, headers: Mapping[str, str], content: bytes) -> errors.PenstockError:
-    """An error that no penstock gateway wrote: a proxy's page, or another server at that address."""
+    """The error for a body that no penstock gateway wrote, such as a proxy's page."""
     start = " ".join(content[:200].decode("utf-8", "replace").split())
     message = f"status {status} without a problem body: {start or 'nothing'}"
     if status in (429, 502, 503, 504):

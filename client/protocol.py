@@ -1,37 +1,35 @@
-"""What goes over the wire: the HTTP calls the client makes, as values, and what their answers mean. No sockets here."""
+"""Requests, answers and model inputs as values, and what an answer means. This module opens no sockets."""
 
 from __future__ import annotations
 
 import json
 import mimetypes
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from penstock.client.problems import UnexpectedAnswer, error_from
 from penstock.client.timelines import TimelineView, timeline_view
 from penstock.client.views import JobView, job_view
 from penstock.errors import BadRequest
-from penstock.job import Priority
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = "application/json"
 BYTES = "application/octet-stream"
-# The gateway holds a long poll for at most 30 s; a little less leaves room for proxies that cut at 30.
+# The gateway holds a long poll for at most 30 s. Proxies that cut requests at 30 s need a little less.
 LONGEST_POLL_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """One HTTP request to be made. `url` is a path of the gateway or a link it gave.
+    """One HTTP request to be made. `url` is a path of the gateway or a link from one of its answers.
 
-    `upload`: a file to be sent as a form instead of `content`.
-    `wait_s` is how long the gateway may hold the answer back. `repeatable` says that sending it twice does no more than once.
-    `patience_s` after the first attempt an answer is worth nothing to the caller; None: any answer is.
+    `upload` is a file to be sent as a form instead of `content`. `wait_s` is how long the gateway may hold the answer.
+    `repeatable`: a second request has no further effect. `patience_s`: how long after the first attempt an answer is still
+    of use to the caller; None if it always is.
     """
 
     method: str
@@ -47,7 +45,7 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. Header names are in lower case."""
+    """A response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,7 +65,7 @@ class InputBody:
 
 
 def base_url(given: str | None, env: Mapping[str, str] | None = None) -> str:
-    """The gateway's address: what the caller gave, else PENSTOCK_URL, else the local default; without a slash at the end."""
+    """The gateway's address without a slash at the end: the given one, else PENSTOCK_URL, else the local default."""
     url = (given or (os.environ if env is None else env).get("PENSTOCK_URL") or DEFAULT_URL).rstrip("/")
     if urlsplit(url).scheme not in ("http", "https"):
         raise BadRequest(f"{url!r} is not a gateway address", hint=f"write it like {DEFAULT_URL} (PENSTOCK_URL or base_url)")
@@ -75,7 +73,7 @@ def base_url(given: str | None, env: Mapping[str, str] | None = None) -> str:
 
 
 def resolve(base: str, link: str) -> str:
-    """The absolute form of a path or link, below the path that `base` may have (a proxy's prefix the gateway cannot know)."""
+    """The absolute form of a path or link. It keeps the path of `base`: a prefix of a proxy, unknown to the gateway."""
     if "://" in link:
         return link
     prefix = urlsplit(base).path.rstrip("/")
@@ -91,9 +89,9 @@ def same_origin(base: str, url: str) -> bool:
 
 
 def body_of(value: Any, content_type: str | None = None) -> InputBody:
-    """How an input travels: bytes as they are, a Path as its file's bytes with a guessed media type, all else as JSON.
+    """The body for an input: bytes as they are, a Path as its file's bytes with a guessed media type, all else as JSON.
 
-    Text travels as it is when `content_type` is given and is not JSON. Raises `BadRequest` for what JSON cannot hold.
+    Text is sent as it is if `content_type` is given and is not JSON. Raises `BadRequest` for a value that JSON cannot hold.
     """
     if isinstance(value, Path):
         guess = content_type or mimetypes.guess_type(value.name)[0] or BYTES
@@ -110,89 +108,13 @@ def is_json(media_type: str) -> bool:
     return bare == JSON or bare.endswith("+json")
 
 
-def submit_call(
-    model: str,
-    body: InputBody,
-    *,
-    version: str | None = None,
-    priority: Priority | str | None = None,
-    deadline_s: float | None = None,
-    idempotency_key: str | None = None,
-) -> HttpCall:
-    """Carries a key of its own when the caller gives none: repeating it after a lost answer cannot make a second job."""
-    headers = {"content-type": body.content_type, "idempotency-key": idempotency_key or uuid.uuid4().hex}
-    params = {"priority": str(priority)} if priority is not None else {}
-    if deadline_s is not None:
-        params["deadline_s"] = _seconds(deadline_s)
-    path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
-    return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
-
-
-def predict_call(model: str, body: InputBody, *, version: str | None = None, deadline_s: float | None = None) -> HttpCall:
-    # The gateway holds this one until the model has run: the default of its own cap when the caller sets none.
-    return HttpCall(
-        "POST",
-        f"/predictions/{_part(model)}" + (f"/{_part(version)}" if version else ""),
-        params={"deadline_s": _seconds(deadline_s)} if deadline_s is not None else {},
-        headers={"content-type": body.content_type},
-        content=body.content,
-        wait_s=deadline_s if deadline_s is not None else 60.0,
-        repeatable=False,
-        patience_s=deadline_s,
-    )
-
-
 def check_window(in_flight: int) -> None:
     if in_flight < 1:
         raise BadRequest(f"in_flight must be at least 1, not {in_flight}")
 
 
-def job_call(job_id: str) -> HttpCall:
-    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}")
-
-
-def poll_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
-    return _waiting("GET", job.links.get("self") or f"/v1/jobs/{_part(job.id)}", wait_s)
-
-
-def result_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
-    return _waiting("GET", job.links.get("result") or f"/v1/jobs/{_part(job.id)}/result", wait_s)
-
-
-def timeline_call(job_id: str) -> HttpCall:
-    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}/timeline")
-
-
-def cancel_call(job: JobView) -> HttpCall:
-    return HttpCall("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
-
-
-def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> HttpCall:
-    """Carries a key of its own when the caller gives none, as a submit does."""
-    return HttpCall(
-        "POST",
-        job.links.get("replay") or f"/v1/jobs/{_part(job.id)}/replay",
-        params={"version": version} if version else {},
-        headers={"idempotency-key": idempotency_key or uuid.uuid4().hex},
-    )
-
-
-def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> HttpCall:
-    wanted = {"model": model, "status": status, "after": after}
-    params = {name: value for name, value in wanted.items() if value}
-    return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(limit)})
-
-
-def models_call() -> HttpCall:
-    return HttpCall("GET", "/v1/models")
-
-
-def workers_call() -> HttpCall:
-    return HttpCall("GET", "/v1/workers")
-
-
 def accepted(answer: Answer) -> Answer:
-    """The same answer, or the error it tells of."""
+    """The same answer if its status is below 400. Raises the error that any other answer describes."""
     if answer.status < 400:
         return answer
     raise error_from(answer.status, answer.headers, answer.content)
@@ -234,27 +156,13 @@ def rows_of(answer: Answer) -> list[dict[str, Any]]:
 
 
 def next_page(answer: Answer) -> str | None:
-    """Where the list goes on; None at its end. A page may be empty and still not be the last: filters drop rows."""
+    """The start of the next page; None after the last one. A page may be empty and not the last, because filters drop rows."""
     page = object_of(answer)
     if not page.get("has_more"):
         return None
     rows = rows_of(answer)
     after = page.get("next_after") or (rows[-1].get("id") if rows else None)
     return after if isinstance(after, str) else None
-
-
-def _waiting(method: str, url: str, wait_s: float) -> HttpCall:
-    # A poll shorter than the longest one ends with the caller's own timeout.
-    patience_s = wait_s if 0.0 < wait_s < LONGEST_POLL_S else None
-    return HttpCall(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s, patience_s=patience_s)
-
-
-def _part(text: str) -> str:
-    return quote(text, safe="")
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _file_bytes(path: Path) -> bytes:
@@ -265,7 +173,7 @@ def _file_bytes(path: Path) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Compact JSON; raises `BadRequest` for what it cannot hold."""
+    """Compact JSON. Raises `BadRequest` for a value that JSON cannot hold."""
     try:
         return json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
     except (TypeError, ValueError) as fault:
@@ -273,7 +181,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and array scalars of any library tell their plain form by `tolist`."""
+    """The plain form of an array or array scalar, by the `tolist` that all array libraries have."""
     if callable(plain := getattr(value, "tolist", None)):
         return plain()
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,4 +1,4 @@
-"""Which calls are sent again, when, and how many in all: decided here, timed by tenacity, slept by the client."""
+"""Decides which calls are repeated, when, and how often. tenacity keeps the time and the client sleeps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
+from penstock.backoff import Backoff
 from penstock.client.problems import GatewayUnreachable, retry_after_s
 from penstock.client.protocol import Answer, HttpCall
 
-# Refused before any work began, so that the same call may be sent again whatever it is.
+# The gateway refuses with these before any work begins, so that every call may be repeated.
 _REFUSED = frozenset({429, 503})
 
 
 class TransportFault(GatewayUnreachable):
-    """No answer. `sent` is False when the request cannot have reached the gateway."""
+    """No answer came. `sent` is False if the request cannot have reached the gateway."""
 
     def __init__(self, message: str, *, sent: bool, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -28,14 +29,14 @@ class TransportFault(GatewayUnreachable):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Attempts count from 1. A gateway that asks for more patience than `max_wait_s` is not asked again: the caller decides."""
+    """Attempts count from 1. If the gateway asks for a wait beyond `max_wait_s`, the call fails and the caller decides."""
 
     max_attempts: int = 5
     first_wait_s: float = 0.25
     max_wait_s: float = 30.0
 
-    def worth_it(self, call: HttpCall, outcome: Answer | TransportFault, *, attempt: int, elapsed_s: float = 0.0) -> bool:
-        """True if sending `call` again may help, cannot do harm, and still comes in time."""
+    def allows_repeat(self, call: HttpCall, outcome: Answer | TransportFault, *, attempt: int, elapsed_s: float = 0.0) -> bool:
+        """True if a repeat of `call` may help, cannot do harm, and is still in time."""
         asked_s = retry_after_s(outcome.headers) or 0.0 if isinstance(outcome, Answer) else 0.0
         if attempt >= self.max_attempts or asked_s > self.max_wait_s:
             return False
@@ -43,21 +44,20 @@ class RetryPolicy:
             return False
         if isinstance(outcome, TransportFault):
             return call.repeatable or not outcome.sent
-        return _answer_invites(call, outcome)
+        return _answer_allows_repeat(call, outcome)
 
     def wait_s(self, outcome: Answer | TransportFault, *, attempt: int, chance: float) -> float:
-        """What the gateway asks for and up to a fifth more, so that callers return apart; else a doubling, jittered wait."""
+        """The wait that the gateway asks for plus up to a fifth, to spread the callers; else a doubling, jittered wait."""
         asked = retry_after_s(outcome.headers) if isinstance(outcome, Answer) else None
         if asked is not None:
             return asked * (1 + 0.2 * chance)
-        longest: float = min(self.max_wait_s, self.first_wait_s * 2 ** (attempt - 1))
-        return longest * (0.5 + 0.5 * chance)
+        return Backoff(self.first_wait_s, self.max_wait_s, jitter=0.5).delay_s(attempt, chance=chance)
 
 
-def _answer_invites(call: HttpCall, answer: Answer) -> bool:
-    word = answer.headers.get("x-should-retry", "").lower()
-    if word in ("true", "false"):
-        return word == "true"
+def _answer_allows_repeat(call: HttpCall, answer: Answer) -> bool:
+    advice = answer.headers.get("x-should-retry", "").lower()
+    if advice in ("true", "false"):
+        return advice == "true"
     if answer.status in _REFUSED:
         return True
     if answer.status == 502:
@@ -66,10 +66,10 @@ def _answer_invites(call: HttpCall, answer: Answer) -> bool:
 
 
 class RetryBudget:
-    """Retries stay below a tenth of the requests, above a floor: an overloaded gateway is not buried by those who wait for it.
+    """Keeps retries below a tenth of the requests, so that retries cannot bury an overloaded gateway.
 
-    A bucket of permits: each request adds `share`, each retry takes one; it starts full with `floor`, refills by `floor` a
-    minute and holds at most ten times that. Safe to share between threads.
+    A bucket of permits: each request adds `share`, each retry takes one. The bucket starts with `floor`, refills by `floor`
+    per minute up to `floor`, and holds at most ten times `floor`. Safe to share between threads.
     """
 
     def __init__(self, *, share: float = 0.1, floor: int = 10) -> None:
@@ -94,36 +94,36 @@ class RetryBudget:
     def _refill(self, now: float) -> None:
         idle_s = now - self._seen_at if self._seen_at is not None else 0.0
         self._seen_at = now
-        # Time alone fills up to the floor only; what requests earned above it stays.
+        # Time alone fills the bucket up to the floor. Permits above the floor come from requests, and stay.
         if self._permits < self._floor:
             self._permits = min(self._floor, self._permits + idle_s * self._floor / 60)
 
 
 class Retries:
-    """The policy and the budget of one client, in tenacity's terms: one controller per call, for threads or for asyncio."""
+    """The policy and the budget of one client as tenacity's controllers: one per call, for threads or for asyncio."""
 
     def __init__(self, policy: RetryPolicy, budget: RetryBudget) -> None:
         self._policy, self._budget = policy, budget
 
     def blocking(self, call: HttpCall, *, sleep: Callable[[float], None] = time.sleep) -> Retrying:
         self._budget.spend_request(time.monotonic())
-        return Retrying(sleep=sleep, retry=lambda state: self._again(call, state), wait=self._pause)
+        return Retrying(sleep=sleep, retry=lambda state: self._may_repeat(call, state), wait=self._wait_s)
 
     def asynchronous(self, call: HttpCall) -> AsyncRetrying:
         self._budget.spend_request(time.monotonic())
-        return AsyncRetrying(sleep=asyncio.sleep, retry=lambda state: self._again(call, state), wait=self._pause)
+        return AsyncRetrying(sleep=asyncio.sleep, retry=lambda state: self._may_repeat(call, state), wait=self._wait_s)
 
-    def _again(self, call: HttpCall, state: RetryCallState) -> bool:
+    def _may_repeat(self, call: HttpCall, state: RetryCallState) -> bool:
         outcome = _outcome(state)
         if outcome is None or not _failed(outcome):
             return False
         attempt, elapsed_s = state.attempt_number, state.seconds_since_start or 0.0
-        # The budget last: a call that is not repeated anyway must not use up a permit.
-        return self._policy.worth_it(call, outcome, attempt=attempt, elapsed_s=elapsed_s) and self._budget.take_retry(
+        # The budget comes last: a call that the policy does not repeat must not use a permit.
+        return self._policy.allows_repeat(call, outcome, attempt=attempt, elapsed_s=elapsed_s) and self._budget.take_retry(
             time.monotonic()
         )
 
-    def _pause(self, state: RetryCallState) -> float:
+    def _wait_s(self, state: RetryCallState) -> float:
         outcome = _outcome(state)
         return self._policy.wait_s(outcome, attempt=state.attempt_number, chance=random.random()) if outcome else 0.0
 
@@ -133,7 +133,7 @@ def _failed(outcome: Answer | TransportFault) -> bool:
 
 
 def _outcome(state: RetryCallState) -> Answer | TransportFault | None:
-    """What the last attempt came to; None for faults of the client itself, which are not retried."""
+    """The result of the last attempt; None for faults of the client itself, which are not retried."""
     if state.outcome is None:
         return None
     fault = state.outcome.exception()

@@ -1,4 +1,5 @@
-"""A run as the blocking client sees it: progress, waiting, results in the order of the inputs."""
+# Generated from client/run_handle_aio.py by `make sync-client`. Change that file, not this one.
+"""One run as the client sees it: progress, waiting, and the results in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class RunHandle:
-    """One run. Iterating waits for its end and gives one value per input: the output, or a `RowFailed`.
+    """One run. Iteration waits for the end of the run and gives one value per input: the output, or a `RowFailed`.
 
-    `len()` is the number of rows; it is known at once for inputs that were given as an iterable.
+    `len()` is the number of rows. It is known at once if the inputs were given as an iterable.
     """
 
     def __init__(self, client: Client, view: RunView, *, rows: int | None = None, output_format: str = "jsonl") -> None:
@@ -40,7 +41,7 @@ class RunHandle:
     def __len__(self) -> int:
         rows = self._rows if self._rows is not None else self.view.rows
         if rows is None:
-            raise TypeError("how many rows the run has is not known yet; refresh() it")
+            raise TypeError("the number of rows is not known yet; call refresh() later")
         return rows
 
     def refresh(self) -> RunView:
@@ -48,30 +49,31 @@ class RunHandle:
         return self.view
 
     def wait(self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None) -> RunView:
-        """The run at its end, however it ended. Raises `RunTimeout` when `timeout_s` passes first."""
+        """The run at its end, whatever its final status. Raises `RunTimeout` when `timeout_s` passes first."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.refresh().final:
             if on_progress is not None:
                 on_progress(self.view)
             if until is not None and time.monotonic() >= until:
-                raise RunTimeout(f"run {self.id} has not ended yet", hint="it goes on; wait again")
+                raise RunTimeout(f"run {self.id} has not ended yet", hint="the run goes on; wait again")
             time.sleep(runs.POLL_S)
         if on_progress is not None:
             on_progress(self.view)
         return self.view
 
     def cancel(self) -> RunView:
-        """The run with the cancel noted; `Conflict` if it has ended."""
+        """The run with the cancel request recorded. Raises `Conflict` if the run has ended."""
         self.view = runs.run_of(self._client.send(runs.cancel_call(self.id)))
         return self.view
 
     def __iter__(self) -> Iterator[Any]:
         """Raises `RunEnded` for a run that was not completed."""
         runs.check_iterable(self._format)
-        view = runs.completed(self.view if self.view.final else self.wait())
-        failures = (runs.failure(line) for line in self._client.lines(view.errors)) if view.errors else iter(())
-        failed, rows = next(failures, None), runs.Rows()
-        for line in self._client.lines(view.output) if view.output else ():
-            value, used = rows.value(line, failed)
-            failed = next(failures, None) if used else failed
+        view = runs.require_completed(self.view if self.view.final else self.wait())
+        errors, rows = self._client.lines(view.errors), runs.OutputRows()
+        failure = runs.row_failure(next(errors, ""))
+        for line in self._client.lines(view.output):
+            value = rows.value(line, failure)
+            if isinstance(value, runs.RowFailed):
+                failure = runs.row_failure(next(errors, ""))
             yield value

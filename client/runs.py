@@ -1,12 +1,13 @@
-"""Runs over HTTP, for both clients: the calls, what the gateway tells of a run, inputs as a file, output lines as values."""
+"""Runs over HTTP, for both clients: the calls, the run as a value, inputs as a file, output lines as values."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from penstock.client.protocol import JSON, Answer, HttpCall, json_bytes, object_
 from penstock.errors import PenstockError
 
 POLL_S = 0.5
-# An iterable travels as JSON lines with one member each: so any value is a row, whatever its type.
+# An iterable is sent as JSON lines with one member each, so that a value of any type can be a row.
 ROW = "input"
 FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
 class RowFailed(PenstockError):
-    """Stands in a run's results where a row has no output; `code` says why, in the stable word of the errors file."""
+    """The result of a row that has no output. `code` is the stable reason from the errors file."""
 
     kind = "row_failed"
 
@@ -34,7 +35,7 @@ class RowFailed(PenstockError):
 
 
 class RunEnded(PenstockError):
-    """The run ended without being completed. `view` tells how; what it wrote before may still be downloaded."""
+    """The run ended and is not completed. `view` is its last state; the rows written before may still be downloaded."""
 
     kind = "run_ended"
 
@@ -45,9 +46,9 @@ class RunEnded(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run may be told besides its model and input. Empty or None: the gateway's defaults.
+    """Options of a run besides its model and input. Empty or None: the gateway's default.
 
-    `columns` maps the model's input fields to columns of the file; `carry` names columns that the output repeats.
+    `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
     """
 
     version: str = ""
@@ -62,7 +63,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run at one moment. `rows` is None while nobody knows how many there are; `busy` is the device's share of the time."""
+    """A run at one moment. `rows` is None while their number is unknown. `busy` is the share of time the device was at work."""
 
     id: str
     status: str
@@ -115,8 +116,8 @@ def file_of(answer: Answer) -> str:
 
 
 def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
-    """Carries a key of its own: repeating it after a lost answer cannot make a second run."""
-    asked: dict[str, Any] = {
+    """Carries an idempotency key of its own, so that a repeat after a lost answer cannot create a second run."""
+    wanted: dict[str, Any] = {
         "model": model,
         "input": file_id,
         "version": options.version,
@@ -129,7 +130,7 @@ def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
         "metadata": dict(options.metadata),
     }
     headers = {"content-type": JSON, "idempotency-key": uuid.uuid4().hex}
-    content = json_bytes({name: value for name, value in asked.items() if value})
+    content = json_bytes({name: value for name, value in wanted.items() if value})
     return HttpCall("POST", "/v1/runs", headers=headers, content=content)
 
 
@@ -143,7 +144,7 @@ def cancel_call(run_id: str) -> HttpCall:
 
 @contextmanager
 def as_file(inputs: Iterable[Any]) -> Iterator[tuple[Path, int]]:
-    """The values as a file of JSON lines, and how many they are; it is gone when the block ends."""
+    """The values as a file of JSON lines, and their number. The file is deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
         path, count = Path(folder) / "inputs.jsonl", 0
         with path.open("wb") as file:
@@ -153,37 +154,47 @@ def as_file(inputs: Iterable[Any]) -> Iterator[tuple[Path, int]]:
         yield path, count
 
 
+@asynccontextmanager
+async def as_file_aio(inputs: Iterable[Any]) -> AsyncIterator[tuple[Path, int]]:
+    """As `as_file`, with the event loop free while the values are written."""
+    with ExitStack() as files:
+        yield await asyncio.to_thread(files.enter_context, as_file(inputs))
+
+
 def check_iterable(output_format: str) -> None:
-    """Raises `UnexpectedAnswer` where results cannot be read line by line."""
+    """Raises `UnexpectedAnswer` if the output cannot be read line by line."""
     if output_format != "jsonl":
         raise UnexpectedAnswer(f"a run that writes {output_format} has no results to iterate", hint="download its output file")
 
 
-def completed(view: RunView) -> RunView:
-    """The same; raises `RunEnded` for a run that ended in any other way."""
+def require_completed(view: RunView) -> RunView:
+    """The same view. Raises `RunEnded` for a run that ended in any other way."""
     if view.status == "completed":
         return view
     why = f": {view.error.get('message')}" if view.error else ""
     raise RunEnded(f"run {view.id} is {view.status}{why}", view=view)
 
 
-class Rows:
-    """Turns output lines into values, in order; a failed row becomes the `RowFailed` that the errors file tells of."""
+class OutputRows:
+    """Turns the lines of an output file into values, in order."""
 
     def __init__(self) -> None:
         self._row = 0
 
-    def value(self, line: str, failed: RowFailed | None) -> tuple[Any, bool]:
-        """The row's value, and whether `failed` was this row's, so that the next one is to be read."""
+    def value(self, line: str, failure: RowFailed | None) -> Any:
+        """The row's output, or `failure`, the next entry of the errors file, if that entry is about this row."""
         row, self._row = self._row, self._row + 1
-        if failed is not None and failed.row == row:
-            return failed, True
-        return json.loads(line).get("output"), False
+        if failure is not None and failure.row == row:
+            return failure
+        return json.loads(line).get("output")
 
 
-def failure(line: str) -> RowFailed:
-    told = json.loads(line)
-    return RowFailed(str(told.get("message", "")), row=int(told["row"]), code=str(told.get("code", "")))
+def row_failure(line: str) -> RowFailed | None:
+    """One line of the errors file as an error; None for the empty line that stands for the end of the file."""
+    if not line:
+        return None
+    entry = json.loads(line)
+    return RowFailed(str(entry.get("message", "")), row=int(entry["row"]), code=str(entry.get("code", "")))
 
 
 OnProgress = Callable[[RunView], None]

@@ -1,33 +1,31 @@
-"""The blocking client. What it says and decides is in protocol, flows and retries; this file sends and sleeps."""
+# Generated from client/aio.py by `make sync-client`. Change that file, not this one.
+"""The blocking client. It sends and sleeps; protocol, flows and retries decide."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
-from penstock.client import exchange, flows, protocol, rollouts, runs
+from penstock.client import calls, exchange, flows, job_map, protocol, runs
 from penstock.client.flows import Flow, Pause, Reply, T
-from penstock.client.problems import WaitTimeout
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
 from penstock.client.run_handle import RunHandle
 from penstock.client.runs import RunOptions
 from penstock.client.timelines import TimelineView
 from penstock.client.views import JobView, job_view
-from penstock.errors import PenstockError
 from penstock.job import Priority
 
 
 class Client:
-    """Talks to one gateway. Close it, or use it as a context manager; threads may share one.
+    """Talks to one gateway. Close it with `close`, or use it in a `with` block. Threads may share it.
 
     `base_url` falls back to PENSTOCK_URL, then to http://127.0.0.1:8080; `api_key` to PENSTOCK_API_KEY.
     """
@@ -41,13 +39,13 @@ class Client:
         retry: RetryPolicy | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._peer = exchange.peer(base_url, api_key, timeout_s)
+        self._address = exchange.gateway_address(base_url, api_key, timeout_s)
         self._retries = Retries(retry or RetryPolicy(), RetryBudget())
         self._http = httpx2.Client(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
 
     @property
     def base_url(self) -> str:
-        return self._peer.base_url
+        return self._address.base_url
 
     def __enter__(self) -> Self:
         return self
@@ -69,14 +67,10 @@ class Client:
         deadline_s: float | None = None,
         idempotency_key: str | None = None,
     ) -> JobHandle:
-        """A handle on the stored job; once this returns, the job survives restarts. `input`: JSON value, bytes or a Path."""
-        call = protocol.submit_call(
-            model,
-            protocol.body_of(input, content_type),
-            version=version,
-            priority=priority,
-            deadline_s=deadline_s,
-            idempotency_key=idempotency_key,
+        """A handle on the stored job, which survives restarts from now on. `input`: a JSON value, bytes or a Path."""
+        body = protocol.body_of(input, content_type)
+        call = calls.submit_call(
+            model, body, version=version, priority=priority, deadline_s=deadline_s, idempotency_key=idempotency_key
         )
         return JobHandle(self, protocol.job_of(self.send(call)))
 
@@ -89,9 +83,9 @@ class Client:
         content_type: str | None = None,
         deadline_s: float | None = None,
     ) -> Any:
-        """The model's output, in one call that holds the line. Not sent again once it may have run."""
+        """The model's output, in one request that stays open until then. Not repeated once the model may have run."""
         body = protocol.body_of(input, content_type)
-        call = protocol.predict_call(model, body, version=version, deadline_s=deadline_s)
+        call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
         return protocol.value_of(protocol.accepted(self.send(call)))
 
     def map(
@@ -108,74 +102,64 @@ class Client:
     ) -> Iterator[Any]:
         """The outputs, with at most `in_flight` jobs unfinished. Reads `inputs` only as fast as jobs end.
 
-        The first job that does not succeed raises and ends the iteration; so does closing it. Open jobs are then cancelled.
+        The iteration ends with an error at the first job that does not succeed. Unfinished jobs are then cancelled, as they are
+        when the iterator is closed.
         """
-        protocol.check_window(in_flight)
-        window: deque[JobHandle] = deque()
-        take = _oldest if ordered else _any_ended
-        try:
-            for value in inputs:
-                if len(window) >= in_flight:
-                    yield take(window)
-                window.append(
-                    self.submit(
-                        model, value, version=version, content_type=content_type, priority=priority, deadline_s=deadline_s
-                    )
-                )
-            while window:
-                yield take(window)
-        finally:
-            _abandon(window)
+        submit = partial(
+            self.submit, model, version=version, content_type=content_type, priority=priority, deadline_s=deadline_s
+        )
+        return job_map.outputs(submit, inputs, in_flight=in_flight, ordered=ordered)
 
     def job(self, job_id: str) -> JobHandle:
-        return JobHandle(self, protocol.job_of(self.send(protocol.job_call(job_id))))
+        return JobHandle(self, protocol.job_of(self.send(calls.job_call(job_id))))
 
     def timeline(self, job_id: str) -> TimelineView:
-        """Where the time of a job went: stages that add up to its total, attempts, the batch it ended in."""
-        return protocol.timeline_of(self.send(protocol.timeline_call(job_id)))
+        """Where the time of a job went: stages that add up to the total, attempts, and the batch in which the job ended."""
+        return protocol.timeline_of(self.send(calls.timeline_call(job_id)))
 
     def jobs(self, *, model: str | None = None, status: str | None = None, limit: int = 100) -> Iterator[JobHandle]:
-        """Every job the gateway still knows, newest first; fetched in pages of `limit` as the iteration goes on."""
+        """Every job that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on."""
         after: str | None = ""
         while after is not None:
-            answer = self.send(protocol.page_call(model=model, status=status, after=after, limit=limit))
-            yield from (JobHandle(self, job_view(row)) for row in protocol.rows_of(answer))
+            answer = self.send(calls.page_call(model=model, status=status, after=after, limit=limit))
+            for row in protocol.rows_of(answer):
+                yield JobHandle(self, job_view(row))
             after = protocol.next_page(answer)
 
     def models(self) -> list[dict[str, Any]]:
-        return protocol.rows_of(self.send(protocol.models_call()))
+        return protocol.rows_of(self.send(calls.models_call()))
 
     def model(self, name: str) -> dict[str, Any]:
-        return protocol.object_of(self.send(rollouts.model_call(name)))
+        return protocol.object_of(self.send(calls.model_call(name)))
 
     def load_version(
         self, model: str, version: str, source: str, *, settings: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The model, with a further version that its workers begin to load from `source` below their `model_dir`."""
-        return protocol.object_of(self.send(rollouts.load_call(model, version, source, settings=settings or {})))
+        """The model, with a further version, which its workers begin to load from `source` below their `model_dir`."""
+        return protocol.object_of(self.send(calls.load_call(model, version, source, settings=settings or {})))
 
     def switch_version(self, model: str, version: str) -> dict[str, Any]:
-        """The model, whose callers get `version` from now on unless they name another. Raises `Conflict` unless it is ready."""
-        return protocol.object_of(self.send(rollouts.switch_call(model, version)))
+        """The model, which now serves `version` to callers that name none. Raises `Conflict` unless that version is ready."""
+        return protocol.object_of(self.send(calls.switch_call(model, version)))
 
     def unload_version(self, model: str, version: str) -> dict[str, Any]:
-        """The model without that version; what waits for it is still run."""
-        return protocol.object_of(self.send(rollouts.unload_call(model, version)))
+        """The model without that version. Jobs that wait for the version still run."""
+        return protocol.object_of(self.send(calls.unload_call(model, version)))
 
     def reset_model(self, model: str) -> dict[str, Any]:
-        """The model as the settings say, every change at run time taken back; what waits for other versions is still run."""
-        return protocol.object_of(self.send(rollouts.reset_call(model)))
+        """The model as the settings declare it, without its rollout. Jobs that wait for other versions still run."""
+        return protocol.object_of(self.send(calls.reset_call(model)))
 
     def ask_profile(self, model: str, *, version: str | None = None) -> dict[str, Any]:
-        """The wish that each slot of the version records the next batch it is given; `profile` tells what came of it."""
-        return protocol.object_of(self.send(rollouts.ask_profile_call(model, version)))
+        """The request that each slot of the version records its next batch. `profile` shows what the slots recorded."""
+        return protocol.object_of(self.send(calls.ask_profile_call(model, version)))
 
     def profile(self, model: str) -> dict[str, Any]:
-        """The last wish, and per slot: armed, or done with the folder and the seconds per stage."""
-        return protocol.object_of(self.send(rollouts.profile_call(model)))
+        """The last request, and the state of each slot: armed, or done, with the folder and the seconds per stage."""
+        return protocol.object_of(self.send(calls.profile_call(model)))
 
     def workers(self) -> list[dict[str, Any]]:
-        return protocol.rows_of(self.send(protocol.workers_call()))
+        return protocol.rows_of(self.send(calls.workers_call()))
 
     def run(
         self,
@@ -184,18 +168,20 @@ class Client:
         *,
         options: RunOptions | None = None,
     ) -> RunHandle:
-        """A run over many inputs: values, a local file, or the id of one uploaded before. Returns once it is stored.
+        """A run over many inputs: values, a local file, or the id of an uploaded file. Returns once the run is stored.
 
-        `for result in run` waits for its end and gives one result per input, in order.
+        `for result in run` waits for the end of the run and gives one result per input, in order.
         """
         wanted = options or RunOptions()
         if isinstance(inputs, str):
             return self._run(model, inputs, wanted, rows=None)
         if isinstance(inputs, Path):
-            return self._run(model, runs.file_of(self.send(runs.upload_call(inputs))), wanted, rows=None)
+            file_id = runs.file_of(self.send(runs.upload_call(inputs)))
+            return self._run(model, file_id, wanted, rows=None)
         with runs.as_file(inputs) as (file, count):
             file_id = runs.file_of(self.send(runs.upload_call(file)))
-        return self._run(model, file_id, replace(wanted, columns={"": runs.ROW}, input_format="jsonl"), rows=count)
+        columns = replace(wanted, columns={"": runs.ROW}, input_format="jsonl")
+        return self._run(model, file_id, columns, rows=count)
 
     def run_handle(self, run_id: str) -> RunHandle:
         return RunHandle(self, runs.run_of(self.send(runs.read_call(run_id))))
@@ -205,28 +191,33 @@ class Client:
         return RunHandle(self, view, rows=rows, output_format=options.output_format)
 
     def lines(self, link: str) -> Iterator[str]:
-        """The lines of a file of the gateway as they come, without holding it."""
-        with self._peer.sending(HttpCall("GET", link)) as asked, self._http.stream(**asked) as response:
+        """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
+        if not link:
+            return
+        with self._address.open_request(HttpCall("GET", link)) as request, self._http.stream(**request) as response:
             if response.status_code >= 400:
                 response.read()
             protocol.accepted(exchange.head_of(response))
             yield from response.iter_lines()
 
     def send(self, call: HttpCall) -> Answer:
-        """The gateway's answer, good or bad, after the retries the call allows. Raises `GatewayUnreachable` for none at all."""
+        """The gateway's last answer, whatever its status, after the retries that the call allows.
+
+        Raises `GatewayUnreachable` if no answer came.
+        """
         return self._retries.blocking(call)(self._exchange, call)
 
     def follow(self, flow: Flow[T]) -> T:
-        """What the flow comes to."""
+        """The flow's return value, after all of its steps."""
         try:
             step = next(flow)
             while True:
-                step = flow.send(self._take(step))
+                step = flow.send(self._reply(step))
         except StopIteration as end:
             value: T = end.value
             return value
 
-    def _take(self, step: HttpCall | Pause) -> Reply:
+    def _reply(self, step: HttpCall | Pause) -> Reply:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Reply(flows.NOTHING, time.monotonic())
@@ -235,14 +226,14 @@ class Client:
 
     def _exchange(self, call: HttpCall) -> Answer:
         try:
-            with self._peer.sending(call) as asked:
-                return exchange.answer_of(self._http.request(**asked))
+            with self._address.open_request(call) as request:
+                return exchange.answer_of(self._http.request(**request))
         except httpx2.TransportError as error:
-            raise self._peer.fault(error) from error
+            raise self._address.transport_fault(error) from error
 
 
 class JobHandle:
-    """One job of one client. `view` is the job as last seen; `wait`, `result`, `cancel` and `refresh` bring it up to date."""
+    """One job of one client. `view` is the job as last seen; `wait`, `result`, `cancel` and `refresh` update it."""
 
     def __init__(self, client: Client, view: JobView) -> None:
         self._client = client
@@ -260,11 +251,11 @@ class JobHandle:
         return self.view.status
 
     def refresh(self) -> JobView:
-        self.view = protocol.job_of(self._client.send(protocol.poll_call(self.view)))
+        self.view = protocol.job_of(self._client.send(calls.poll_call(self.view)))
         return self.view
 
     def wait(self, timeout_s: float | None = None) -> JobView:
-        """The job at its end, however it ended. Raises `WaitTimeout` when `timeout_s` passes first."""
+        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first."""
         self.view = self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         return self.view
 
@@ -278,39 +269,14 @@ class JobHandle:
         return self._client.timeline(self.id)
 
     def cancel(self) -> JobView:
-        """The job with the cancel noted: at once if it waits, at its batch's end if it runs. `Conflict` if it has ended."""
-        self.view = protocol.job_of(self._client.send(protocol.cancel_call(self.view)))
+        """The job, cancelled at once if it waits, or at the end of its batch if it runs. `Conflict` if the job has ended."""
+        self.view = protocol.job_of(self._client.send(calls.cancel_call(self.view)))
         return self.view
 
     def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> JobHandle:
-        """A new job with the input of this one, which brought no output; `Conflict` if that input is no longer stored."""
-        call = protocol.replay_call(self.view, version=version, idempotency_key=idempotency_key)
+        """A new job with the input of this one, which must have ended without an output.
+
+        Raises `Conflict` if that input is no longer stored.
+        """
+        call = calls.replay_call(self.view, version=version, idempotency_key=idempotency_key)
         return JobHandle(self._client, protocol.job_of(self._client.send(call)))
-
-
-def _oldest(window: deque[JobHandle]) -> Any:
-    """The output of the job submitted first. It leaves the window only once it has ended, so that `_abandon` finds it else."""
-    value = window[0].result()
-    window.popleft()
-    return value
-
-
-def _any_ended(window: deque[JobHandle]) -> Any:
-    """The output of a job that has ended; waits on each in turn, a second at most."""
-    patience_s = 0.0
-    while True:
-        for turn in range(len(window)):
-            # Only the first of a round is waited for; the others are asked whether they have ended meanwhile.
-            with contextlib.suppress(WaitTimeout):
-                value = window[0].result(timeout_s=patience_s if turn == 0 else 0.0)
-                window.popleft()
-                return value
-            window.rotate(-1)
-        patience_s = 1.0
-
-
-def _abandon(window: Iterable[JobHandle]) -> None:
-    for handle in window:
-        # Nobody waits for these any more. One that has just ended, or a gateway that is gone, must not hide why we stop.
-        with contextlib.suppress(PenstockError):
-            handle.cancel()

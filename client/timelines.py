@@ -1,4 +1,4 @@
-"""Why a job was slow, as the gateway tells it, read into plain frozen values. What a newer gateway adds stays in `body`."""
+"""A job's timeline as plain frozen values. Fields that a newer gateway adds stay in `body`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.client.problems import UnexpectedAnswer
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """`share` of the whole, 0 to 1."""
+    """One stage of a job. `share` is its part of the job's total time, 0 to 1."""
 
     name: str
     seconds: float
@@ -22,7 +22,7 @@ class StageView:
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """`end` is empty while it runs; `attempt` counts every claim from 1."""
+    """One claim of the job, counted from 1. `end` is empty while the attempt runs."""
 
     attempt: int
     worker: str = ""
@@ -34,7 +34,7 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class RanIn:
-    """The batch that the job ended in, and its place there, from 1. `device` and `provider` are empty where nobody knows."""
+    """The batch in which the job ended, and the job's place there, from 1. `device` and `provider` are empty if unknown."""
 
     id: str
     size: int = 0
@@ -46,7 +46,7 @@ class RanIn:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """The stages add up to `total_s`. `slowest` names one of them, `summary` says it in a sentence."""
+    """The stages add up to `total_s`. `slowest` names one of them, `summary` explains it in a sentence."""
 
     id: str
     status: str
@@ -62,7 +62,7 @@ class TimelineView:
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def seconds(self, stage: str) -> float:
-        """Of one stage; 0 for one that the job did not go through."""
+        """The duration of one stage; 0 for a stage that the job skipped."""
         return sum(known.seconds for known in self.stages if known.name == stage)
 
 
@@ -74,7 +74,7 @@ def timeline_view(body: Mapping[str, Any]) -> TimelineView:
         status=str(body.get("status", "")),
         total_s=float(body.get("total_s") or 0.0),
         stages=tuple(_stage(stage) for stage in body["stages"]),
-        attempts=tuple(_attempt(tried) for tried in body.get("attempts") or ()),
+        attempts=tuple(_attempt(attempt) for attempt in body.get("attempts") or ()),
         attempts_left_out=int(body.get("attempts_left_out") or 0),
         batch=_batch(body.get("batch")),
         queued_behind=int(body.get("queued_behind") or 0),

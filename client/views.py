@@ -1,4 +1,4 @@
-"""A job as the gateway describes it, read into plain frozen values. Fields that a newer gateway adds stay in `body`."""
+"""A job as plain frozen values. Fields that a newer gateway adds stay in `body`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """The batch a job ran in, and its place there. Seconds."""
+    """The batch in which a job ran, the seconds per stage, and the job's place in it."""
 
     size: int = 0
     reason: str = ""
@@ -33,7 +33,7 @@ class BatchView:
 class JobView:
     """A job at one moment. `status` is queued, running, succeeded, failed, cancelled or expired; `body` is the whole answer.
 
-    `replay_of` and `replayed_as` are the ids of the job whose input this one repeats, and of the one that repeats this one's.
+    `replay_of` is the id of the job whose input this job repeats, `replayed_as` the id of the job that repeats this one.
     """
 
     id: str

@@ -17,6 +17,7 @@ PenstockError
 │   └── ConfigError        settings or model files that cannot be used (carries every fault found)
 ├── CapacityError          right request, wrong moment; trying again helps (carries `retry_after_s`)
 │   ├── Overloaded         the model's queue is at its limit, or the deadline cannot be met
+│   │   ├── DeadlineUnlikely   the job would most likely end after its deadline
 │   │   ├── RateLimited    this caller sends too many requests
 │   │   └── QuotaSpent     this owner has too many jobs under way
 │   ├── StoreUnavailable   Redis cannot be reached or cannot write
@@ -132,6 +133,10 @@ class CapacityError(PenstockError):
 
 class Overloaded(CapacityError):
     kind = "overloaded"
+
+
+class DeadlineUnlikely(Overloaded):
+    """The kind stays `overloaded`: callers match on it, and only the metrics tell the two refusals apart."""
 
 
 class RateLimited(Overloaded):

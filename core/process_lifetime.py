@@ -1,4 +1,7 @@
-"""A process that ends with the one that started it, however that one ends."""
+"""Death with the parent: a process that the kernel ends when the process that started it is gone, however that one ended.
+
+Linux only. Elsewhere a process outlives a parent that was killed, and the parent's own supervision has to do.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,38 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-TOLD = "PENSTOCK_DIE_WITH_PARENT"
+PARENT_VARIABLE = "PENSTOCK_DIE_WITH_PARENT"
 _PR_SET_PDEATHSIG = 1
-# Said by whoever starts a process without knowing which process that will be the child of.
-_WHOEVER = "1"
+# The value for a starter that does not know which process the new one becomes a child of.
+_ANY_PARENT = "1"
 
 
 def die_with_parent(environment: Mapping[str, str] = os.environ) -> None:
-    """Have the kernel send SIGTERM when the parent dies (Linux), if the environment asks for it; end now if it is dead already.
+    """End this process by SIGTERM when its parent dies, if the environment asks for it.
 
-    It is told by pid: one that was killed while this process started cannot be asked for any more. Elsewhere than on Linux the
-    parent's own supervision must do.
+    The variable holds the parent's pid, because a parent that was killed while this process started has another's pid by now.
     """
-    told = environment.get(TOLD)
-    if not told or sys.platform != "linux":
-        return
-    parent = os.getppid() if told == _WHOEVER else int(told)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit(0)
+    asked = environment.get(PARENT_VARIABLE)
+    if asked:
+        parent = os.getppid() if asked == _ANY_PARENT else int(asked)
+        parent_binding(parent, death_signal=signal.SIGTERM, exit_code=0)()
+
+
+def parent_binding(parent: int, *, death_signal: signal.Signals, exit_code: int) -> Callable[[], None]:
+    """What a process calls to receive `death_signal` when `parent` dies; it exits with `exit_code` if `parent` is dead already.
+
+    The call takes no lock, so that it is safe between fork and exec.
+    """
+    if sys.platform != "linux":
+        return lambda: None
+    prctl, number = ctypes.CDLL(None, use_errno=True).prctl, int(death_signal)
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        # The parent may have died before the kernel had the request.
+        if os.getppid() != parent:
+            os._exit(exit_code)
+
+    return bind

@@ -15,16 +15,17 @@ from typing import Any
 
 import structlog
 
+from penstock import logs
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, bind, bind_aside
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics_port import MetricsPort
+from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
-from penstock.process_lifetime import TOLD, die_with_parent
+from penstock.process_lifetime import PARENT_VARIABLE, die_with_parent
 from penstock.settings.keys import is_loopback
 from penstock.settings.tables import Settings
 
@@ -53,7 +54,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
         private = bind_aside(table)
-        metrics = MetricsPort(gateway.scrape_privately, hosts=loopback_names(table.metrics_host))
+        metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
         aside = ListeningSocket(sockets.enter_context(private), metrics) if private else None
         server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
         # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One
@@ -181,43 +182,15 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
-        TOLD: 1,
+        PARENT_VARIABLE: 1,
     }
     return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
 
 
-def configure_logs() -> None:
-    """One JSON object per line on stdout, pretty on a terminal; no payloads, no local variables."""
-    renderer = log_renderer(terminal=sys.stdout.isatty())
-    before: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*before, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
-    )
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=before, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
-        )
-    )
+def main(arguments: list[str]) -> int:
     # A line per malformed request would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-
-
-def log_renderer(*, terminal: bool) -> Any:
-    if terminal:
-        return structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
-    return structlog.processors.JSONRenderer()
-
-
-def main(arguments: list[str]) -> int:
-    configure_logs()
+    logs.configure(libraries=logging.WARNING)
     die_with_parent()
     try:
         settings = Settings.load()

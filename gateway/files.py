@@ -1,12 +1,19 @@
-"""A file of the disk as an answer: in pieces, whole, and to be kept rather than shown."""
+"""Uploaded and produced files: who may see one, its JSON view, and its bytes as a response."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
+
+from penstock.broker.blobs.uploads import FileRecord, FileStore
+from penstock.errors import NotFound
+from penstock.gateway.auth.roles import Caller
 
 
 class WholeFile(FileResponse):
@@ -19,3 +26,26 @@ class WholeFile(FileResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = [item for item in scope["headers"] if item[0] not in (b"range", b"if-range")]
         await super().__call__({**scope, "headers": asked}, receive, send)
+
+
+async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRecord:
+    """The record if the file is the caller's; otherwise raises `NotFound`, as for a file that never existed."""
+    found = await asyncio.to_thread(files.find, file_id, now=time.time())
+    if not caller.sees(found.owner):
+        raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
+    return found
+
+
+def file_view(record: FileRecord) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.size_bytes,
+        "created_at": int(record.created_at),
+        "expires_at": None if record.expires_at is None else int(record.expires_at),
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+        "x_sha256": record.sha256 or None,
+    }
+    return {name: value for name, value in view.items() if value is not None}

@@ -10,9 +10,8 @@ from fastapi import FastAPI
 
 from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
+from penstock.gateway.jobs.schemas import JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.openapi_timeline import TIMELINE_SCHEMA
-from penstock.job import PUBLIC_STATES
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 JOB_REF = {"$ref": "#/components/schemas/Job"}
@@ -29,35 +28,6 @@ _PARAMETERS = [
 ]
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
 _TEXT = {"type": "string"}
-_MOMENT = {"type": "string", "format": "date-time"}
-_JOB_SCHEMA = {
-    "type": "object",
-    "required": ["id", "model", "version", "status", "links"],
-    "properties": {
-        "id": _TEXT,
-        "model": _TEXT,
-        "version": _TEXT,
-        "status": {"type": "string", "enum": list(PUBLIC_STATES)},
-        "priority": {"type": "string", "enum": ["interactive", "bulk"]},
-        "position": {
-            "type": "integer",
-            "description": "Jobs of the same owner before it in the queue, when it waits; an estimate",
-        },
-        "eta_s": {"type": "number", "description": "Seconds until it has likely run; an estimate"},
-        "created_at": _MOMENT,
-        "started_at": _MOMENT,
-        "finished_at": _MOMENT,
-        "deadline_at": _MOMENT,
-        "attempts": {"type": "integer"},
-        "cancel_requested": {"type": "boolean"},
-        "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
-        "batch": {"type": "object"},
-        "trace_id": {"type": "string", "description": "The W3C trace it was submitted in"},
-        "replay_of": {"type": "string", "description": "The job whose input this one repeats"},
-        "replayed_as": {"type": "string", "description": "The job that repeats this one's input; the last of several"},
-        "links": {"type": "object", "additionalProperties": _TEXT},
-    },
-}
 _PROBLEM_SCHEMA = {
     "type": "object",
     "required": ["type", "title", "status", "code", "detail", "request_id"],
@@ -125,7 +95,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
-    schemas |= {"Job": _JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
+    schemas |= {"Job": JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
     for path, item in described["paths"].items():
         for operation in item.values():
             operation["responses"] = _read_responses(path, operation["responses"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.access import Key
-from penstock.job_events import JobLines
+from penstock.logs import JobLines
 from penstock.model_spec import ModelInfo
 
 KIB = 1024

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from benchmarks.report import describe_machine
 from penstock.client.sync import Client
 from penstock.client.views import JobView
 from penstock.loadtest import figures
@@ -20,6 +19,7 @@ from penstock.loadtest.first_call import check_first_call
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.generator_pool import LEAD_S, Generators, generators
 from penstock.loadtest.observed.inside import counted, told_inside
+from penstock.loadtest.observed.machine import describe_machine
 from penstock.loadtest.observed.processes import ProcessWatch, cpu_series, foreign_share, is_here, listening_on, process_use
 from penstock.loadtest.observed.stack_facts import Standing, job_records, read_counters
 from penstock.loadtest.plan import CallStyle, Kind, Shape

@@ -11,65 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from penstock.broker.server.embedded import EmbeddedServer, Fsync
 from penstock.errors import PenstockError
 from penstock.loadtest.observed.costs import CpuReading, read_cpu
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 _READY_S = 60.0
 _END_S = 30.0
-# Nothing may be refused for depth: how the queue limit answers is not what is measured here.
-_NO_LIMIT = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class StackPlan:
-    """`folder` must be on a real disk: fsync on memory costs nothing and would flatter every figure."""
-
-    folder: Path
-    port: int
-    fsync: str = "always"
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def write_config(plan: StackPlan) -> Path:
-    """A penstock.toml with the two stand-in models, in the plan's folder."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "[store]",
-        f'state_dir = "{plan.folder / "state"}"',
-        f'fsync = "{plan.fsync}"',
-        "[gateway]",
-        f"port = {plan.port}",
-        *_model("noop", EXAMPLES / "noop.py", max_batch_size=64),
-        *_model("accel", EXAMPLES / "accelerator.py", max_batch_size=32),
-    ]
-    path = plan.folder / "penstock.toml"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def _model(name: str, source: Path, *, max_batch_size: int) -> list[str]:
-    return [
-        f"[models.{name}]",
-        f'source = "{source}"',
-        f"max_batch_size = {max_batch_size}",
-        f"max_queue_depth = {_NO_LIMIT}",
-    ]
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -142,37 +98,6 @@ def running(processes: Processes, commands: Sequence[Sequence[str]]) -> Iterator
         yield processes
     finally:
         processes.stop()
-
-
-@contextlib.contextmanager
-def whole_stack(plan: StackPlan, extra: Mapping[str, str] | None = None) -> Iterator[Processes]:
-    """`penstock up` with both models, ready to answer. `extra` are more variables."""
-    config = write_config(plan)
-    variables = {"PENSTOCK_CONFIG": str(config), **(extra or {})}
-    with running(Processes(plan.folder, variables), [["up", str(config)]]) as processes:
-        await_ready(plan.port, processes, path="/readyz")
-        yield processes
-
-
-@dataclass(frozen=True, slots=True)
-class StackServer:
-    url: str
-    pid: int
-
-
-@contextlib.contextmanager
-def store_server(plan: StackPlan) -> Iterator[StackServer]:
-    """The embedded store alone, as `penstock up` runs it, for processes started one by one."""
-    write_config(plan)
-    fsync: Fsync = "everysec" if plan.fsync == "everysec" else "always"
-    with EmbeddedServer(plan.folder / "state", fsync=fsync) as server:
-        assert server.pid is not None
-        yield StackServer(server.url, server.pid)
-
-
-def stores_environment(plan: StackPlan, url: str) -> dict[str, str]:
-    """What points a single gateway or worker at a store that runs already."""
-    return {"PENSTOCK_CONFIG": str(plan.folder / "penstock.toml"), "PENSTOCK_REDIS_URL": url}
 
 
 def await_ready(port: int, processes: Processes, *, path: str) -> None:

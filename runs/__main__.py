@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -10,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from penstock import logs
 from penstock.errors import ConfigError
 from penstock.process_lifetime import die_with_parent
 from penstock.runs.execution import RunServices
@@ -22,7 +22,7 @@ CONFIG_EXIT = 4
 
 def main() -> int:
     die_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    logs.configure()
     try:
         settings = Settings.load()
         if not settings.store.url:

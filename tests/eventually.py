@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 _POLL_S = 0.01
 
 
-def eventually(check: Callable[[], T], timeout_s: float = 30.0) -> T:
+def eventually(check: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
     """The first true value of `check()`; an AssertionError inside it counts as not yet. Fails after `timeout_s`."""
     give_up_at = time.monotonic() + timeout_s
     while True:

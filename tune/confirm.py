@@ -26,11 +26,12 @@ from penstock.loadtest.observed.stack_facts import standing
 from penstock.loadtest.plan import Kind, Shape
 from penstock.loadtest.result import LoadTestResult
 from penstock.loadtest.run import LoadTest, run_bench
-from penstock.loadtest.stack import EXAMPLES, Processes, await_ready, free_port, running
+from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import bucket_fault, fitted_buckets
 from penstock.tune.result import Choice, Figures, Goal, Overheads
 
 _NO_LIMIT = 10_000_000
+_ECHO = "penstock.tune.measuring.echo:Echo"
 _DRAIN_S = 5.0
 _MOST_CONNECTIONS = 2_048
 # With so many goals' worth of calls unanswered the queue only grows: no need to see the end of it.
@@ -230,7 +231,7 @@ def measure_overheads(folder: Path, *, seconds: float) -> Overheads:
     goal = Goal(limit_s=10.0)
     body = (RequestBody(b'{"x": 1}', "application/json"),)
     sizes = {"batched": 64, "single": 1}
-    models = {name: {"source": str(EXAMPLES / "noop.py"), "max_batch_size": size} for name, size in sizes.items()}
+    models = {name: {"source": _ECHO, "max_batch_size": size} for name, size in sizes.items()}
     with _up(folder / "noop", models, pinning="none") as (url, processes):
         lone = TrialStack("single", url, processes, body).offer(_LONE_RPS, goal, seconds=seconds, warm_up_s=0.5, seed=1)
         rates = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.report import describe_machine
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.loadtest.generator.connection import RequestBody
+from penstock.loadtest.observed.machine import describe_machine
 from penstock.model_spec import ModelSpec
 from penstock.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist, stand_ins
 from penstock.tune.capacity import capacity_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from penstock.errors import ConfigError
@@ -9,9 +10,21 @@ from penstock.process_lifetime import die_with_parent
 
 # As the command line's table of exit codes has it for settings that cannot be used.
 CONFIG_EXIT = 4
+# And for a process that cannot run here.
+START_EXIT = 7
+_LINUX_CALLS = ("eventfd", "memfd_create", "pidfd_open")
+
+
+def platform_fault() -> str:
+    """Why no worker can run on this system, in one sentence; empty on Linux."""
+    missing = [f"os.{name}" for name in _LINUX_CALLS if not hasattr(os, name)]
+    return f"a worker needs Linux: this system has no {', '.join(missing)}" if missing else ""
 
 
 def main() -> int:
+    if fault := platform_fault():
+        sys.stderr.write(f"{fault}\n")
+        return START_EXIT
     die_with_parent()
     try:
         # Imported here: the settings are read, and found wanting, as the app is built.

@@ -23,8 +23,8 @@ from benchmarks.bulk.beside import shared
 from benchmarks.bulk.ground import BenchEnvironment, Model, ground, peak_bytes
 from benchmarks.bulk.inputs import write_images, write_numbers, write_texts
 from benchmarks.bulk.ratio import compared
-from benchmarks.report import describe_machine
-from penstock.loadtest.stack import EXAMPLES
+from benchmarks.stack import EXAMPLES, on_memory
+from penstock.loadtest.observed.machine import describe_machine
 
 RESULT = Path(__file__).parents[1] / "results" / "bulk.json"
 EMBEDDINGS = Model("embeddings", str(EXAMPLES / "embeddings" / "handler.py") + ":Embeddings", lines=("max_batch_size = 256",))
@@ -152,9 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _disk() -> str:
-    """Not /tmp where that is memory: syncs there cost nothing."""
-    from benchmarks.report import on_memory
-
+    """The folder for temporary files, or the current folder where that lies in memory: syncs cost nothing there."""
     return str(Path.cwd()) if on_memory(Path(tempfile.gettempdir())) else tempfile.gettempdir()
 
 

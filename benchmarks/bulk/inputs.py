@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from benchmarks.models.length_buckets import mixed_texts
-from penstock.loadtest.stack import EXAMPLES
+from benchmarks.stack import EXAMPLES
 
 _ROW_GROUP = 65_536
 

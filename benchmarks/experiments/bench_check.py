@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.experiments.known_queue import KnownDevice, latencies, mean_latency_s
-from benchmarks.report import describe_machine
 from penstock.loadtest.adapters import open_door
 from penstock.loadtest.figures import spread
 from penstock.loadtest.generator.arrivals import Stretch
 from penstock.loadtest.generator_process import moments
+from penstock.loadtest.observed.machine import describe_machine
 from penstock.loadtest.plan import Kind, Shape
 from penstock.loadtest.result import LoadTestResult, Spread
 from penstock.loadtest.run import FOREIGN_SHARE, LoadTest, run_bench

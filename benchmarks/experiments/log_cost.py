@@ -16,10 +16,11 @@ from statistics import median
 
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.session import check_answers, post_plan
-from penstock.job_events import JobLines
+from benchmarks.stack import StackPlan, whole_stack
 from penstock.loadtest.generator.load import run_load
 from penstock.loadtest.observed.costs import per_request_us
-from penstock.loadtest.stack import StackPlan, free_port, whole_stack
+from penstock.loadtest.stack import free_port
+from penstock.logs import JobLines
 
 _CONNECTIONS = 64
 _WARM_S = 2.0

@@ -24,11 +24,12 @@ from benchmarks.experiments.metrics_scrape import measure_scrapes
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.main_path.producer import supply
 from benchmarks.session import check_answers, post_plan
+from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.load import run_load
 from penstock.loadtest.observed.costs import read_cpu
-from penstock.loadtest.stack import Processes, StackPlan, await_ready, free_port, running, store_server, stores_environment
+from penstock.loadtest.stack import Processes, await_ready, free_port, running
 
 _MODEL = "noop"
 _TURN_S = 2.0

@@ -7,22 +7,22 @@ import statistics
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import generate_latest
 
 from benchmarks.main_path.producer import fill
-from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Settled
+from benchmarks.stack import StackPlan, store_server, stores_environment
+from penstock.broker.records import ClaimedJob, Ending, Settled
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import new_job_id
-from penstock.loadtest.stack import Processes, StackPlan, await_ready, free_port, running, store_server, stores_environment
+from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.slot.outcomes import accepted
-from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.gauges import Upkeep
 from penstock.workers.telemetry.metrics import WorkerMetrics
 
@@ -81,14 +81,14 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
         ClaimedJob(new_job_id(spec.name), "t", Payload("application/json", b"1"), priority, now - 1.0, now + 60.0, 1, 0)
         for priority in Priority
     )
-    held = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
-    metrics.claimed(spec, held)
-    metrics.ran(spec, held, BatchDone(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+    batch = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
+    metrics.claimed(spec, batch)
+    metrics.ran(spec, batch, BatchDone(1, [], batch.claimed_at, batch.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
-    metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(held, jobs)), [Settled.OK] * len(jobs), 0.1)
+    metrics.settled(spec, replace(batch, endings=endings), [Settled.OK] * len(jobs), 0.1)
     metrics.loaded(spec, 1.0)
     for cause in Cause:
-        metrics.lost(spec, cause, held)
+        metrics.lost(spec, cause, batch)
     for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
         metrics.child_ended(spec, why)
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from benchmarks.main_path.http_figures import NOOP_BODY, random_body
 from benchmarks.session import MeasuringSession, check_answers, post_plan
+from benchmarks.stack import whole_stack
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.generator.load import run_load
 from penstock.loadtest.observed.costs import per_request_us
-from penstock.loadtest.stack import Processes, whole_stack
+from penstock.loadtest.stack import Processes
 
 _WARM_UP_S = 2.0
 _STAGES = ("gateway", "redis", "worker", "child", "total")

@@ -20,9 +20,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.stack import EXAMPLES
 from penstock.errors import BadRequest
 from penstock.loadtest.report.parts import machine_line
-from penstock.loadtest.stack import EXAMPLES
 from penstock.tune.report import findings
 from penstock.tune.report.page import write_report
 from penstock.tune.result import TuneResult, read_result

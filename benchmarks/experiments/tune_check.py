@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import describe_machine
 from penstock.loadtest.generator.connection import RequestBody
+from penstock.loadtest.observed.machine import describe_machine
 from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.tune.confirm import TuneEnvironment
 from penstock.tune.result import Choice, Configuration, Figures, Goal, TuneResult

@@ -33,8 +33,9 @@ from benchmarks.gpu.rows import busy_share, gpu_rows, result_name
 from benchmarks.models.__main__ import QUICK, ModelsBench, TurnLengths, Watch, chosen_or_exit, make_models, rich_table
 from benchmarks.models.rows import Row
 from benchmarks.models.stack import model_stack
-from benchmarks.report import describe_machine, now, on_memory
+from benchmarks.stack import on_memory
 from penstock.errors import PenstockError
+from penstock.loadtest.observed.machine import describe_machine, now
 from penstock.workers.devices.gpus import Gpus, PyNvml, Unit, read_gpus, visible
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 

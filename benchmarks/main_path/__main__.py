@@ -13,8 +13,9 @@ from rich.console import Console
 from benchmarks.main_path.deep_queue import measure_deep_queue
 from benchmarks.main_path.engine_figures import measure_engine
 from benchmarks.main_path.http_figures import measure_accel, measure_everysec, measure_noop, measure_submit
-from benchmarks.report import FIGURES, Findings, on_memory, print_report, write_report
+from benchmarks.report import FIGURES, Findings, print_report, write_report
 from benchmarks.session import MeasuringSession
+from benchmarks.stack import on_memory
 from penstock.errors import PenstockError
 
 RUNS: dict[str, Callable[[MeasuringSession], None]] = {

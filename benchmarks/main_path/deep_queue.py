@@ -16,13 +16,14 @@ from typing import Any
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.main_path.producer import fill
 from benchmarks.session import MeasuringSession, check_answers
+from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
 from penstock.job_id import JobId
 from penstock.loadtest.generator.connection import parse_target, request_bytes
 from penstock.loadtest.generator.load import LoadPlan, run_load
 from penstock.loadtest.generator.summary import percentile
-from penstock.loadtest.stack import Processes, StackPlan, await_ready, running, store_server, stores_environment
+from penstock.loadtest.stack import Processes, await_ready, running
 
 _MODEL = "noop"
 _BLOCK = 50

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.main_path.producer import fill
 from benchmarks.session import MeasuringSession
+from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import PenstockError
 from penstock.loadtest.observed.costs import CpuReading, per_request_us, read_cpu, read_machine
-from penstock.loadtest.stack import Processes, StackPlan, running, store_server, stores_environment
+from penstock.loadtest.stack import Processes, running
 
 _MODEL = "noop"
 _KEEP = 2_000
+_PRODUCER = "benchmarks.main_path.producer"
 _WARM_UP_S = 2.0
 _READY_S = 60.0
 
@@ -90,7 +92,7 @@ def _ended(store: RedisStore) -> tuple[int, float]:
 
 
 def _spent(processes: Processes, roots: list[int]) -> CpuReading:
-    return CpuReading({**processes.read_cpu().seconds, **read_cpu(roots).seconds})
+    return CpuReading({**processes.read_cpu().seconds, **read_cpu(roots, clients=(_PRODUCER,)).seconds})
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def _slot_ready(store: RedisStore) -> bool:
 @contextmanager
 def _producer(server_url: str, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
     options = ["--seconds", str(seconds), "--keep", str(_KEEP), "--input", NOOP_BODY.data.decode()]
-    command = [sys.executable, "-m", "benchmarks.main_path.producer", server_url, _MODEL, *options]
+    command = [sys.executable, "-m", _PRODUCER, server_url, _MODEL, *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         yield process

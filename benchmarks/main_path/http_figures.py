@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from benchmarks.report import ACCEL_BATCH_S, ACCEL_LIMIT_RPS
 from benchmarks.session import MeasuringSession, post_plan
+from benchmarks.stack import StackPlan, whole_stack
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.generator.load import LoadPlan
-from penstock.loadtest.stack import Processes, StackPlan, whole_stack
+from penstock.loadtest.stack import Processes
 
 NOOP_BODY = RequestBody(b'{"x": 4}', "application/json")
 _AT_ONCE = 64

@@ -32,8 +32,9 @@ from rich.table import Table
 from benchmarks.models.figures import JUDGED_MS, TARGET, RowTurn, ramp_s, record, steady
 from benchmarks.models.rows import ROWS, Row, chosen, export_commands
 from benchmarks.models.stack import ModelLoops, ModelStack, model_stack
-from benchmarks.report import describe_machine, on_memory
+from benchmarks.stack import on_memory
 from penstock.errors import PenstockError
+from penstock.loadtest.observed.machine import describe_machine
 
 _DEFAULT_OUT = Path("benchmarks/results/models.json")
 _COLUMNS = {

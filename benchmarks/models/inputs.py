@@ -7,8 +7,8 @@ import json
 import random
 
 from benchmarks.models.length_buckets import mixed_texts
+from benchmarks.stack import EXAMPLES
 from penstock.loadtest.generator.connection import RequestBody
-from penstock.loadtest.stack import EXAMPLES
 
 _IMAGES = 32
 _TEXTS = 128

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stack import EXAMPLES
 from penstock.handlers.load import load
-from penstock.loadtest.stack import EXAMPLES
 
 _DEFAULT_OUT = Path("benchmarks/results/length_buckets.json")
 _BATCH = 32

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models.length_buckets import mixed_texts
+from benchmarks.stack import EXAMPLES
 from penstock.handlers.load import load
-from penstock.loadtest.stack import EXAMPLES
 
 _DEFAULT_OUT = Path("benchmarks/results/parallel_calls.json")
 

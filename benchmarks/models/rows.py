@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import ABSENT, version_of
+from benchmarks.stack import EXAMPLES
 from penstock.errors import PenstockError
-from penstock.loadtest.stack import EXAMPLES
+from penstock.loadtest.observed.machine import ABSENT, version_of
 
 VISION, EMBEDDINGS = EXAMPLES / "vision", EXAMPLES / "embeddings"
 _IMAGE = {"image": {"shape": [3, 224, 224]}}

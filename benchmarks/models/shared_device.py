@@ -31,7 +31,6 @@ from typing import Any
 import msgspec
 
 from benchmarks.models.figures import FOREIGN_SHARE
-from benchmarks.report import describe_machine
 from benchmarks.session import check_answers
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.connection import connect
@@ -39,6 +38,7 @@ from penstock.loadtest.generator.connection import parse_target, request_bytes
 from penstock.loadtest.generator.load import LoadPlan, run_load
 from penstock.loadtest.generator.summary import percentile
 from penstock.loadtest.observed.costs import Usage, read_usage
+from penstock.loadtest.observed.machine import describe_machine
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 
 RESULT = Path(__file__).parents[1] / "results" / "shared_device.json"

@@ -13,8 +13,8 @@ from benchmarks.peers.environments import absent_reason, version_of
 from benchmarks.peers.rotation import Key, doubts, figures, quickest_batch, steps
 from benchmarks.peers.turn import CONCURRENCY, LoadLengths, Turn, take_turn
 from benchmarks.peers.workloads import Workload
-from benchmarks.report import describe_machine
 from penstock.errors import PenstockError
+from penstock.loadtest.observed.machine import describe_machine
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.peers.catalogue import OWN, ComparedServer
 from benchmarks.peers.workloads import EMBEDDINGS, inputs_of
+from benchmarks.stack import EXAMPLES
 from penstock.errors import PenstockError
-from penstock.loadtest.stack import EXAMPLES
 
 DEFINITIONS = Path(__file__).resolve().parent
 COMMON = DEFINITIONS / "common"

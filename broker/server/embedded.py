@@ -6,7 +6,6 @@ stops its server at a normal exit only, so that a killed parent leaves one behin
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import importlib.util
@@ -29,6 +28,7 @@ from urllib.parse import quote
 from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, Passwords, acl_lines, passwords_in, write_private
 from penstock.broker.store.library import library
 from penstock.errors import ConfigError, StoreUnavailable
+from penstock.process_lifetime import parent_binding
 
 log = logging.getLogger("penstock.broker")
 
@@ -51,7 +51,6 @@ _POLL_S = 0.005
 # A server that falls over this often in a row does so on its data or its disk; starting it again helps nobody.
 _RESTARTS_IN_A_ROW = 5
 _STEADY_S = 30.0
-_PR_SET_PDEATHSIG = 1
 
 Fsync = Literal["always", "everysec"]
 
@@ -184,7 +183,7 @@ class EmbeddedServer:
                 env=os.environ | {"GLIBC_TUNABLES": _MALLOC},
                 # Its own session: Ctrl-C in the terminal must reach the parent, which drains first, and not the store under it.
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509  it takes no lock, see there
+                preexec_fn=parent_binding(os.getpid(), death_signal=signal.SIGTERM, exit_code=1),  # noqa: PLW1509  takes no lock
             )
         self._started_at = time.monotonic()
         self._wait_until_ready(self._process)
@@ -345,19 +344,3 @@ def _wait_for(met: Callable[[], bool], complaint: str) -> None:
         if time.monotonic() > give_up_at:
             raise StoreUnavailable(complaint)
         time.sleep(_POLL_S)
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the new process does before it becomes the server: ask the kernel to end it when we are gone (Linux only)."""
-    if sys.platform != "linux":
-        return None
-    # Looked up here: between fork and exec only calls that take no lock are safe.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before the request was in place
-            os._exit(1)
-
-    return before_exec

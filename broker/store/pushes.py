@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 import redis.asyncio
 import structlog
 
+from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
 from penstock.broker.store.connection import connect_async
 from penstock.broker.store.encoding import parse_pushes
@@ -22,7 +23,7 @@ from penstock.job_id import JobId
 
 log = structlog.get_logger(__name__)
 RECHECK_S = 5.0
-RECONNECT_S = (0.05, 2.0)
+_RECONNECT = Backoff(0.05, 2.0)
 
 
 class Waiter:
@@ -94,22 +95,31 @@ class PushRouter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _listen(self, subscribed: asyncio.Event) -> None:
-        pause = RECONNECT_S[0]
+        failures = BackoffCounter(_RECONNECT)
+
+        def on_subscribed() -> None:
+            subscribed.set()
+            failures.reset()
+
         while True:
-            client = connect_async(self._url, name="penstock-pushes", read_timeout_s=None)
             try:
-                async with client.pubsub() as pubsub:
-                    await pubsub.subscribe(self._channel)
-                    subscribed.set()
-                    pause = RECONNECT_S[0]
-                    await self._recheck_all()
-                    await self._receive(pubsub)
+                await self._listen_once(on_subscribed)
             except (redis.RedisError, OSError) as error:
-                log.warning("push_link_lost", error=str(store_error(error)), retry_in_s=pause)
-            finally:
-                await client.aclose()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, RECONNECT_S[1])
+                pause_s = failures.count_failure()
+                log.warning("push_link_lost", error=str(store_error(error)), retry_in_s=pause_s)
+                await asyncio.sleep(pause_s)
+
+    async def _listen_once(self, on_subscribed: Callable[[], None]) -> None:
+        """Deliver pushes over one connection; raises once that connection is lost."""
+        client = connect_async(self._url, name="penstock-pushes", read_timeout_s=None)
+        try:
+            async with client.pubsub() as pubsub:
+                await pubsub.subscribe(self._channel)
+                on_subscribed()
+                await self._recheck_all()
+                await self._receive(pubsub)
+        finally:
+            await client.aclose()
 
     async def _receive(self, pubsub: redis.asyncio.client.PubSub) -> None:
         while True:

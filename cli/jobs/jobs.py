@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
-from penstock.cli.display import age, duration, print_fields, print_json, print_table, total_seconds
+from penstock.cli.display import age, print_fields, print_json, print_table, total_seconds
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.client.views import JobView
 from penstock.errors import Conflict
+from penstock.words import duration
 
 if TYPE_CHECKING:
     from penstock.client.sync import JobHandle

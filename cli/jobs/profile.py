@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.cli.display import duration, print_faint
+from penstock.cli.display import print_faint
 from penstock.client.sync import Client
 from penstock.client.views import JobView
 from penstock.errors import NoWorker
+from penstock.words import duration
 
 # A worker looks for wishes once per beat (4 s by default).
 _ARMED_WITHIN_S = 20.0

@@ -6,8 +6,9 @@ import sys
 
 import typer
 
-from penstock.cli.display import colored, duration, print_table
+from penstock.cli.display import colored, print_table
 from penstock.client.timelines import AttemptView, RanIn, TimelineView
+from penstock.words import duration
 
 _BAR = 24
 _LEAST_SHARE = 0.0005

@@ -10,8 +10,9 @@ import typer
 
 from penstock.cli import exits
 from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
-from penstock.cli.display import duration, print_faint, print_json, print_table
+from penstock.cli.display import print_faint, print_json, print_table
 from penstock.client.sync import Client
+from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 

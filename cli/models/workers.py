@@ -7,7 +7,8 @@ from typing import Any
 import typer
 
 from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
-from penstock.cli.display import duration, print_faint, print_json, print_table
+from penstock.cli.display import print_faint, print_json, print_table
+from penstock.words import duration
 
 app = typer.Typer(add_completion=False)
 
@@ -47,7 +48,7 @@ def _faults(worker: dict[str, Any]) -> list[str]:
 def _start_of(slot: dict[str, Any]) -> tuple[str, str]:
     """How long the model took to load, warm-up included, and the dearest of its first calls, with its batch size."""
     first = (slot.get("warm_up") or {}).get("first_call_s") or {}
-    loaded = f"{slot['load_s']:.1f} s" if slot.get("load_s") else "-"
+    loaded = duration(slot["load_s"]) if slot.get("load_s") else "-"
     size = max(first, key=first.__getitem__, default=None)
     return loaded, f"{duration(first[size])} ({size})" if size else "-"
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.display import colored, duration, print_faint, print_json
+from penstock.cli.display import colored, print_faint, print_json
 from penstock.run import Run
 from penstock.runs.ownership import orphaned
 from penstock.runs.progress import RunProgress
+from penstock.words import duration
 
 Shown = Callable[[RunProgress], None]
 

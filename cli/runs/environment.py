@@ -68,6 +68,8 @@ def standing(
     running = None if store.url else running_stack(store.state_dir)
     found = store.url or (running.redis_url if running else "")
     brought = frozenset(chosen.settings.models if workers and (models or not found) else ())
+    if brought:
+        plan.need_linux()
     if found:
         with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(brought)) as turn:
             yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, turn, brought)

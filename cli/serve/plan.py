@@ -15,6 +15,7 @@ from penstock.cli.exits import StartError
 from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
+from penstock.workers.__main__ import platform_fault
 
 MODELS_VARIABLE = "PENSTOCK_MODELS"
 URL_VARIABLE = "PENSTOCK_REDIS_URL"
@@ -74,6 +75,14 @@ def need_models(settings: Settings) -> None:
         f"no model to serve: none is named, and there is no {CONFIG_NAME} here",
         hint="name one (penstock up model.py), or write a starter folder with `penstock new NAME`",
     )
+
+
+def need_linux() -> None:
+    """Raises `StartError` where the kernel lacks the calls that a worker is built on."""
+    if fault := platform_fault():
+        raise StartError(
+            fault, hint="start it on Linux or in a container; clients and most commands work here: docs/platforms.md"
+        )
 
 
 def need_store(settings: Settings) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.cli.serve import plan
 from penstock.cli.serve.supervisor import ManagedProcess
-from penstock.process_lifetime import TOLD
+from penstock.process_lifetime import PARENT_VARIABLE
 from penstock.settings.tables import Settings
 
 _MODULES = {"gateway": "penstock.gateway", "worker": "penstock.workers", "runner": "penstock.runs"}
@@ -20,7 +20,7 @@ _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 def child(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
     """One of `gateway`, `worker`, `runner`, to be supervised. It ends with us even when we are killed."""
-    whole = {**plan.with_store(env, store_url), TOLD: str(os.getpid())}
+    whole = {**plan.with_store(env, store_url), PARENT_VARIABLE: str(os.getpid())}
     return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _own(whole, name))
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.backoff import Backoff
 from penstock.cli.exits import StartError
 
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 30.0
+_RESTART = Backoff(1.0, 30.0)
 # A process that lived this long was well; its next death starts from the short wait again.
 WELL_AFTER_S = 60.0
 DEATHS_BEFORE_READY = 3
@@ -34,14 +34,14 @@ class Store(Protocol):
 
 
 @dataclass(slots=True)
-class Backoff:
+class RestartDelay:
     """How long to wait before the next start: 1 s after a first death, doubling to 30 s."""
 
     deaths: int = 0
 
     def after_death(self, lived_s: float) -> float:
         self.deaths = 1 if lived_s >= WELL_AFTER_S else self.deaths + 1
-        return float(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (self.deaths - 1)))
+        return _RESTART.delay_s(self.deaths)
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class ManagedProcess:
     name: str
     argv: Sequence[str]
     env: Mapping[str, str]
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartDelay = field(default_factory=RestartDelay)
     # Where what it says goes; None: our standard error.
     log_path: Path | None = None
     process: subprocess.Popen[bytes] | None = None

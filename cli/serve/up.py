@@ -63,6 +63,7 @@ def up(
     }
     chosen = plan.planned(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
+    plan.need_linux()
     # Before anything is started: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
     stop = StopSignals()

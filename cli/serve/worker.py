@@ -27,5 +27,6 @@ def worker(
     chosen = plan.planned(models or [], config=config, flags={"store.url": redis_url}, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
     plan.need_store(chosen.settings)
+    plan.need_linux()
     # In place of this process: signals and exit codes are then the worker's own.
     os.execve(sys.executable, [sys.executable, "-m", "penstock.workers"], chosen.env)

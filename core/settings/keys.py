@@ -13,6 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from penstock.access import KEY_ID, OWNER, Key, Role, is_weak
 from penstock.errors import ConfigError
 from penstock.settings.faults import explain
+from penstock.words import plural
 
 
 class Table(BaseModel):
@@ -104,7 +105,7 @@ def access_rule(host: str, keys: Sequence[KeySettings], *, now: datetime | None 
         raise ConfigError("every API key has expired", hint="Make one with `penstock keys new` and put it into [[keys]].")
     if keys:
         owners = {key.owner or key.id for key in keys}
-        return f"API keys required ({_counted(len(keys), 'key')}, {_counted(len(owners), 'owner')})"
+        return f"API keys required ({plural(len(keys), 'key')}, {plural(len(owners), 'owner')})"
     if is_loopback(host):
         return "open to every program on this machine, loopback only"
     raise ConfigError(
@@ -112,7 +113,3 @@ def access_rule(host: str, keys: Sequence[KeySettings], *, now: datetime | None 
         hint="Run `penstock keys new NAME --role submit,read` and put what it prints into [[keys]] of penstock.toml "
         "(or a file named by PENSTOCK_KEYS_FILE), or set gateway.host to 127.0.0.1.",
     )
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from penstock.access import Key
 from penstock.blob_place import BlobPlace
 from penstock.errors import ConfigError
-from penstock.job_events import JobLines
 from penstock.job_id import MODEL_NAME
+from penstock.logs import JobLines
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions, bucket_fault
 from penstock.settings.faults import explain
 from penstock.settings.keys import Keys, Table, access_rule

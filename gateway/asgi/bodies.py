@@ -1,4 +1,4 @@
-"""Bodies: is this JSON well-formed and shallow, does it fit the schema, which part of a multipart body is meant. Pure."""
+"""JSON bodies: whether one is well-formed and shallow, and whether its value fits the model's schema. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import json
 import re
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 import orjson
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
 
 from penstock.errors import BadRequest, InvalidInput
-from penstock.gateway.asgi.negotiation import JSON, OCTETS
-from penstock.gateway.asgi.shapes import shape_faults
+from penstock.shapes import Bounds, misfit, ragged, shape_fits, wanted
 
 # Above this a full parse costs milliseconds of the loop; well-formedness is then checked without building the value.
 WHOLE_PARSE_BYTES = 256 * 1024
@@ -26,12 +22,11 @@ MAX_VALUES = 500_000
 MAX_TOLD_ERRORS = 10
 MAX_TOLD_CHARS = 200
 MAX_TOLD_FORMS = 4
-MAX_PARTS = 16
-MAX_PART_HEADER_BYTES = 4 * 1024
 # Possessive, and content with a string that never ends: linear on any bytes.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ONLY_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_PLAIN_TYPES = ("number", "integer", "boolean", "string")
 UNBUILT = object()
 _raw = msgspec.json.Decoder(msgspec.Raw)
 
@@ -138,6 +133,61 @@ def _shortened(message: str) -> str:
     return message if len(message) <= MAX_TOLD_CHARS else f"{message[:60]} ... {message[-(MAX_TOLD_CHARS - 65) :]}"
 
 
+def shape_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | int], str]]:
+    """Path and sentence for each array in `value` whose shape its schema does not take; none if that is not what is wrong."""
+    for path, name, given, own in _arrays(value, schema):
+        bounds = _bounds(own)
+        fault = _fault(name, given, bounds) if bounds and isinstance(given, list) else ""
+        if fault:
+            yield path, fault
+
+
+def _arrays(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | int], str, Any, Mapping[str, Any]]]:
+    """Path, name, value and schema of each input: the fields of an object, or the whole of a bare list."""
+    forms = [form for form in schema.get("anyOf", [schema]) if isinstance(form, dict)]
+    fields: dict[str, Any] = next((form["properties"] for form in forms if isinstance(form.get("properties"), dict)), {})
+    if isinstance(value, dict):
+        for name, own in fields.items():
+            if name in value and isinstance(own, dict):
+                yield [name], name, value[name], own
+        return
+    bare = next((form for form in forms if form.get("type") == "array"), None)
+    if bare is not None:
+        yield [], next(iter(fields), "the input"), value, bare
+
+
+def _bounds(schema: Mapping[str, Any]) -> Bounds:
+    """By dimension, from the outside in; empty for what is no array of plain values."""
+    found = []
+    inner: Any = schema
+    while isinstance(inner, dict) and inner.get("type") == "array":
+        found.append((inner.get("minItems", 0), inner.get("maxItems")))
+        inner = inner.get("items")
+    return found if isinstance(inner, dict) and inner.get("type") in _PLAIN_TYPES else []
+
+
+def _fault(name: str, value: list[Any], bounds: Bounds) -> str:
+    shape = _shape(value)
+    if shape is not None:
+        return "" if shape_fits(shape, bounds) else misfit(name, shape, bounds)
+    # Rows of free lengths may differ; then something else is wrong.
+    fixed = any(low == high for low, high in bounds[1:])
+    return f"{ragged(name)}; the model takes {wanted(bounds)}" if fixed else ""
+
+
+def _shape(value: list[Any]) -> list[int] | None:
+    """None where rows differ in length, or stand beside plain values."""
+    shape: list[int] = []
+    level: list[Any] = [value]
+    while level and any(isinstance(row, list) for row in level):
+        lengths = {len(row) if isinstance(row, list) else -1 for row in level}
+        if len(lengths) > 1:
+            return None
+        shape.append(lengths.pop())
+        level = list(chain.from_iterable(level))
+    return shape
+
+
 def check_large(body: bytes, validator: jsonschema_rs.Validator, schema: Mapping[str, Any]) -> None:
     """As `check_schema`, building the value first; for a thread of its own."""
     try:
@@ -150,87 +200,3 @@ def check_large(body: bytes, validator: jsonschema_rs.Validator, schema: Mapping
 
 def json_pointer(path: list[str | int]) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
-
-
-@dataclass(slots=True)
-class _Part:
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    chunks: list[bytes] = field(default_factory=list)
-    name: bytes = b""
-    filename: bytes | None = None
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Collects the parts that the parser announces."""
-
-    parts: list[_Part] = field(default_factory=list)
-    header: list[bytes] = field(default_factory=lambda: [b"", b""])
-    header_bytes: int = 0
-
-    def begin(self) -> None:
-        if len(self.parts) >= MAX_PARTS:
-            raise BadRequest(f"more than {MAX_PARTS} parts in a multipart body; one part is the input")
-        self.parts.append(_Part())
-        self.header_bytes = 0
-
-    def grow_header(self, which: int, data: bytes) -> None:
-        self.header_bytes += len(data)
-        if self.header_bytes > MAX_PART_HEADER_BYTES:
-            raise BadRequest(f"the headers of a part exceed {MAX_PART_HEADER_BYTES} bytes")
-        self.header[which] += data
-
-    def end_header(self) -> None:
-        self.parts[-1].headers[self.header[0].lower()] = self.header[1]
-        self.header = [b"", b""]
-
-    def end_headers(self) -> None:
-        part = self.parts[-1]
-        _, options = parse_options_header(part.headers.get(b"content-disposition", b""))
-        part.name, part.filename = options.get(b"name", b""), options.get(b"filename")
-
-    def chosen(self) -> _Part:
-        """The first file, else the field named `data`."""
-        files = [part for part in self.parts if part.filename is not None]
-        fields = [part for part in self.parts if part.name == b"data"]
-        if not files and not fields:
-            raise BadRequest("the multipart body has neither a file nor a field named 'data'")
-        return (files or fields)[0]
-
-
-def multipart_input(body: bytes, content_type: str) -> tuple[str, bytes]:
-    """Media type and bytes of the part that is the input; raises `BadRequest` if there is none or the framing is broken."""
-    _, options = parse_options_header(content_type)
-    boundary = options.get(b"boundary", b"")
-    if not boundary:
-        raise BadRequest("the multipart Content-Type names no boundary")
-    reader = _Reader()
-    try:
-        parser = _parser(boundary, reader)
-        parser.write(body)
-        parser.finalize()
-    except FormParserError:
-        raise BadRequest("the multipart body is malformed") from None
-    part = reader.chosen()
-    return _part_type(part), b"".join(part.chunks)
-
-
-def _part_type(part: _Part) -> str:
-    given = part.headers.get(b"content-type", b"").decode("latin-1").strip()
-    if given and given.lower() != "text/plain":
-        return given
-    return OCTETS if part.filename is not None else JSON
-
-
-def _parser(boundary: bytes, reader: _Reader) -> MultipartParser:
-    return MultipartParser(
-        boundary,
-        {
-            "on_part_begin": reader.begin,
-            "on_part_data": lambda data, start, end: reader.parts[-1].chunks.append(data[start:end]),
-            "on_header_field": lambda data, start, end: reader.grow_header(0, data[start:end]),
-            "on_header_value": lambda data, start, end: reader.grow_header(1, data[start:end]),
-            "on_header_end": reader.end_header,
-            "on_headers_finished": reader.end_headers,
-        },
-    )

@@ -1,4 +1,4 @@
-"""A multipart form with one file, read piece by piece: small fields are kept, the file's bytes are handed on as they come."""
+"""Multipart forms: one reader with limits, for inputs of models and for uploaded files. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,111 +8,181 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from penstock.errors import BadParameter, BadRequest, UnsupportedMedia
-from penstock.gateway.asgi.negotiation import MULTIPART, base_type
+from penstock.gateway.asgi.negotiation import JSON, MULTIPART, OCTETS, base_type
 
 MAX_PARTS = 16
 MAX_PART_HEADER_BYTES = 4 * 1024
+# RFC 2046 allows no longer one.
+MAX_BOUNDARY_BYTES = 70
 MAX_FIELD_BYTES = 4 * 1024
 FILE = "file"
+INPUT_FIELD = "data"
 
 
 @dataclass(slots=True)
-class UploadForm:
-    """Feed it with `write`; `take` gives what has come of the file since it was last asked."""
+class Part:
+    """One part of a form. `filename` is None for a plain field, `content_type` empty where none was sent."""
 
+    name: str
+    filename: str | None
     content_type: str
-    fields: dict[str, str] = field(default_factory=dict)
-    filename: str | None = None
-    _parser: MultipartParser | None = None
-    _parts: int = 0
-    _header: list[bytes] = field(default_factory=lambda: [b"", b""])
-    _header_bytes: int = 0
-    _disposition: bytes = b""
-    _name: str = ""
-    _value: bytearray = field(default_factory=bytearray)
-    _pending: bytearray = field(default_factory=bytearray)
-
-    def open(self) -> UploadForm:
-        """Raises `UnsupportedMedia` for anything but a form with parts."""
-        if base_type(self.content_type) != MULTIPART:
-            raise UnsupportedMedia(f"this path takes {MULTIPART}, with the parts `file` and `purpose`")
-        _, options = parse_options_header(self.content_type)
-        boundary = options.get(b"boundary", b"")
-        if not boundary or len(boundary) > 70:
-            raise BadRequest("the multipart Content-Type names no boundary of 1 to 70 characters")
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._begin,
-                "on_part_data": self._data,
-                "on_part_end": self._end,
-                "on_header_field": lambda data, start, end: self._grow_header(0, data[start:end]),
-                "on_header_value": lambda data, start, end: self._grow_header(1, data[start:end]),
-                "on_header_end": self._end_header,
-                "on_headers_finished": self._end_headers,
-            },
-        )
-        return self
-
-    def write(self, data: bytes) -> None:
-        self._checked(data)
-
-    def close(self) -> None:
-        """Raises `BadRequest` for a body that was cut off or had no file."""
-        self._checked(None)
-        if self.filename is None:
-            raise BadParameter("the form has no part `file`", param=FILE)
+    data: bytearray = field(default_factory=bytearray)
 
     def take(self) -> bytes:
-        data = bytes(self._pending)
-        self._pending.clear()
+        """The bytes that arrived since the last call."""
+        data = bytes(self.data)
+        self.data.clear()
         return data
 
-    def _checked(self, data: bytes | None) -> None:
-        assert self._parser is not None, "open() comes first"
+
+class FormReader:
+    """Fed with `write`, ended with `finish`; a part joins `parts` once its headers are complete.
+
+    Raises `BadRequest` for a form that is malformed or over a limit. How much data a part may have is up to the user.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        self.parts: list[Part] = []
+        self._begun = 0
+        self._ended = False
+        self._headers: dict[bytes, bytes] = {}
+        self._header = [b"", b""]
+        self._header_bytes = 0
+        self._parser = MultipartParser(
+            _boundary(content_type),
+            {
+                "on_part_begin": self._begin_part,
+                "on_part_data": self._extend_data,
+                "on_header_field": lambda data, start, end: self._extend_header(0, data[start:end]),
+                "on_header_value": lambda data, start, end: self._extend_header(1, data[start:end]),
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._end_headers,
+                "on_end": self._end_form,
+            },
+        )
+
+    def write(self, data: bytes) -> None:
         try:
-            if data is None:
-                self._parser.finalize()
-            else:
-                self._parser.write(data)
+            self._parser.write(data)
         except FormParserError:
-            raise BadRequest("the multipart body is malformed") from None
+            raise _malformed() from None
 
-    def _begin(self) -> None:
-        self._parts += 1
-        if self._parts > MAX_PARTS:
-            raise BadRequest(f"more than {MAX_PARTS} parts in a form")
-        self._header_bytes, self._disposition = 0, b""
-        self._value = bytearray()
+    def finish(self) -> None:
+        """Raises `BadRequest` for a body without its closing boundary: whatever cut it off, the last part may be incomplete."""
+        if not self._ended:
+            raise _malformed()
 
-    def _grow_header(self, which: int, data: bytes) -> None:
+    def _end_form(self) -> None:
+        self._ended = True
+
+    def _begin_part(self) -> None:
+        self._begun += 1
+        if self._begun > MAX_PARTS:
+            raise BadRequest(f"the multipart body has more than {MAX_PARTS} parts")
+        self._headers, self._header_bytes = {}, 0
+
+    def _extend_header(self, which: int, data: bytes) -> None:
         self._header_bytes += len(data)
         if self._header_bytes > MAX_PART_HEADER_BYTES:
             raise BadRequest(f"the headers of a part exceed {MAX_PART_HEADER_BYTES} bytes")
         self._header[which] += data
 
+    def _extend_data(self, data: bytes, start: int, end: int) -> None:
+        self.parts[-1].data += memoryview(data)[start:end]
+
     def _end_header(self) -> None:
-        if self._header[0].lower() == b"content-disposition":
-            self._disposition = self._header[1]
+        self._headers[self._header[0].lower()] = self._header[1]
         self._header = [b"", b""]
 
     def _end_headers(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        self._name = options.get(b"name", b"").decode("utf-8", "replace")
-        if self._name != FILE:
-            return
-        if self.filename is not None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        filename = options.get(b"filename")
+        self.parts.append(
+            Part(
+                name=options.get(b"name", b"").decode("utf-8", "replace"),
+                filename=None if filename is None else filename.decode("utf-8", "replace"),
+                content_type=self._headers.get(b"content-type", b"").decode("latin-1").strip(),
+            )
+        )
+
+
+def _boundary(content_type: str) -> bytes:
+    _, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if not boundary or len(boundary) > MAX_BOUNDARY_BYTES:
+        raise BadRequest(f"the multipart Content-Type names no boundary of 1 to {MAX_BOUNDARY_BYTES} characters")
+    return boundary
+
+
+def _malformed() -> BadRequest:
+    return BadRequest("the multipart body is malformed")
+
+
+def multipart_input(body: bytes, content_type: str) -> tuple[str, bytes]:
+    """Media type and bytes of the part that is the model's input: the first file, else the first field named `data`.
+
+    Raises `BadRequest` if there is neither or the form is malformed.
+    """
+    form = FormReader(content_type)
+    form.write(body)
+    form.finish()
+    files = [part for part in form.parts if part.filename is not None]
+    fields = [part for part in form.parts if part.name == INPUT_FIELD]
+    if not files and not fields:
+        raise BadRequest(f"the multipart body has neither a file nor a field named {INPUT_FIELD!r}")
+    part = (files or fields)[0]
+    return _media_type(part), part.take()
+
+
+def _media_type(part: Part) -> str:
+    if part.content_type and part.content_type.lower() != "text/plain":
+        return part.content_type
+    return OCTETS if part.filename is not None else JSON
+
+
+class UploadForm:
+    """A form with one part `file`, read piece by piece: the file's bytes are handed on, small fields are kept.
+
+    Raises `UnsupportedMedia` for anything but a form with parts.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        if base_type(content_type) != MULTIPART:
+            raise UnsupportedMedia(f"this path takes {MULTIPART}, with the parts `file` and `purpose`")
+        self._reader = FormReader(content_type)
+        self._seen = 0
+        self._file: Part | None = None
+
+    @property
+    def filename(self) -> str:
+        """The name that the sender gave the file; `file` if it gave none."""
+        return (self._file.filename if self._file else None) or FILE
+
+    def field(self, name: str) -> str | None:
+        """A small field's value, the last one of several; None where the form has no such field."""
+        found = next((part for part in reversed(self._reader.parts) if part.name == name), None)
+        return None if found is None else found.data.decode("utf-8", "replace")
+
+    def write(self, data: bytes) -> bytes:
+        """Read a piece of the body; returns what it holds of the file."""
+        self._reader.write(data)
+        # Parts arrive one after another: of those seen before only the last one can have grown.
+        arrived = self._reader.parts[max(0, self._seen - 1) :]
+        self._seen = len(self._reader.parts)
+        return b"".join([self._read_part(part) for part in arrived])
+
+    def finish(self) -> None:
+        """Raises `BadRequest` for a body that was cut off or had no file."""
+        self._reader.finish()
+        if self._file is None:
+            raise BadParameter("the form has no part `file`", param=FILE)
+
+    def _read_part(self, part: Part) -> bytes:
+        if part.name != FILE:
+            if len(part.data) > MAX_FIELD_BYTES:
+                raise BadRequest(f"the field {part.name[:80]!r} has more than {MAX_FIELD_BYTES} bytes")
+            return b""
+        if self._file is not None and part is not self._file:
             raise BadParameter("the form has two parts `file`", param=FILE)
-        self.filename = options.get(b"filename", b"").decode("utf-8", "replace") or "file"
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        if self._name == FILE:
-            self._pending += memoryview(data)[start:end]
-            return
-        self._value += memoryview(data)[start:end]
-        if len(self._value) > MAX_FIELD_BYTES:
-            raise BadRequest(f"the field {self._name[:80]!r} has more than {MAX_FIELD_BYTES} bytes")
-
-    def _end(self) -> None:
-        if self._name != FILE:
-            self.fields[self._name] = self._value.decode("utf-8", "replace")
+        self._file = part
+        return part.take()

@@ -1,21 +1,28 @@
-"""What a request asks for besides its body: headers, media types, Prefer, query options. Pure."""
+"""What a request asks for besides its body: path, headers, media types, Prefer, query options. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from penstock.errors import BadRequest, UnsupportedMedia
-from penstock.gateway.asgi.problems import HeadersTooLarge
+from penstock import trace_context
+from penstock.errors import BadRequest, CallerError, UnsupportedMedia
 from penstock.job import Priority
+from penstock.trace_context import TraceContext
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024
 MAX_TARGET_BYTES = 8 * 1024
 MAX_WAIT_S = 30.0
+PREDICT = "/predictions/"
+EXPLAIN = "/explanations/"
+_MODELS = "/v1/models/"
+_VERSIONS = "versions/"
+_JOBS = "/jobs"
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 OCTETS = "application/octet-stream"
@@ -26,6 +33,7 @@ _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
 _SUBMIT_NAMES = ("priority", "deadline_s")
 
 Head = dict[bytes, bytes]
+_TRACE_PARENT, _TRACE_STATE = b"traceparent", b"tracestate"
 _WANTED = frozenset(
     {
         b"host",
@@ -37,10 +45,14 @@ _WANTED = frozenset(
         b"idempotency-key",
         b"prefer",
         b"x-request-id",
-        b"traceparent",
-        b"tracestate",
+        _TRACE_PARENT,
+        _TRACE_STATE,
     }
 )
+
+
+class HeadersTooLarge(CallerError):
+    kind = "headers_too_large"
 
 
 def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -60,10 +72,61 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
     return head
 
 
+def caller_trace(head: Mapping[bytes, bytes]) -> TraceContext | None:
+    """The caller's W3C trace context; None if it sent none, or one that cannot be read."""
+    parent = head.get(_TRACE_PARENT)
+    if parent is None:
+        return None
+    return trace_context.read(parent.decode("latin-1"), head.get(_TRACE_STATE, b"").decode("latin-1"))
+
+
+def caller_trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+    """As `caller_trace`, for a request whose head may be the reason of its refusal and has not been read."""
+    return caller_trace({name: value for name, value in headers if name in (_TRACE_PARENT, _TRACE_STATE)})
+
+
+def trace_header(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
+    """The response header by which a caller finds the trace again."""
+    return [] if trace is None else [(_TRACE_PARENT, trace.parent.encode("ascii"))]
+
+
 def host_name(host: bytes) -> str:
     """The name of a Host header without its port; with anything else behind it, no name at all."""
     found = _HOST.fullmatch(host)
     return found[1].decode("latin-1").lower() if found else ""
+
+
+class SubmitTarget(NamedTuple):
+    """Which submit endpoint a path names. `route` is the template for metrics."""
+
+    route: str
+    model: str
+    version: str
+
+
+def submit_target(path: str) -> SubmitTarget | None:
+    """The endpoint of the submit families, by string operations alone; None for every other path."""
+    for family in (PREDICT, EXPLAIN):
+        if path.startswith(family):
+            return _answer_target(family, path[len(family) :])
+    if path.startswith(_MODELS) and path.endswith(_JOBS):
+        return _jobs_target(path[len(_MODELS) : -len(_JOBS)])
+    return None
+
+
+def _answer_target(family: str, rest: str) -> SubmitTarget | None:
+    model, slash, version = rest.partition("/")
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return SubmitTarget(f"{family}{{model}}/{{version}}" if slash else f"{family}{{model}}", model, version)
+
+
+def _jobs_target(middle: str) -> SubmitTarget | None:
+    model, slash, rest = middle.partition("/")
+    version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return SubmitTarget("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import uuid
@@ -30,8 +31,7 @@ from penstock.errors import (
     UnsupportedMedia,
     WrongRole,
 )
-from penstock.gateway.models.admission import retry_after
-from penstock.gateway.telemetry.tracing import answered
+from penstock.gateway.asgi.negotiation import HeadersTooLarge, trace_header
 from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.trace_context import TraceContext
@@ -40,11 +40,9 @@ Headers = list[tuple[bytes, bytes]]
 
 STORE_AWAY = "The job store cannot be reached or does not take writes."
 PROBLEM_JSON = b"application/problem+json"
+JITTER = 0.2
+MAX_RETRY_AFTER_S = 120.0
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-
-
-class HeadersTooLarge(CallerError):
-    kind = "headers_too_large"
 
 
 class MethodNotAllowed(CallerError):
@@ -195,6 +193,12 @@ def status_of(error: PenstockError) -> int:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
+def retry_after(drain_s: float, *, draw: float) -> int:
+    """Whole seconds from 1 to 120: the predicted drain, spread by 20 % either way; `draw` is uniform in [0, 1)."""
+    spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
+    return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
+
+
 def request_id_of(given: bytes | None) -> str:
     """The caller's own id when it is harmless to print, else a fresh one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
@@ -219,11 +223,11 @@ def render(error: PenstockError, *, request_id: str, instance: str, trace: Trace
         "trace_id": trace.trace_id if trace else None,
     }
     body = orjson.dumps({key: value for key, value in content.items() if value is not None})
-    return ProblemResponse(status, body, _headers(error, body, request_id) + answered(trace))
+    return ProblemResponse(status, body, _headers(error, body, request_id) + trace_header(trace))
 
 
-def bug() -> InternalError:
-    """What is told of a bug: it names the request, never the fault."""
+def internal_error() -> InternalError:
+    """Body of an internal error: the request id, never the cause."""
     return InternalError("unexpected")
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server of one gateway process: its sockets, what it hangs up on, and the private port beside it."""
+"""The HTTP server of one gateway process: its start and its end, its sockets, and the private port beside it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import structlog
 import uvicorn
 
 from penstock.errors import ConfigError
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.slow_clients import GuardedProtocol, guarded
+from penstock.gateway.asgi.connection import GuardedProtocol, Lifetime, guarded
 from penstock.settings.tables import GatewaySettings, Settings
 
 log = structlog.get_logger(__name__)

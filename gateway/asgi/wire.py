@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import BadRequest, TooLarge
-from penstock.gateway.asgi.negotiation import Head
+import orjson
+from fastapi import Request
+
+from penstock.errors import BadRequest, TooLarge, UnsupportedMedia
+from penstock.gateway.asgi import bodies
+from penstock.gateway.asgi.negotiation import JSON, Head, base_type, read_head, refuse_encoded
 from penstock.gateway.asgi.problems import GatewayBusy, Headers, ProblemResponse
+from penstock.gateway.options import GatewayOptions
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -58,6 +65,19 @@ async def read_body(receive: Receive, head: Head, *, limit: int, room: BodyMemor
     if len(body) > limit:
         raise too_large(len(body), limit)
     return body
+
+
+async def json_body(request: Request, options: GatewayOptions, room: BodyMemory) -> Any:
+    """The body as a value; raises for what is too large, encoded, or no JSON."""
+    head = read_head(request.headers.raw)
+    refuse_encoded(head)
+    media = base_type(head.get(b"content-type", b"application/json").decode("latin-1"))
+    if media != JSON:
+        raise UnsupportedMedia(f"this path takes {JSON}, not {media[:80]!r}")
+    receive: Receive = request.receive  # type: ignore[assignment]
+    body = await read_body(receive, head, limit=options.max_json_bytes, room=room)
+    value = bodies.parse_json(body, max_depth=options.max_json_depth)
+    return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value
 
 
 async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: BodyMemory) -> bytes:
@@ -121,3 +141,7 @@ def must_close(status: int, head: Head) -> bool:
 def header_value(text: str) -> bytes:
     """Safe to send: without control characters and other alphabets."""
     return text.translate(_HEADER_SAFE).encode("latin-1", "replace")[:256]
+
+
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -19,9 +19,9 @@ from penstock.gateway.dashboard.preview import LOOK_BYTES, Preview, preview
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import end_of, visible
+from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, Payload

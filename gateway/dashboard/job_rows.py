@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock import words
 from penstock.access import Role
 from penstock.gateway.auth.roles import Caller
-from penstock.gateway.dashboard import words
 from penstock.gateway.jobs.replay import REPLAYABLE
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Job, JobState
@@ -118,7 +118,7 @@ def job_row(job: Job, now: float) -> JobRow:
         tone=TONES[status],
         priority=job.priority.value,
         age=words.ago(job.created_at, now),
-        took=words.seconds(took),
+        took=words.duration(took),
         error=job.error.code if job.error and job.state is not JobState.CANCELLED else "",
         replayed=job.replayed_as is not None,
     )

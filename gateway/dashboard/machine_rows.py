@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.dashboard import words
+from penstock import words
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.model_spec import SlotInfo, WorkerInfo
 
@@ -38,7 +38,7 @@ def worker_rows(workers: Iterable[WorkerInfo], now: float) -> list[WorkerRow]:
             name=worker.name,
             host=worker.host,
             pid=worker.pid,
-            up=words.seconds(max(0.0, now - worker.started_at)) if worker.started_at else words.NOTHING,
+            up=words.duration(max(0.0, now - worker.started_at)) if worker.started_at else words.UNKNOWN,
             seen=words.ago(worker.seen_at, now),
             silent=now - worker.seen_at > _SILENT_S,
             ready=sum(slot.state == "ready" for slot in worker.slots),

@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from penstock import words
 from penstock.access import Role
+from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.roles import Caller
-from penstock.gateway.dashboard import assets, words
-from penstock.gateway.jobs.views import rfc3339
+from penstock.gateway.dashboard import assets
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -78,13 +79,13 @@ class Renderer:
         loader = PackageLoader("penstock.gateway.dashboard")
         made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         made.filters |= {
-            "seconds": words.seconds,
+            "seconds": words.duration,
             "count": words.count,
-            "rate": words.rate,
+            "rate": words.number,
             "size": words.size,
             "moment": words.moment,
             "rfc3339": rfc3339,
-            "cores": words.cores,
+            "cores": words.ranges,
         }
         made.globals |= {"url": self.url, "static": lambda name: self._root + "/ui/static/" + assets.address(name)}
         made.globals |= {"plural": words.plural, "ago": words.ago}

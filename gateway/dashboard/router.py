@@ -9,7 +9,7 @@ from starlette.responses import Response
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import NOBODY, Caller, Holds
@@ -21,8 +21,8 @@ from penstock.gateway.dashboard.overview import Document, OverviewPages
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.run_pages import RunPages
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.replay import Replays
+from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.service import RunService

@@ -22,9 +22,9 @@ _SHOWN_FAULTS = 20
 
 
 class RunPages:
-    def __init__(self, renderer: Renderer, desk: RunService) -> None:
+    def __init__(self, renderer: Renderer, service: RunService) -> None:
         self._renderer = renderer
-        self._desk = desk
+        self._service = service
 
     def routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/runs", self.runs, methods=["GET"])
@@ -35,8 +35,8 @@ class RunPages:
 
     async def runs(self, caller: CallerParam, after: str = "") -> Response:
         if after:
-            await self._desk.visible(after, caller)
-        found, more = await self._desk.page(caller, after=after, limit=PAGE_RUNS, wanted=lambda run: True)
+            await self._service.visible(after, caller)
+        found, more = await self._service.page(caller, after=after, limit=PAGE_RUNS, is_wanted=lambda run: True)
         now = time.time()
         rows = [run_row(run, now) for run in found]
         shown = {
@@ -50,14 +50,14 @@ class RunPages:
         return await self._renderer.page("runs.html", caller, shown)
 
     async def run(self, run_id: str, caller: CallerParam) -> Response:
-        run = await self._desk.visible(run_id, caller)
-        outcome = await self._desk.outcome(run)
+        run = await self._service.visible(run_id, caller)
+        outcome = await self._service.output_files(run)
         faults = run.details.get("errors")
         shown = {
             "here": "runs",
             "run": run,
             "row": run_row(run, time.time()),
-            "input": self._desk.files.id_of(run.spec.input) or run.spec.input,
+            "input": self._service.files.id_of(run.spec.input) or run.spec.input,
             "output": outcome.output,
             "errors": outcome.errors,
             "faults": faults[:_SHOWN_FAULTS] if isinstance(faults, list) else [],
@@ -67,19 +67,19 @@ class RunPages:
         return await self._renderer.page("run.html", caller, shown)
 
     async def output(self, run_id: str, caller: CallerParam) -> Response:
-        run = await self._desk.visible(run_id, caller)
-        return self._download(run, (await self._desk.outcome(run)).output)
+        run = await self._service.visible(run_id, caller)
+        return self._download(run, (await self._service.output_files(run)).output)
 
     async def errors(self, run_id: str, caller: CallerParam) -> Response:
-        run = await self._desk.visible(run_id, caller)
-        return self._download(run, (await self._desk.outcome(run)).errors)
+        run = await self._service.visible(run_id, caller)
+        return self._download(run, (await self._service.output_files(run)).errors)
 
     async def cancel(self, run_id: str, caller: CallerParam) -> Response:
-        run = await self._desk.cancel(await self._desk.visible(run_id, caller))
+        run = await self._service.cancel(await self._service.visible(run_id, caller))
         return self._renderer.redirect(f"/ui/runs/{run.id}")
 
     def _download(self, run: Run, record: FileRecord | None) -> Response:
         if record is None:
             raise Gone(f"run {run.id} has no such file, or not yet, or its retention is over")
         headers = {**HEADERS, "content-security-policy": "sandbox"}
-        return WholeFile.of(self._desk.files.content(record), record.filename, headers=headers)
+        return WholeFile.of(self._service.files.content(record), record.filename, headers=headers)

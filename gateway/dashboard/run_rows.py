@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock import words
 from penstock.access import Role
 from penstock.gateway.auth.roles import Caller
-from penstock.gateway.dashboard import words
 from penstock.gateway.runs.views import eta_s, run_status
 from penstock.run import Run
 
@@ -54,17 +54,17 @@ def run_row(run: Run, now: float) -> RunRow:
         id=run.id,
         status=status,
         tone=TONES[status],
-        model=run.spec.model or words.NOTHING,
+        model=run.spec.model or words.UNKNOWN,
         kind="OpenAI batch" if run.spec.kind == "openai" else "files",
         owner=run.owner,
         rows=words.count(seen) if counts.total is None else f"{words.count(seen)} of {words.count(counts.total)}",
         failed=counts.failed,
         percent=None if not counts.total else min(100, 100 * seen // counts.total),
-        rate=words.rate(run.rows_per_s) if live or run.rows_per_s else words.NOTHING,
-        eta=words.seconds(eta_s(run)),
-        busy=words.NOTHING if run.busy is None else f"{100 * run.busy:.0f} %",
+        rate=words.number(run.rows_per_s) if live or run.rows_per_s else words.UNKNOWN,
+        eta=words.duration(eta_s(run)),
+        busy=words.UNKNOWN if run.busy is None else f"{100 * run.busy:.0f} %",
         age=words.ago(run.created_at, now),
-        took=words.seconds(ended - run.started_at) if run.started_at is not None else words.NOTHING,
+        took=words.duration(ended - run.started_at) if run.started_at is not None else words.UNKNOWN,
         live=live,
         cancelling=live and run.request == "cancel",
     )

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import StoreUnavailable
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.roles import Caller, CallerParam, Holds
 from penstock.gateway.jobs.results import next_change, visible
 from penstock.gateway.jobs.views import change_id, job_body

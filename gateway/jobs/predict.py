@@ -11,21 +11,18 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.client_connection import ClientConnection, line_of
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
+from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.results import ResultReader, end_of, next_end
-from penstock.gateway.jobs.submit import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry import tracing
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import BatchRecord
-from penstock.job_events import fields
 from penstock.job_id import JobId, new_job_id
+from penstock.logs import job_fields
 
 log = structlog.get_logger(__name__)
 
@@ -62,20 +59,20 @@ class PredictEndpoint:
         started = time.perf_counter()
         asked = await self._intake.ask(scope, receive, head, route=self._route, model=model, version=version)
         if self._metrics.torchserve is not None:
-            self._metrics.torchserve.asked(model, version)
+            self._metrics.torchserve.count_request(model, version)
         if not asked.version.capacity.ready_slots:
             await self._require_worker(asked)
-        end = await self._end(asked, line_of(scope))
+        end = await self._end(asked, connection_of(scope))
         output = await self._results.output(end)
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
-            self._metrics.torchserve.answered(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
+            self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
         headers = [
             _JSON_HEADER if output.content_type == JSON else (b"content-type", wire.header_value(output.content_type)),
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
-            *tracing.answered(asked.trace),
+            *trace_header(asked.trace),
         ]
         await wire.answer(send, 200, headers, output.data)
         return 200
@@ -91,7 +88,7 @@ class PredictEndpoint:
             retry_after_s=5.0,
             hint=f"`penstock workers` lists those alive. Or queue the work: POST /v1/models/{entry.name}/jobs",
         )
-        self._metrics.refused(entry.name, error)
+        self._metrics.count_refusal(entry.name, error)
         raise error
 
     async def _end(self, asked: SubmitRequest, line: ClientConnection) -> Push:
@@ -133,7 +130,7 @@ class PredictEndpoint:
             outcome = await self._store.cancel(job, owner=asked.caller.owner)
         except StoreUnavailable as error:
             log.warning(
-                "cancel_failed", **fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
+                "cancel_failed", **job_fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
             )
         else:
             self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)

@@ -17,16 +17,18 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import wait_seconds
+from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.roles import Caller, CallerParam, Holds
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
-from penstock.gateway.jobs.job_log import GatewayJobLog
 from penstock.gateway.jobs.results import ResultReader, end_of, missing, next_change, next_end, visible
+from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
-from penstock.gateway.jobs.views import etag, job_body, job_view, model_view, timeline_view, worker_view
-from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s, retry_after
+from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
+from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.views import model_view, worker_view
 from penstock.job import PUBLIC_STATES, Job
 from penstock.job_id import JobId, parse_job_id
 

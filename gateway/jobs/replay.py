@@ -18,11 +18,12 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict, Gone, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import SubmitOptions
+from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.results import visible
-from penstock.gateway.jobs.submit import SubmitRequest, Submitter, fingerprint, job_deadline
+from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body
-from penstock.gateway.models.admission import eta_s, retry_after
+from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId, new_job_id, parse_job_id

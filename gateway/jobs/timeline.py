@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from penstock.job import Attempt, BatchRecord, Job, JobState
 from penstock.model_spec import SlotPlace
+from penstock.words import duration, plural
 
 # As they follow each other; `run` stands for all from batch_wait on while an attempt is under way.
 STAGES = (
@@ -128,7 +129,7 @@ def _stage(job: Job, name: str, seconds: float, total_s: float) -> TimelineStage
 
 def _note(job: Job, name: str) -> str:
     if name == "queue" and job.queued_behind:
-        return f"behind {_counted(job.queued_behind, 'job')}"
+        return f"behind {plural(job.queued_behind, 'job')}"
     if name == "lost":
         return _lost_note(job)
     batch = job.batch
@@ -151,7 +152,7 @@ def _lost_note(job: Job) -> str:
 
 
 def _summary(job: Job, slowest: TimelineStage) -> str:
-    took = in_words(slowest.seconds)
+    took = duration(slowest.seconds)
     if slowest.name == "queue":
         return _queue_summary(job, took)
     if slowest.name == "lost":
@@ -173,7 +174,7 @@ def _summary(job: Job, slowest: TimelineStage) -> str:
 
 
 def _queue_summary(job: Job, took: str) -> str:
-    behind = f" behind {_counted(job.queued_behind, 'job')}" if job.queued_behind else " for a worker to take it"
+    behind = f" behind {plural(job.queued_behind, 'job')}" if job.queued_behind else " for a worker to take it"
     if not job.state.final and not (job.tries and job.tries[-1].ended_at is None):
         return f"has waited {took}{behind}"
     until = {JobState.EXPIRED: ", until its deadline passed", JobState.CANCELLED: ", until it was cancelled"}
@@ -189,18 +190,7 @@ def _company(job: Job) -> str:
     if batch is not None and batch.reason == SOLO:
         crashes = sum(tried.end == "crashed" for tried in job.tries)
         losses = sum(tried.end == "worker_lost" for tried in job.tries)
-        after = [_counted(crashes, "crash", "crashes")] if crashes else []
-        after += [_counted(losses, "lost worker")] if losses else []
+        after = [plural(crashes, "crash", "crashes")] if crashes else []
+        after += [plural(losses, "lost worker")] if losses else []
         return f"alone after {' and '.join(after)}" if after else "alone"
     return f"on the device, in a batch of {batch.size}" if batch is not None and batch.size > 1 else "on the device, alone"
-
-
-def _counted(count: int, word: str, words: str = "") -> str:
-    return f"{count} {word if count == 1 else words or word + 's'}"
-
-
-def in_words(seconds: float) -> str:
-    """0.3 ms, 12 ms, 4.2 s, 3 min."""
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.1f} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,26 +1,20 @@
-"""Jobs, models and workers as callers see them. Pure."""
+"""Jobs as callers see them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
-from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.job import Attempt, BatchRecord, Job, JobState, Priority
 from penstock.job_id import JobId
-from penstock.model_spec import SlotInfo, WorkerInfo
 from penstock.trace_context import trace_id_of
 
 _RANK = {JobState.QUEUED: 0, JobState.LEASED: 1, JobState.DELAYED: 2}
 _FINAL_RANK = 9
-
-
-def rfc3339(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 _BESIDE = ("result", "events", "cancel", "timeline")
@@ -154,80 +148,6 @@ def change_id(job: Job) -> str:
 def etag(job: Job) -> str:
     """Weak: position and estimate may differ between two equal tags."""
     return f'W/"{change_id(job)}"'
-
-
-def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
-    info = entry.info
-    return {
-        "name": info.name,
-        "default_version": entry.default.name,
-        "ready": entry.default.capacity.ready_slots > 0,
-        "ready_slots": entry.ready_slots,
-        "policy": {"max_batch_size": info.policy.max_batch_size, "max_wait_s": info.policy.max_wait_s},
-        "limits": {
-            "max_queue_depth": info.limits.max_queue_depth,
-            "deadline_s": info.limits.deadline_s,
-            "bulk_deadline_s": info.limits.bulk_deadline_s,
-            "result_ttl_s": info.limits.result_ttl_s,
-            "max_attempts": info.limits.max_attempts,
-            "max_run_s": info.limits.max_run_s,
-        },
-        "versions": {name: _version_view(entry, name, workers) for name in entry.versions},
-        "links": {"submit": f"/v1/models/{info.name}/jobs", "predict": f"/predictions/{info.name}"},
-    }
-
-
-def worker_view(worker: WorkerInfo) -> dict[str, Any]:
-    return {
-        "name": worker.name,
-        "host": worker.host,
-        "pid": worker.pid,
-        "started_at": rfc3339(worker.started_at),
-        "seen_at": rfc3339(worker.seen_at),
-        "slots": [_slot_view(slot) for slot in worker.slots],
-    }
-
-
-def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
-    version = entry.versions[name]
-    view: dict[str, Any] = {"ready_slots": version.capacity.ready_slots, "loaded": version.info is not None}
-    if not version.capacity.ready_slots:
-        view["why"] = why_unserved(workers, entry.name, name)
-    if version.info is not None:
-        view |= {
-            "description": version.info.description,
-            "accepts": list(version.info.accepts),
-            "input_schema": version.info.input_schema,
-            "output_schema": version.info.output_schema,
-        }
-    return view
-
-
-def _slot_view(slot: SlotInfo) -> dict[str, Any]:
-    view: dict[str, Any] = {
-        "model": slot.model,
-        "version": slot.version,
-        "state": slot.state,
-        "device": slot.device,
-        "pid": slot.pid,
-        "device_name": slot.device_name or None,
-        "device_uuid": slot.device_uuid or None,
-        "cores": list(slot.cores),
-        "threads": slot.threads or None,
-        "node": slot.node,
-        "placement": slot.placement,
-        "provider": slot.provider or None,
-        "latency_s": {str(size): seconds for size, seconds in sorted(slot.latency_s.items())},
-        "load_s": slot.load_s,
-        "error": slot.error or None,
-        "restarts": slot.restarts,
-        "warm_up": {
-            "from": slot.warm_origin.value,
-            "first_call_s": {str(size): seconds for size, seconds in sorted(slot.first_call_s.items())},
-            "note": slot.warm_note,
-        },
-    }
-    return {name: value for name, value in view.items() if value is not None}
 
 
 def _error_view(job: Job) -> dict[str, Any] | None:

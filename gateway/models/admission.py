@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.broker.records import QueueStats
-from penstock.errors import Overloaded
+from penstock.errors import DeadlineUnlikely, Overloaded
 from penstock.model_spec import SlotInfo
 
-JITTER = 0.2
-MAX_RETRY_AFTER_S = 120.0
 UNKNOWN_DRAIN_S = 5.0
 MIN_SAFETY_S = 0.005
 SAFETY_SHARE = 0.15
@@ -20,12 +18,6 @@ STALE_S = 0.25
 # and never so far that a short stall shuts the door.
 OBSERVED_FRESH_S = 2.0
 OBSERVED_FLOOR = 0.1
-
-
-def retry_after(drain_s: float, *, draw: float) -> int:
-    """Whole seconds from 1 to 120: the predicted drain, spread by 20 % either way; `draw` is uniform in [0, 1)."""
-    spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
-    return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +159,6 @@ def admit(backlog: Backlog, capacity: SlotCapacity, now: float, *, deadline_s: f
 
 
 class QueueFull(Overloaded):
-    pass
-
-
-class DeadlineUnlikely(Overloaded):
     pass
 
 

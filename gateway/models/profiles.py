@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
+from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.jobs.views import rfc3339
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.model_spec import ProfileInfo, ProfileWish, WorkerInfo
 

@@ -18,8 +18,8 @@ from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import BadRequest, ConfigError, Conflict, InvalidInput, TooLarge
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.jobs.views import model_view
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
+from penstock.gateway.models.views import model_view
 from penstock.job_id import MODEL_NAME
 from penstock.model_spec import ModelInfo
 from penstock.rollout import Rollout, check_load, check_switch, check_unload

@@ -1,4 +1,4 @@
-"""/v1/batches as OpenAI's clients call them: a batch is a run over the lines of an uploaded file."""
+"""/v1/batches as OpenAI's clients call it: a batch is a run over the lines of an uploaded file (D41)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.targets import EXPLAIN, submit_target
+from penstock.gateway.asgi.negotiation import EXPLAIN, submit_target
+from penstock.gateway.asgi.wire import json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.openai.embeddings import json_body
-from penstock.gateway.openai.files import OpenAIFiles
+from penstock.gateway.openai.batch_request import MAX_LINES, WINDOW, BatchRequest, first_model, output_ttl_s, window_s
+from penstock.gateway.openai.views import BATCH_PREFIX, EMBEDDINGS, batch_view
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.runs.request import BatchRequest, check_metadata, fingerprint, read_body, window_s
-from penstock.gateway.runs.service import MAX_LINES, WINDOW, RunOutputFiles, RunService
-from penstock.gateway.runs.views import BATCH_PREFIX, EMBEDDINGS, batch_view
+from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
+from penstock.gateway.runs.service import RunOutputFiles, RunService
 from penstock.run import Run, RunSpec
 
-# Of the first line, which tells the model: what is longer is left to the check of the whole file.
-_FIRST_LINE_BYTES = 4 * 1024 * 1024
-_SHORTEST_TTL_S, _LONGEST_TTL_S = 3_600, 2_592_000
 _TEXT = {"type": "string"}
 _BODY = {
     "required": True,
@@ -51,12 +49,13 @@ _BODY = {
 
 
 class OpenAIBatches:
-    def __init__(self, desk: RunService, files: OpenAIFiles, *, registry: ModelRegistry, options: GatewayOptions) -> None:
-        self._desk = desk
-        self._files = files
+    """The routes of /v1/batches."""
+
+    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions) -> None:
+        self._service = service
         self._registry = registry
         self._options = options
-        self._room = wire.BodyMemory(options.max_upload_bytes)
+        self._body_memory = wire.BodyMemory(options.max_upload_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["runs"])
@@ -70,49 +69,51 @@ class OpenAIBatches:
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        asked = read_body(await json_body(request, self._options, self._room), BatchRequest)
-        key = negotiation.idempotency_key(_key_head(idempotency_key))
-        spec, ttl_s = await self._spec(asked, caller)
-        run = await self._desk.create(spec, caller, key=key, mark=fingerprint(asked), ttl_s=ttl_s)
+        wanted = read_body(await json_body(request, self._options, self._body_memory), BatchRequest)
+        key = negotiation.idempotency_key(_key_header(idempotency_key))
+        spec, ttl_s = await self._spec(wanted, caller)
+        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s)
         return self._answer(run, RunOutputFiles())
 
     async def page(
         self,
         caller: CallerParam,
-        after: Annotated[str, Query(description="The last id of the page before.")] = "",
+        after: Annotated[str, Query(description="The last id of the previous page.")] = "",
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Response:
         cursor = (await self._visible(after, caller)).id if after else ""
-        found, more = await self._desk.page(caller, after=cursor, limit=limit, wanted=lambda run: run.spec.kind == "openai")
-        views = [self._view(run, await self._desk.outcome(run)) for run in found]
+        found, more = await self._service.page(
+            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == "openai"
+        )
+        views = [self._view(run, await self._service.output_files(run)) for run in found]
         ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
         return _json({"object": "list", "data": views, **ends, "has_more": more})
 
     async def one(self, batch_id: str, caller: CallerParam) -> Response:
         run = await self._visible(batch_id, caller)
-        return self._answer(run, await self._desk.outcome(run))
+        return self._answer(run, await self._service.output_files(run))
 
     async def cancel(self, batch_id: str, caller: CallerParam) -> Response:
         run = await self._visible(batch_id, caller)
         try:
-            run = await self._desk.cancel(run)
+            run = await self._service.cancel(run)
         except Conflict as error:
             raise Conflict(f"batch {batch_id} cannot be cancelled: {error.message}") from None
-        return self._answer(run, await self._desk.outcome(run))
+        return self._answer(run, await self._service.output_files(run))
 
     async def _visible(self, batch_id: str, caller: Caller) -> Run:
         if not batch_id.startswith(BATCH_PREFIX):
             raise NotFound(f"there is no batch {batch_id[:80]!r}")
-        return await self._desk.visible(batch_id.removeprefix(BATCH_PREFIX), caller, kind="openai")
+        return await self._service.visible(batch_id.removeprefix(BATCH_PREFIX), caller, kind="openai")
 
-    async def _spec(self, asked: BatchRequest, caller: Caller) -> tuple[RunSpec, float | None]:
-        metadata, deadline_s = check_metadata(asked.metadata or {}), window_s(asked.completion_window)
-        ttl_s = _ttl_s(asked)
-        record = await self._files.visible(asked.input_file_id, caller)
+    async def _spec(self, wanted: BatchRequest, caller: Caller) -> tuple[RunSpec, float | None]:
+        metadata, deadline_s = check_metadata(wanted.metadata or {}), window_s(wanted.completion_window)
+        ttl_s = output_ttl_s(wanted)
+        record = await visible_file(self._service.files, wanted.input_file_id, caller)
         if record.purpose != "batch":
             raise BadParameter(f"file {record.id} has the purpose {record.purpose!r}, not `batch`", param="input_file_id")
-        path = self._desk.files.content(record)
-        model, version = await self._model(asked.endpoint, path)
+        path = self._service.files.content(record)
+        model, version = await self._model(wanted.endpoint, path)
         spec = RunSpec(
             model=model,
             version=version,
@@ -122,55 +123,32 @@ class OpenAIBatches:
             input_format="jsonl",
             output_format="jsonl",
             deadline_s=deadline_s,
-            endpoint=asked.endpoint,
-            metadata={**metadata, WINDOW: asked.completion_window, MAX_LINES: str(self._options.max_batch_lines)},
+            endpoint=wanted.endpoint,
+            metadata={**metadata, WINDOW: wanted.completion_window, MAX_LINES: str(self._options.max_batch_lines)},
         )
         return spec, ttl_s
 
     async def _model(self, endpoint: str, path: Path) -> tuple[str, str]:
-        """Model and version of the endpoint; for embeddings what the first line says, empty where it says nothing."""
+        """The model and version of the endpoint. For embeddings the model of the first line, empty if that names none."""
         if endpoint == EMBEDDINGS:
             return await asyncio.to_thread(first_model, path), ""
         target = submit_target(endpoint)
         if target is None or target.route.startswith(EXPLAIN):
             raise BadParameter(
-                f"endpoint {endpoint[:80]!r} is none that a batch can have: {EMBEDDINGS} or /v1/models/MODEL/jobs",
+                f"a batch cannot have the endpoint {endpoint[:80]!r}, only {EMBEDDINGS} or /v1/models/MODEL/jobs",
                 param="endpoint",
             )
         entry, _ = await self._registry.find(target.model, target.version)
         return entry.name, target.version
 
-    def _answer(self, run: Run, outcome: RunOutputFiles) -> Response:
-        return _json(self._view(run, outcome), headers={"x-penstock-run": run.id})
+    def _answer(self, run: Run, files: RunOutputFiles) -> Response:
+        return _json(self._view(run, files), headers={"x-penstock-run": run.id})
 
-    def _view(self, run: Run, outcome: RunOutputFiles) -> dict[str, Any]:
-        return batch_view(run, outcome, input_file=self._desk.files.id_of(run.spec.input))
-
-
-def first_model(path: Path) -> str:
-    """The model that the file's first line names; empty for a line that names none, which the run's own check refuses."""
-    with path.open("rb") as file:
-        line = file.readline(_FIRST_LINE_BYTES)
-    try:
-        model = orjson.loads(line)["body"]["model"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
-    return model if isinstance(model, str) and len(model) <= 64 else ""
+    def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
+        return batch_view(run, files, input_file=self._service.files.id_of(run.spec.input))
 
 
-def _ttl_s(asked: BatchRequest) -> float | None:
-    given = asked.output_expires_after
-    if given is None:
-        return None
-    if given.anchor != "created_at" or not _SHORTEST_TTL_S <= given.seconds <= _LONGEST_TTL_S:
-        raise BadParameter(
-            f"output_expires_after takes the anchor created_at and {_SHORTEST_TTL_S} to {_LONGEST_TTL_S} seconds",
-            param="output_expires_after",
-        )
-    return float(given.seconds)
-
-
-def _key_head(key: str | None) -> dict[bytes, bytes]:
+def _key_header(key: str | None) -> dict[bytes, bytes]:
     return {} if key is None else {b"idempotency-key": key.encode("latin-1", "replace")}
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: one interactive job per input, stored in one call, answered together."""
+"""POST /v1/embeddings: one interactive job per input, stored together and answered together (D41)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
-from penstock.errors import BadParameter, NoWorker, UnsupportedMedia
-from penstock.gateway.asgi import bodies, wire
-from penstock.gateway.asgi.client_connection import ClientConnection, line_of
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.asgi.negotiation import JSON, SubmitOptions, base_type, read_head, refuse_encoded
+from penstock.errors import BadParameter, NoWorker
+from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
+from penstock.gateway.asgi.negotiation import JSON, SubmitOptions
 from penstock.gateway.asgi.problems import NoAnswerYet
-from penstock.gateway.asgi.wire import ClientGone, Receive
+from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, next_end
-from penstock.gateway.jobs.submit import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.job import Payload
@@ -43,7 +42,7 @@ _BODY = {
                     "model": {"type": "string"},
                     "input": {"description": "A text, a list of texts, token ids, or a list of lists of them"},
                     "encoding_format": {"enum": ["float", "base64"]},
-                    "dimensions": {"type": "integer", "description": "Refused unless it is what the model has"},
+                    "dimensions": {"type": "integer", "description": "Refused unless the model has this dimension"},
                     "user": {"type": "string"},
                 },
             }
@@ -53,9 +52,11 @@ _BODY = {
 
 
 class Embeddings:
+    """The route of /v1/embeddings."""
+
     def __init__(
         self,
-        intake: Submitter,
+        submitter: Submitter,
         options: GatewayOptions,
         *,
         store: AsyncStore,
@@ -63,13 +64,13 @@ class Embeddings:
         results: ResultReader,
         lifetime: Lifetime,
     ) -> None:
-        self._intake = intake
+        self._submitter = submitter
         self._options = options
         self._store = store
         self._registry = registry
         self._results = results
         self._lifetime = lifetime
-        self._room = wire.BodyMemory(options.max_upload_bytes)
+        self._body_memory = wire.BodyMemory(options.max_upload_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -84,32 +85,32 @@ class Embeddings:
         return router
 
     async def answer(self, request: Request, caller: CallerParam) -> Response:
-        wanted = read_request(await json_body(request, self._options, self._room))
-        asked = await self._asked(wanted, caller)
-        jobs = [new_job_id(asked[0].model.name) for _ in asked]
+        wanted = read_request(await json_body(request, self._options, self._body_memory))
+        requests = await self._requests(wanted, caller)
+        jobs = [new_job_id(requests[0].model.name) for _ in requests]
         try:
-            ends = await self._ends(asked, jobs, line_of(request.scope))
+            ends = await self._ends(requests, jobs, connection_of(request.scope))
         except ClientGone:
             await self._cancel(jobs, caller)
             return Response(status_code=CLIENT_GONE)
         except BaseException:
-            # Answered together or not at all: what was stored beside a refused input has nobody to wait for it.
+            # The inputs are answered together or not at all, so nobody waits for jobs stored beside a refused input.
             await self._cancel(jobs, caller)
             raise
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
         return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
 
-    async def _asked(self, wanted: EmbeddingRequest, caller: Caller) -> list[SubmitRequest]:
-        """Every input checked before the first is stored."""
+    async def _requests(self, wanted: EmbeddingRequest, caller: Caller) -> list[SubmitRequest]:
+        """One request per input, all checked before the first is stored."""
         entry, version = await self._registry.find(wanted.model)
         if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
             raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
-        given = [Payload(JSON, orjson.dumps(text)) for text in wanted.inputs]
-        for payload in given:
-            await self._intake.check(payload, version)
+        payloads = [Payload(JSON, orjson.dumps(text)) for text in wanted.inputs]
+        for payload in payloads:
+            await self._submitter.check(payload, version)
         if not version.capacity.ready_slots:
             await self._require_worker(entry.name, version.name)
-        return [SubmitRequest(entry, version, payload, SubmitOptions(), caller) for payload in given]
+        return [SubmitRequest(entry, version, payload, SubmitOptions(), caller) for payload in payloads]
 
     async def _require_worker(self, model: str, version: str) -> None:
         await self._registry.look_again()
@@ -117,34 +118,36 @@ class Embeddings:
         if not found.capacity.ready_slots:
             why = why_unserved(self._registry.workers, model, version)
             raise NoWorker(
-                f"model {model!r} has no ready worker: {why}", retry_after_s=5.0, hint="`penstock workers` lists those alive."
+                f"model {model!r} has no ready worker: {why}",
+                retry_after_s=5.0,
+                hint="`penstock workers` lists the live workers.",
             )
 
-    async def _ends(self, asked: list[SubmitRequest], jobs: list[JobId], line: ClientConnection) -> list[Push]:
-        """How each job ended, in order. Raises as a submit does, `NoAnswerYet`, or `ClientGone` when the client hangs up."""
-        deadline_s = answer_deadline(asked[0], self._options.sync_timeout_s)
-        ttl_s, until = asked[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
+    async def _ends(self, requests: list[SubmitRequest], jobs: list[JobId], connection: ClientConnection) -> list[Push]:
+        """The end of each job, in order. Raises what a submit raises, `NoAnswerYet`, or `ClientGone` if the client hangs up."""
+        deadline_s = answer_deadline(requests[0], self._options.sync_timeout_s)
+        ttl_s, until = requests[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
         with ExitStack() as open_waiters:
             waiters = [open_waiters.enter_context(self._store.waiter(job)) for job in jobs]
             stored = await asyncio.gather(
                 *(
-                    self._intake.store(one, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel)
-                    for one, job in zip(asked, jobs, strict=True)
+                    self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel)
+                    for request, job in zip(requests, jobs, strict=True)
                 ),
                 return_exceptions=True,
             )
             refused = next((outcome for outcome in stored if isinstance(outcome, BaseException)), None)
             if refused is not None:
                 raise refused
-            return await self._wait(list(zip(waiters, jobs, strict=True)), until, line)
+            return await self._wait(list(zip(waiters, jobs, strict=True)), until, connection)
 
-    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, line: ClientConnection) -> list[Push]:
+    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, connection: ClientConnection) -> list[Push]:
         ends = []
         for waiter, job in open_jobs:
             left_s = max(0.0, until - time.monotonic())
-            line.when_lost = waiter.wake
-            end = await next_end(waiter, left_s, stop=lambda: line.lost or self._lifetime.last_call())
-            if end is None and line.lost:
+            connection.when_lost = waiter.wake
+            end = await next_end(waiter, left_s, stop=lambda: connection.lost or self._lifetime.last_call())
+            if end is None and connection.lost:
                 raise ClientGone
             if end is None:
                 raise NoAnswerYet(f"job {job} did not end in the time allowed for an answer", job=job)
@@ -152,7 +155,7 @@ class Embeddings:
         return ends
 
     async def _cancel(self, jobs: list[JobId], caller: Caller) -> None:
-        """Nobody waits for these any more. One that was not stored or has ended is no fault."""
+        """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
         await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
 
 
@@ -161,16 +164,3 @@ def _value(output: Payload) -> Any:
         return orjson.loads(output.data)
     except orjson.JSONDecodeError:
         return None
-
-
-async def json_body(request: Request, options: GatewayOptions, room: wire.BodyMemory) -> Any:
-    """The body as a value; raises for what is too large, encoded, or no JSON."""
-    head = read_head(request.headers.raw)
-    refuse_encoded(head)
-    media = base_type(head.get(b"content-type", b"application/json").decode("latin-1"))
-    if media != JSON:
-        raise UnsupportedMedia(f"this path takes {JSON}, not {media[:80]!r}")
-    receive: Receive = request.receive  # type: ignore[assignment]
-    body = await wire.read_body(receive, head, limit=options.max_json_bytes, room=room)
-    value = bodies.parse_json(body, max_depth=options.max_json_depth)
-    return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value

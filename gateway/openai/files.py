@@ -1,4 +1,4 @@
-"""/v1/files as OpenAI's clients call them: upload in a stream, list, read, download, delete."""
+"""/v1/files as OpenAI's clients call it: upload in a stream, list, read, download, delete."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
-from penstock.errors import BadParameter, NotFound, StoreUnavailable
+from penstock.errors import BadParameter, StoreUnavailable
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.problems import GatewayBusy
 from penstock.gateway.auth.roles import Caller, CallerParam
-from penstock.gateway.files import WholeFile
-from penstock.gateway.openai.lists import page_of
+from penstock.gateway.files import WholeFile, file_view, visible_file
+from penstock.gateway.openai.views import page_of
 from penstock.gateway.options import GatewayOptions
 
 log = structlog.get_logger(__name__)
 
-# Handed to the disk in pieces of this size: the memory that one upload takes.
+# An upload is written to disk in pieces of this size. One piece is the memory that an upload takes.
 PIECE_BYTES = 256 * 1024
 MAX_UPLOADS = 32
 CLIENT_GONE = 499
 SWEEP_S = 600.0
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _SHORTEST_S, _LONGEST_S = 3600.0, 2_592_000.0
-# What a caller stored is kept, never shown: a browser must not run it as ours.
+# A browser must not run an uploaded file as a page of ours.
 _HEADERS = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox", "cache-control": "no-store"}
 _UPLOAD_BODY = {
     "required": True,
@@ -53,6 +53,8 @@ _UPLOAD_BODY = {
 
 
 class OpenAIFiles:
+    """The routes of /v1/files, and the task that deletes expired files."""
+
     def __init__(self, files: FileStore, options: GatewayOptions) -> None:
         self._files = files
         self._options = options
@@ -70,7 +72,7 @@ class OpenAIFiles:
         return router
 
     def start(self) -> None:
-        """From now on what has expired is removed from time to time."""
+        """Start to delete expired files at regular intervals."""
         self._sweeping = asyncio.create_task(self._keep_sweeping())
 
     async def close(self) -> None:
@@ -79,9 +81,9 @@ class OpenAIFiles:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def create(self, request: Request, caller: CallerParam) -> Response:
-        form = UploadForm(request.headers.get("content-type", "")).open()
+        form = UploadForm(request.headers.get("content-type", ""))
         if self._uploads >= MAX_UPLOADS:
-            raise GatewayBusy(f"this gateway process takes {MAX_UPLOADS} uploads at once", retry_after_s=2.0)
+            raise GatewayBusy(f"this gateway process takes at most {MAX_UPLOADS} uploads at a time", retry_after_s=2.0)
         self._uploads += 1
         try:
             return _json(file_view(await self._store(request, form, caller)))
@@ -93,33 +95,26 @@ class OpenAIFiles:
     async def page(
         self,
         caller: CallerParam,
-        after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
+        after: Annotated[str | None, Query(description="The last id of the previous page.")] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
         order: Literal["asc", "desc"] = "desc",
         purpose: str | None = None,
     ) -> Response:
-        found = await asyncio.to_thread(self._listed, caller, purpose)
+        found = await asyncio.to_thread(self._visible_files, caller, purpose)
         found.sort(key=lambda record: (int(record.created_at), record.id), reverse=order == "desc")
         return _json(page_of([file_view(record) for record in found], after=after, limit=limit))
 
     async def one(self, file_id: str, caller: CallerParam) -> Response:
-        return _json(file_view(await self.visible(file_id, caller)))
+        return _json(file_view(await visible_file(self._files, file_id, caller)))
 
     async def content(self, file_id: str, caller: CallerParam) -> Response:
-        record = await self.visible(file_id, caller)
+        record = await visible_file(self._files, file_id, caller)
         return WholeFile.of(self._files.content(record), record.filename, headers=_HEADERS)
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
-        record = await self.visible(file_id, caller)
+        record = await visible_file(self._files, file_id, caller)
         await asyncio.to_thread(self._files.delete, record.id)
         return _json({"id": record.id, "object": "file", "deleted": True})
-
-    async def visible(self, file_id: str, caller: Caller) -> FileRecord:
-        """The record, if it is one of the caller's; else raises as for a file that never existed."""
-        found = await asyncio.to_thread(self._files.find, file_id, now=time.time())
-        if not caller.sees(found.owner):
-            raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
-        return found
 
     async def _store(self, request: Request, form: UploadForm, caller: Caller) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
@@ -128,14 +123,14 @@ class OpenAIFiles:
         try:
             await _read(request, form, upload)
             purpose, ttl_s = _purpose(form), self._ttl_s(form)
-            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename or "file", ttl_s=ttl_s)
+            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s)
         except BaseException:
-            # Cut off by the client too, whatever the reason: nothing may be left on the disk.
+            # Whatever the reason, also a lost client: nothing may stay on the disk.
             upload.drop()
             raise
 
     def _ttl_s(self, form: UploadForm) -> float:
-        anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
+        anchor, seconds = form.field(_ANCHOR), form.field(_SECONDS)
         if anchor is None and seconds is None:
             return self._options.file_ttl_s
         if anchor != "created_at" or seconds is None or not seconds.isdigit():
@@ -146,7 +141,7 @@ class OpenAIFiles:
             )
         return float(seconds)
 
-    def _listed(self, caller: Caller, purpose: str | None) -> list[FileRecord]:
+    def _visible_files(self, caller: Caller, purpose: str | None) -> list[FileRecord]:
         return [
             record
             for record in self._files.files(now=time.time())
@@ -156,48 +151,32 @@ class OpenAIFiles:
     async def _keep_sweeping(self) -> None:
         while True:
             try:
-                gone = await asyncio.to_thread(self._files.sweep, now=time.time())
-                if gone:
-                    log.info("files_expired", count=gone)
+                deleted = await asyncio.to_thread(self._files.sweep, now=time.time())
+                if deleted:
+                    log.info("files_expired", count=deleted)
             except (StoreUnavailable, OSError) as fault:
                 log.warning("files_not_swept", reason=str(fault))
             await asyncio.sleep(SWEEP_S)
 
 
 async def _read(request: Request, form: UploadForm, upload: Upload) -> None:
-    """The whole body; a piece is on its way to the disk before the next is taken from the connection."""
-    held = b""
+    """Write the whole body. Each piece is written before the next is read, so that a slow disk slows the client down."""
+    piece = b""
     async with contextlib.aclosing(request.stream()) as chunks:
         async for chunk in chunks:
-            form.write(chunk)
-            held += form.take()
-            if len(held) >= PIECE_BYTES:
-                await asyncio.to_thread(upload.write, held)
-                held = b""
-    form.close()
-    await asyncio.to_thread(upload.write, held)
+            piece += form.write(chunk)
+            if len(piece) >= PIECE_BYTES:
+                await asyncio.to_thread(upload.write, piece)
+                piece = b""
+    form.finish()
+    await asyncio.to_thread(upload.write, piece)
 
 
 def _purpose(form: UploadForm) -> str:
-    purpose = form.fields.get("purpose", "")
+    purpose = form.field("purpose") or ""
     if not purpose.replace("_", "").replace("-", "").isalnum() or len(purpose) > 64:
-        raise BadParameter("the form names no purpose; that of a batch's input is `batch`", param="purpose")
+        raise BadParameter("the form has no valid purpose; the input of a batch has the purpose `batch`", param="purpose")
     return purpose
-
-
-def file_view(record: FileRecord) -> dict[str, Any]:
-    view: dict[str, Any] = {
-        "id": record.id,
-        "object": "file",
-        "bytes": record.size_bytes,
-        "created_at": int(record.created_at),
-        "expires_at": None if record.expires_at is None else int(record.expires_at),
-        "filename": record.filename,
-        "purpose": record.purpose,
-        "status": "processed",
-        "x_sha256": record.sha256 or None,
-    }
-    return {name: value for name, value in view.items() if value is not None}
 
 
 def _json(content: Any) -> Response:

@@ -1,9 +1,8 @@
-"""What a caller asks a run to do over HTTP, read and checked: its members, its durations, the paths it may name. Pure."""
+"""The body of POST /v1/runs and its checks: members, metadata, and the paths that a run may read."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,10 +16,8 @@ T = TypeVar("T", bound=Struct)
 
 MAX_PAIRS, MAX_PAIR_KEY, MAX_PAIR_VALUE = 16, 64, 512
 LONGEST_WINDOW_S = 30 * 86_400.0
-# Of a run's metadata: names that are ours and that no caller sees or sets.
-OURS = "penstock:"
-_PARTS = re.compile(r"(\d{1,9})(s|m|h|d)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+# Metadata under names with this beginning is ours. Callers cannot set or see it.
+RESERVED = "penstock:"
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -40,23 +37,8 @@ class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-class ExpiresAfter(Struct, forbid_unknown_fields=True):
-    anchor: str
-    seconds: int
-
-
-class BatchRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of POST /v1/batches."""
-
-    input_file_id: str
-    endpoint: str
-    completion_window: str
-    metadata: dict[str, str] | None = None
-    output_expires_after: ExpiresAfter | None = None
-
-
 def read_body(value: Any, kind: type[T]) -> T:
-    """Raises `InvalidInput` that says which member is wrong."""
+    """The body as a value. Raises an `InvalidInput` that names the wrong member."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as fault:
@@ -65,49 +47,40 @@ def read_body(value: Any, kind: type[T]) -> T:
         raise InvalidInput(what, errors=[{"pointer": pointer, "detail": what}]) from None
 
 
-def check_metadata(given: dict[str, str]) -> dict[str, str]:
-    """The same; raises `BadParameter` for more than 16 pairs, long ones, and names that are ours."""
-    if len(given) > MAX_PAIRS:
-        raise BadParameter(f"metadata has {len(given)} pairs; the limit is {MAX_PAIRS}", param="metadata")
-    for name, value in given.items():
-        if not name or len(name) > MAX_PAIR_KEY or len(value) > MAX_PAIR_VALUE or name.startswith(OURS):
+def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    """The same metadata. Raises `BadParameter` for too many pairs, for long ones, and for reserved names."""
+    if len(metadata) > MAX_PAIRS:
+        raise BadParameter(f"metadata has {len(metadata)} pairs; the limit is {MAX_PAIRS}", param="metadata")
+    for name, value in metadata.items():
+        if not name or len(name) > MAX_PAIR_KEY or len(value) > MAX_PAIR_VALUE or name.startswith(RESERVED):
             raise BadParameter(
-                f"metadata has names of 1 to {MAX_PAIR_KEY} characters, none beginning with {OURS!r}, "
-                f"and values of at most {MAX_PAIR_VALUE}",
+                f"names in metadata have 1 to {MAX_PAIR_KEY} characters and do not begin with {RESERVED!r}; "
+                f"values have at most {MAX_PAIR_VALUE} characters",
                 param="metadata",
             )
-    return given
+    return metadata
 
 
-def window_s(text: str) -> float:
-    """Seconds of `90s`, `10m`, `24h`, `7d` or several of these in a row."""
-    parts = _PARTS.findall(text)
-    total = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text or not 0.0 < total <= LONGEST_WINDOW_S:
-        raise BadParameter(
-            f"completion_window {text[:40]!r} is no duration from 1s to 30d; write it like 24h or 10m",
-            param="completion_window",
-        )
-    return total
+def allowed_path(text: str, roots: Sequence[Path]) -> Path:
+    """The path with its links resolved, if it lies below one of the folders.
 
-
-def allowed_path(given: str, roots: Sequence[Path]) -> Path:
-    """The path, links resolved, if it lies below one of the folders; raises `InvalidInput` for every other one alike."""
-    if "\0" in given or "://" in given or any(letter in given for letter in "*?["):
-        raise BadRequest("input is the id of an uploaded file, or one plain path", hint="Upload it: POST /v1/files.")
-    path = Path(given)
+    Raises the same `InvalidInput` for every other path, so that callers cannot find out which files exist.
+    """
+    if "\0" in text or "://" in text or any(letter in text for letter in "*?["):
+        raise BadRequest("input must be the id of an uploaded file, or one plain path", hint="Upload it: POST /v1/files.")
+    path = Path(text)
     resolved = path.resolve() if path.is_absolute() else None
     if resolved is None or not any(resolved.is_relative_to(root.resolve()) for root in roots):
         raise InvalidInput(
-            "input is neither the id of a file of yours nor a path below a folder that runs may read",
-            errors=[{"pointer": "/input", "detail": "not a file's id, and below none of the folders"}],
-            hint="Upload the file (POST /v1/files), or have its folder listed in runs.roots.",
+            "input is neither the id of one of your files nor a path below a folder that runs may read",
+            errors=[{"pointer": "/input", "detail": "neither a file's id nor a path below one of the folders"}],
+            hint="Upload the file (POST /v1/files), or ask for its folder to be listed in runs.roots.",
         )
     return resolved
 
 
 def run_id_of(owner: str, key: str) -> str:
-    """The id of the run that this owner makes under this idempotency key: always the same one."""
+    """The id of the run that this owner creates under this idempotency key: the same key gives the same id."""
     number = int.from_bytes(hashlib.sha256(f"{owner}\0{key}".encode()).digest()[:17], "big") >> 6
     return "".join(_DIGITS[number >> shift & 31] for shift in range(125, -1, -5))
 

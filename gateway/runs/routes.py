@@ -1,4 +1,4 @@
-"""/v1/runs: offline jobs over files, made, watched and cancelled."""
+"""/v1/runs: create, list, read and cancel runs over files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.gateway.asgi import negotiation, wire
+from penstock.gateway.asgi.wire import json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.openai.embeddings import json_body
-from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import (
     LONGEST_WINDOW_S,
@@ -61,12 +61,13 @@ _BODY = {
 
 
 class RunRoutes:
-    def __init__(self, desk: RunService, files: OpenAIFiles, *, registry: ModelRegistry, options: GatewayOptions) -> None:
-        self._desk = desk
-        self._files = files
+    """The routes of /v1/runs."""
+
+    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions) -> None:
+        self._service = service
         self._registry = registry
         self._options = options
-        self._room = wire.BodyMemory(options.max_upload_bytes)
+        self._body_memory = wire.BodyMemory(options.max_upload_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -82,95 +83,96 @@ class RunRoutes:
             openapi_extra={"requestBody": _BODY},
         )
         add("/v1/runs", self.page, methods=["GET"], tags=tags, summary="Runs, newest first")
-        add("/v1/runs/{run_id}", self.one, methods=["GET"], tags=tags, summary="One run and how far it is")
+        add("/v1/runs/{run_id}", self.one, methods=["GET"], tags=tags, summary="One run and its progress")
         add("/v1/runs/{run_id}/cancel", self.cancel, methods=["POST"], tags=tags, summary="Cancel a run", status_code=202)
         return router
 
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        asked = read_body(await json_body(request, self._options, self._room), RunRequest)
-        given = {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1", "replace")}
-        spec = await self._spec(asked, caller)
-        run = await self._desk.create(spec, caller, key=negotiation.idempotency_key(given), mark=fingerprint(asked))
+        wanted = read_body(await json_body(request, self._options, self._body_memory), RunRequest)
+        head = {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1", "replace")}
+        spec = await self._spec(wanted, caller)
+        key = negotiation.idempotency_key(head)
+        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted))
         headers = {"location": f"/v1/runs/{run.id}", "x-penstock-run": run.id}
-        return _json(self._view(run, await self._desk.outcome(run)), status=202, headers=headers)
+        return _json(self._view(run, await self._service.output_files(run)), status=202, headers=headers)
 
     async def page(
         self,
         caller: CallerParam,
         status: RunState | None = None,
-        after: Annotated[str, Query(description="The last id of the page before.")] = "",
+        after: Annotated[str, Query(description="The last id of the previous page.")] = "",
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Response:
         if after:
-            await self._desk.visible(after, caller)
-        found, more = await self._desk.page(
-            caller, after=after, limit=limit, wanted=lambda run: status is None or run.state is status
+            await self._service.visible(after, caller)
+        found, more = await self._service.page(
+            caller, after=after, limit=limit, is_wanted=lambda run: status is None or run.state is status
         )
-        return _json({"data": [self._view(run, await self._desk.outcome(run)) for run in found], "has_more": more})
+        return _json({"data": [self._view(run, await self._service.output_files(run)) for run in found], "has_more": more})
 
     async def one(self, run_id: str, caller: CallerParam) -> Response:
-        run = await self._desk.visible(run_id, caller)
-        return _json(self._view(run, await self._desk.outcome(run)))
+        run = await self._service.visible(run_id, caller)
+        return _json(self._view(run, await self._service.output_files(run)))
 
     async def cancel(self, run_id: str, caller: CallerParam) -> Response:
-        run = await self._desk.visible(run_id, caller)
+        run = await self._service.visible(run_id, caller)
         try:
-            run = await self._desk.cancel(run)
+            run = await self._service.cancel(run)
         except Conflict as error:
             raise Conflict(f"run {run_id} cannot be cancelled: {error.message}") from None
-        return _json(self._view(run, await self._desk.outcome(run)), status=202)
+        return _json(self._view(run, await self._service.output_files(run)), status=202)
 
-    async def _spec(self, asked: RunRequest, caller: Caller) -> RunSpec:
-        check_numbers(asked)
-        metadata = check_metadata(asked.metadata)
-        entry, _ = await self._registry.find(asked.model, asked.version)
-        given, kind = await self._input(asked.input, caller)
+    async def _spec(self, wanted: RunRequest, caller: Caller) -> RunSpec:
+        check_ranges(wanted)
+        metadata = check_metadata(wanted.metadata)
+        entry, _ = await self._registry.find(wanted.model, wanted.version)
+        path, file_format = await self._input(wanted.input, caller)
         return RunSpec(
             model=entry.name,
-            version=asked.version,
-            input=given,
+            version=wanted.version,
+            input=path,
             output="",
-            input_format=asked.input_format or kind,
-            output_format=asked.output_format,
-            columns=asked.columns,
-            carry=tuple(asked.carry),
-            max_failed=asked.max_failed,
-            shard_rows=asked.shard_rows,
-            deadline_s=asked.deadline_s,
+            input_format=wanted.input_format or file_format,
+            output_format=wanted.output_format,
+            columns=wanted.columns,
+            carry=tuple(wanted.carry),
+            max_failed=wanted.max_failed,
+            shard_rows=wanted.shard_rows,
+            deadline_s=wanted.deadline_s,
             metadata=metadata,
         )
 
-    async def _input(self, given: str, caller: Caller) -> tuple[str, str]:
-        """The path, and the format if the path does not say it: an uploaded file lies there under its id."""
-        if given.startswith("file-"):
-            record = await self._files.visible(given, caller)
-            return str(self._desk.files.content(record)), format_of(record.filename)
-        path = await asyncio.to_thread(allowed_path, given, self._options.run_roots)
+    async def _input(self, source: str, caller: Caller) -> tuple[str, str]:
+        """The path, and the format of an uploaded file, whose path has no suffix that shows it."""
+        if source.startswith("file-"):
+            record = await visible_file(self._service.files, source, caller)
+            return str(self._service.files.content(record)), format_of(record.filename)
+        path = await asyncio.to_thread(allowed_path, source, self._options.run_roots)
         if not await asyncio.to_thread(path.exists):
-            raise NotFound(f"there is nothing at {given[:200]!r}")
+            raise NotFound(f"there is nothing at {source[:200]!r}")
         return str(path), ""
 
-    def _view(self, run: Run, outcome: RunOutputFiles) -> dict[str, Any]:
-        named = self._desk.files.id_of(run.spec.input) or run.spec.input
-        return run_view(run, outcome, input_name=named, now=time.time())
+    def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
+        input_name = self._service.files.id_of(run.spec.input) or run.spec.input
+        return run_view(run, files, input_name=input_name, now=time.time())
 
 
-def check_numbers(asked: RunRequest) -> None:
-    """Raises `InvalidInput` with a pointer per member that is out of its range."""
+def check_ranges(wanted: RunRequest) -> None:
+    """Raises `InvalidInput` with a pointer to each member that is out of its range."""
     wrong = {
-        "/input_format": asked.input_format not in INPUT_FORMATS and f"is one of {', '.join(INPUT_FORMATS[1:])}",
-        "/output_format": asked.output_format not in OUTPUT_FORMATS and f"is one of {', '.join(OUTPUT_FORMATS)}",
-        "/max_failed": (asked.max_failed or 0) < 0 and "is at least 0",
-        "/shard_rows": not 0 <= asked.shard_rows <= 1_000_000 and "is from 0 to 1000000",
-        "/deadline_s": not 0 <= asked.deadline_s <= LONGEST_WINDOW_S and f"is from 0 to {LONGEST_WINDOW_S:.0f}",
-        "/columns": len(asked.columns) > MAX_COLUMNS and f"has at most {MAX_COLUMNS} entries",
-        "/carry": len(asked.carry) > MAX_COLUMNS and f"has at most {MAX_COLUMNS} entries",
+        "/input_format": wanted.input_format not in INPUT_FORMATS and f"must be one of {', '.join(INPUT_FORMATS[1:])}",
+        "/output_format": wanted.output_format not in OUTPUT_FORMATS and f"must be one of {', '.join(OUTPUT_FORMATS)}",
+        "/max_failed": (wanted.max_failed or 0) < 0 and "must be at least 0",
+        "/shard_rows": not 0 <= wanted.shard_rows <= 1_000_000 and "must be from 0 to 1000000",
+        "/deadline_s": not 0 <= wanted.deadline_s <= LONGEST_WINDOW_S and f"must be from 0 to {LONGEST_WINDOW_S:.0f}",
+        "/columns": len(wanted.columns) > MAX_COLUMNS and f"may have at most {MAX_COLUMNS} entries",
+        "/carry": len(wanted.carry) > MAX_COLUMNS and f"may have at most {MAX_COLUMNS} entries",
     }
     faults = [{"pointer": pointer, "detail": detail} for pointer, detail in wrong.items() if detail]
     if faults:
-        raise InvalidInput("the run cannot be made as asked", errors=faults)
+        raise InvalidInput("the run cannot be created with these values", errors=faults)
 
 
 def _json(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,19 +1,17 @@
-"""Probes and the scrape: alive, ready, started, metrics."""
+"""Probes: alive, ready, started, in Kubernetes', TorchServe's and the Open Inference Protocol's words."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 import structlog
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import STORE_AWAY, TITLES, NotReady
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
@@ -24,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class Health:
+    """The probe routes of one gateway."""
+
     def __init__(self, store: AsyncStore, *, registry: ModelRegistry, lifetime: Lifetime) -> None:
         self._store = store
         self._registry = registry
@@ -31,9 +31,9 @@ class Health:
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["health"])
-        router.add_api_route("/livez", self.live, methods=["GET"], summary="The process turns its loop")
+        router.add_api_route("/livez", self.live, methods=["GET"], summary="The process answers")
         router.add_api_route("/readyz", self.ready, methods=["GET"], summary="Redis writable, every declared model served")
-        router.add_api_route("/startupz", self.started, methods=["GET"], summary="The store was reached once")
+        router.add_api_route("/startupz", self.started, methods=["GET"], summary="The gateway has reached the store once")
         router.add_api_route("/ping", self.ping, methods=["GET"], summary="Ready, in TorchServe's words")
         router.add_api_route("/v2/health/live", self.oip_live, methods=["GET"], summary="Open Inference Protocol")
         router.add_api_route("/v2/health/ready", self.oip_ready, methods=["GET"], summary="Open Inference Protocol")
@@ -45,16 +45,16 @@ class Health:
 
     async def started(self) -> Response:
         if not self._lifetime.started:
-            raise NotReady("the gateway has not reached its store yet", missing=[_lack("store", "not reached yet")])
+            raise NotReady("the gateway has not reached its store yet", missing=[_missing_part("store", "not reached yet")])
         return _json({"status": "started"})
 
     async def ready(self, caller: CallerParam) -> Response:
-        """The details, which name models, are for those with a key."""
+        """Only callers with a key see the details, because the details name models."""
         missing = await self._missing()
         if missing and not caller.roles:
-            raise NotReady("the gateway is not ready; with an API key this page says why", missing=[])
+            raise NotReady("the gateway is not ready; a request with an API key learns why", missing=[])
         if missing:
-            raise NotReady("; ".join(f"{lack['pointer']}: {lack['detail']}" for lack in missing), missing=missing)
+            raise NotReady("; ".join(f"{part['pointer']}: {part['detail']}" for part in missing), missing=missing)
         if not caller.roles:
             return _json({"status": "ready"})
         entries = [self._registry.models[name] for name in self._registry.declared_names()]
@@ -76,22 +76,25 @@ class Health:
         if code not in TITLES:
             raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(TITLES))}.")
         return PlainTextResponse(
-            f"{code}: {TITLES[code]}.\nThe `detail` and `hint` of the answer say more; see docs/http.md.\n"
+            f"{code}: {TITLES[code]}.\nThe `detail` and `hint` of the response say more; see docs/http.md.\n"
         )
 
     async def _missing(self) -> Missing:
-        """What keeps this gateway from serving every declared model; empty when nothing does."""
+        """What keeps this gateway from serving every declared model; empty if it can serve them all."""
         if self._lifetime.draining():
-            return [_lack("gateway", "stopping")]
+            return [_missing_part("gateway", "stopping")]
         try:
             await self._store.ping()
         except StoreUnavailable as error:
             log.warning("store_unavailable", reason=error.message)
-            return [_lack("store", STORE_AWAY)]
+            return [_missing_part("store", STORE_AWAY)]
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
-        lacking = [entry for entry in models if not entry.default.capacity.ready_slots]
-        return [_lack(entry.name, why_unserved(self._registry.workers, entry.name, entry.default.name)) for entry in lacking]
+        unserved = [entry for entry in models if not entry.default.capacity.ready_slots]
+        return [
+            _missing_part(entry.name, why_unserved(self._registry.workers, entry.name, entry.default.name))
+            for entry in unserved
+        ]
 
     def _served(self, entry: ModelEntry) -> dict[str, Any]:
         slots = [slot for worker in self._registry.workers for slot in worker.slots if slot.model == entry.name]
@@ -103,19 +106,8 @@ class Health:
         }
 
 
-def scrape_router(scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
-    """GET /metrics beside the API."""
-    router = APIRouter(default_response_class=Response, tags=["health"])
-
-    async def metrics() -> Response:
-        return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
-
-    router.add_api_route("/metrics", metrics, methods=["GET"], summary="Prometheus")
-    return router
-
-
-def _lack(part: str, why: str) -> dict[str, str]:
-    return {"pointer": part, "detail": why}
+def _missing_part(pointer: str, why: str) -> dict[str, str]:
+    return {"pointer": pointer, "detail": why}
 
 
 def _json(content: dict[str, Any], *, status: int = 200) -> Response:

@@ -1,28 +1,16 @@
-"""Prometheus figures of one gateway: what this process counts, and the queues as they are when it is scraped.
-
-Every name with its meaning stands in docs/metrics.md, and a test compares the two.
-"""
+"""What one gateway process counts, as Prometheus metrics. `scrape.py` adds the queues and the store."""
 
 from __future__ import annotations
 
-import asyncio
+import socket
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-import penstock
-from penstock.broker.server.health import StoreHealth
-from penstock.broker.store.aio import AsyncStore
-from penstock.errors import Overloaded, PenstockError, StoreUnavailable
-from penstock.gateway.models.admission import DeadlineUnlikely
-from penstock.gateway.models.queues import QueueView, read_queues
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.telemetry.queue_metrics import StoreFigures
-from penstock.gateway.telemetry.store_metrics import Deadlines, HealthFigures
-from penstock.gateway.telemetry.torchserve_counters import TorchServeFigures
+from penstock.errors import DeadlineUnlikely, Overloaded, PenstockError
 
 HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Routes with a histogram of their own: those that carry jobs. All others share one, so that a scrape stays small.
@@ -46,14 +34,17 @@ _REASONS = {
     "quota_spent": "quota",
 }
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
+_TS_LABELS = ("model_name", "model_version", "hostname")
+# TorchServe's names of the two sums lack the ending that Prometheus asks of counters, so they have no declared type.
+_UNTYPED = "unknown"
+UNVERSIONED = "default"
 
-
-# A second series per figure for the moment it was first counted: nobody asks for it.
+# By default each counter has a second series with the time of its creation, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class GatewayMetrics:
-    """Labels come from closed sets: route templates, known models, six states. `open_requests`: how many are being answered."""
+    """Labels come from closed sets: route templates, known models, six states. `open_requests` counts those being answered."""
 
     def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, torchserve: bool = False) -> None:
         self.registry = registry = CollectorRegistry()
@@ -70,12 +61,12 @@ class GatewayMetrics:
         self._rejected = Counter("penstock_rejected", "Submits refused", ("model", "reason"), registry=registry)
         in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(open_requests)
-        self.torchserve = TorchServeFigures() if torchserve else None
+        self.torchserve = TorchServeCounters() if torchserve else None
         if self.torchserve is not None:
             registry.register(self.torchserve)
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+    def count_answer(self, route: str, method: str, status: int, seconds: float) -> None:
         try:
             counter, histogram = self._children[route, method, status]
         except KeyError:
@@ -90,8 +81,8 @@ class GatewayMetrics:
             self._children[route, method, status] = children
         return children
 
-    def refused(self, model: str, error: PenstockError) -> None:
-        """Counts a refused submit; `model` must be a known one or `unknown`."""
+    def count_refusal(self, model: str, error: PenstockError) -> None:
+        """Counts a refused submit. `model` must be a known model or `unknown`."""
         reason = "deadline" if isinstance(error, DeadlineUnlikely) else _REASONS.get(error.kind)
         if isinstance(error, Overloaded) and reason is None:
             reason = "depth"
@@ -99,40 +90,36 @@ class GatewayMetrics:
             self._rejected.labels(model, reason).inc()
 
 
-class _Process(Collector):
-    """What this process counts elsewhere, and which version it runs where that may be told."""
+class TorchServeCounters(Collector):
+    """Counters under TorchServe's names, for dashboards made for it: predictions by model and requested version.
 
-    def __init__(self, store: AsyncStore, *, private: bool) -> None:
-        self._store = store
-        self._private = private
+    As in TorchServe, the sums include answered requests only.
+    """
+
+    def __init__(self) -> None:
+        self._host = socket.gethostname()
+        self._requests: Tally[tuple[str, str]] = Tally()
+        self._total_us: Tally[tuple[str, str]] = Tally()
+        self._queue_us: Tally[tuple[str, str]] = Tally()
+
+    def count_request(self, model: str, version: str) -> None:
+        self._requests[model, version or UNVERSIONED] += 1
+
+    def count_answer(self, model: str, version: str, *, total_s: float, queue_s: float) -> None:
+        """`queue_s` is the part of `total_s` outside of the model's stages."""
+        self._total_us[model, version or UNVERSIONED] += round(total_s * 1e6)
+        self._queue_us[model, version or UNVERSIONED] += round(queue_s * 1e6)
 
     def collect(self) -> Iterator[Metric]:
-        errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=("part",))
-        errors.add_metric(("gateway",), self._store.errors)
-        yield errors
-        if self._private:
-            build = Metric("penstock_build_info", "Always 1; the version runs here", "gauge")
-            build.add_sample("penstock_build_info", {"version": penstock.__version__}, 1)
-            yield build
+        requests = CounterMetricFamily("ts_inference_requests", "Total number of inference requests.", labels=_TS_LABELS)
+        for (model, version), count in list(self._requests.items()):
+            requests.add_metric((model, version, self._host), count)
+        yield requests
+        yield self._sums("ts_inference_latency_microseconds", "Cumulative inference duration in microseconds.", self._total_us)
+        yield self._sums("ts_queue_latency_microseconds", "Cumulative queue duration in microseconds.", self._queue_us)
 
-
-async def scrape(
-    metrics: GatewayMetrics, store: AsyncStore, registry: ModelRegistry, *, private: bool, blob_dir: Path | None = None
-) -> bytes:
-    """The text of one scrape; without the queues while the store is away. `private`: nobody but the operator reads it."""
-    queues, health = await _read(store, registry)
-    at_scrape = CollectorRegistry()
-    at_scrape.register(_Process(store, private=private))
-    at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
-    at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
-    at_scrape.register(Deadlines(registry.models.values()))
-    # In a thread: the text for many models takes tens of milliseconds, in which others want to be answered.
-    return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
-
-
-async def _read(store: AsyncStore, registry: ModelRegistry) -> tuple[list[QueueView] | None, StoreHealth | None]:
-    """The queues and their server, or nothing at all: half of a store that went away meanwhile would mislead."""
-    try:
-        return await read_queues(store, list(registry.models.values())), await store.health()
-    except StoreUnavailable:
-        return None, None
+    def _sums(self, name: str, text: str, sums: Tally[tuple[str, str]]) -> Metric:
+        family = Metric(name, text, _UNTYPED)
+        for (model, version), total in list(sums.items()):
+            family.add_sample(name, dict(zip(_TS_LABELS, (model, version, self._host), strict=True)), total)
+        return family

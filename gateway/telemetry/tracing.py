@@ -1,15 +1,14 @@
-"""The gateway's side of a trace: the caller's context read, one `send` span per job, the context given back."""
+"""The gateway's side of a trace: one `send` span per job, child of the caller's span."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import structlog
 
 from penstock import telemetry as names
-from penstock import trace_context
 from penstock.broker.store.encoding import queue_name
 from penstock.job_id import JobId
 from penstock.trace_context import TraceContext
@@ -22,39 +21,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 SERVICE = "penstock-gateway"
 NOT_INSTALLED = "opentelemetry_not_installed"
-PARENT, STATE = b"traceparent", b"tracestate"
 
 
-def given(head: Mapping[bytes, bytes]) -> TraceContext | None:
-    """The caller's context; None without one that can be read."""
-    parent = head.get(PARENT)
-    if parent is None:
-        return None
-    return trace_context.read(parent.decode("latin-1"), head.get(STATE, b"").decode("latin-1"))
-
-
-def given_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    return given({name: value for name, value in headers if name in (PARENT, STATE)})
-
-
-def answered(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
-    """The header by which a caller finds the trace again."""
-    return [] if trace is None else [(PARENT, trace.parent.encode("ascii"))]
-
-
-class Sending:
-    """One `send` span under way; `trace` is what goes into the job."""
+class SendSpan:
+    """One open `send` span. `trace` is the context that the job carries."""
 
     def __init__(self, span: Span, state: str) -> None:
         self._span = span
         at = span.get_span_context()
         self.trace = TraceContext(f"{at.trace_id:032x}", f"{at.span_id:016x}", int(at.trace_flags), state)
 
-    def sent(self, job: JobId) -> None:
+    def end_sent(self, job: JobId) -> None:
         self._span.set_attribute(names.MESSAGE_ID, str(job))
         self._span.end()
 
-    def refused(self, kind: str) -> None:
+    def end_refused(self, kind: str) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         self._span.set_attribute(names.ERROR_TYPE, kind)
@@ -63,13 +44,13 @@ class Sending:
 
 
 class Tracing:
-    """Only where tracing is on; elsewhere there is none of it."""
+    """Opens the spans. It exists only if tracing is on."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer(__name__)
 
-    def begin(self, model: str, version: str, parent: TraceContext | None, *, size_bytes: int) -> Sending:
+    def begin(self, model: str, version: str, parent: TraceContext | None, *, size_bytes: int) -> SendSpan:
         from opentelemetry.trace import SpanKind
 
         span = self._tracer.start_span(
@@ -86,7 +67,7 @@ class Tracing:
                 names.MESSAGE_BYTES: size_bytes,
             },
         )
-        return Sending(span, parent.state if parent else "")
+        return SendSpan(span, parent.state if parent else "")
 
     def close(self) -> None:
         names.close(self._provider)
@@ -104,7 +85,7 @@ def _remote(parent: TraceContext | None) -> Context:
 
 
 def tracing(env: Mapping[str, str] = os.environ) -> Tracing | None:
-    """None where nobody asked for it or its package is missing; then nothing of it is imported."""
+    """None if tracing is off or its package is missing. In both cases nothing of OpenTelemetry is imported."""
     if not names.asked_for(env):
         return None
     if not names.installed():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -17,19 +17,19 @@ _BY_ARGUMENT = {
     "worker": "worker",
     "penstock.workers": "worker",
     "penstock.workers.child": "child",
-    "benchmarks.main_path.producer": "client",
 }
 
 
-def stage_of(command: Sequence[str]) -> str:
-    """The stage that a command line belongs to; `parent` for helpers that start and watch others."""
+def stage_of(command: Sequence[str], *, clients: Collection[str] = ()) -> str:
+    """The stage that a command line belongs to: `client` if it runs one of the modules `clients`, `parent` if none is known."""
     if not command:
         return "parent"
     # A server may set its title: program and arguments in one string.
     program = os.path.basename(command[0].partition(" ")[0])
     if "valkey" in program or "redis" in program:
         return "redis"
-    return next((_BY_ARGUMENT[argument] for argument in command if argument in _BY_ARGUMENT), "parent")
+    stages = {**_BY_ARGUMENT, **dict.fromkeys(clients, "client")}
+    return next((stages[argument] for argument in command if argument in stages), "parent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class CpuReading:
         return {stage: spent[stage] for stage in STAGES if stage in spent}
 
 
-def read_cpu(roots: Iterable[int]) -> CpuReading:
-    """What the trees below the process ids `roots`, and this process as `client`, have used."""
+def read_cpu(roots: Iterable[int], *, clients: Collection[str] = ()) -> CpuReading:
+    """CPU seconds of the process trees below `roots`. This process, and those that run a module of `clients`, are `client`."""
     own = psutil.Process().cpu_times()
     seconds = {("client", os.getpid()): own.user + own.system}
     for root in roots:
         for process in _tree(root):
-            reading = _read(process)
+            reading = _read(process, clients)
             if reading is not None:
                 seconds[reading[0], process.pid] = reading[1]
     return CpuReading(seconds)
@@ -103,11 +103,11 @@ def _tree(root: int) -> list[psutil.Process]:
         return []
 
 
-def _read(process: psutil.Process) -> tuple[str, float] | None:
+def _read(process: psutil.Process, clients: Collection[str]) -> tuple[str, float] | None:
     # A process may end between the listing and this read; then what it spent is lost, as its whole time was.
     try:
         times = process.cpu_times()
-        return stage_of(process.cmdline()), times.user + times.system
+        return stage_of(process.cmdline(), clients=clients), times.user + times.system
     except psutil.NoSuchProcess:
         return None
 

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
+from penstock.loadtest.report.axes import Chart
 from penstock.loadtest.report.charts import ChartLine, bar_chart, line_chart, stack
-from penstock.loadtest.report.parts import document, figure, machine_line, table, tiles
-from penstock.loadtest.report.wording import (
-    generator_line,
-    headline,
-    load_line,
-    milliseconds,
-    number,
-    rate,
-    share,
-    size,
-    verdict,
-)
+from penstock.loadtest.report.parts import Figure, ReportPage, TextTable, machine_line, render_page
+from penstock.loadtest.report.wording import generator_line, headline, load_line, verdict
 from penstock.loadtest.result import LoadTestResult, Second, Spread
+from penstock.words import milliseconds, number, per_second, percent, size
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 # A page is read, not searched: longer runs are told in so many points.
@@ -35,62 +26,57 @@ _ASKED = {
 
 def render(result: LoadTestResult) -> str:
     """The whole page."""
-    title = f"penstock bench: {result.subject.model}"
-    parts = [
-        f"<h1>{escape(headline(result))}</h1><p class='sub'>{escape(load_line(result))}</p>",
-        _banners(result),
-        _tiles(result),
-        f"<div class='grid'>{''.join(_figures(result))}</div>",
-        f"<div class='tables'>{''.join(_tables(result))}</div>",
-        f"<footer>{escape(machine_line(result.machine))}</footer>",
-    ]
-    return document(title, parts)
+    page = ReportPage(
+        title=f"penstock bench: {result.subject.model}",
+        heading=headline(result),
+        subtitle=load_line(result),
+        machine=machine_line(result.machine),
+        tiles=_tiles(result),
+        figures=list(_figures(result)),
+        tables=list(_tables(result)),
+        warnings=verdict(result),
+        notes=result.notes,
+    )
+    return render_page(page, "bench.html")
 
 
-def _banners(result: LoadTestResult) -> str:
-    limits = "".join(f"<li>{escape(text)}</li>" for text in verdict(result))
-    bad = f"<div class='banner bad'>The server must not be judged by this run:<ul>{limits}</ul></div>" if limits else ""
-    return bad + "".join(f"<p class='banner'>{escape(text)}</p>" for text in result.notes)
-
-
-def _tiles(result: LoadTestResult) -> str:
+def _tiles(result: LoadTestResult) -> dict[str, str]:
     outcome, latency = result.outcome, result.outcome.latency
-    named = {
-        "answered": rate(outcome.throughput_rps),
-        "offered": rate(outcome.offered_rps),
-        "within the deadline": rate(outcome.goodput_rps) if result.load.get("deadline_s") else "",
+    return {
+        "answered": per_second(outcome.throughput_rps),
+        "offered": per_second(outcome.offered_rps),
+        "within the deadline": per_second(outcome.goodput_rps) if result.load.get("deadline_s") else "",
         "p50": milliseconds(latency.p50_ms if latency else None),
         "p99": milliseconds(latency.p99_ms if latency else None),
-        "errors": share(outcome.error_rate),
-        "slots busy": share(result.inside.busy_share) if result.inside and result.inside.busy_share is not None else "",
+        "errors": percent(outcome.error_rate),
+        "slots busy": percent(result.inside.busy_share) if result.inside and result.inside.busy_share is not None else "",
     }
-    return tiles(named)
 
 
-def _figures(result: LoadTestResult) -> Iterable[str]:
-    yield figure(
+def _figures(result: LoadTestResult) -> Iterable[Figure]:
+    yield Figure(
         "Latency over time", "of the calls meant to leave in each second, counted from that moment", _over_time(result)
     )
-    yield figure("Distribution of latency", "share of the good answers that took no longer", _distribution(result))
+    yield Figure("Distribution of latency", "share of the good answers that took no longer", _distribution(result))
     if len(result.steps) > 1:
-        yield figure("Throughput against offered load", "", _against_load(result))
-        yield figure("Latency against offered load", "", _latency_against_load(result))
-    yield figure(
+        yield Figure("Throughput against offered load", "", _against_load(result))
+        yield Figure("Latency against offered load", "", _latency_against_load(result))
+    yield Figure(
         "Calls per second", "offered when they were meant to leave, answered when the answer came", _per_second(result)
     )
     inside = result.inside
     if inside and inside.stages_ms:
         text = "the mean call; rest is network, gateway, store, claim and settling"
-        yield figure("Where the time goes", text, stack(list(inside.stages_ms.items()), words=milliseconds))
+        yield Figure("Where the time goes", text, stack(list(inside.stages_ms.items()), words=milliseconds))
     if inside and inside.batch_sizes:
         sizes = [(str(size_), count) for size_, count in inside.batch_sizes.items()]
-        yield figure("Batch sizes", inside.source, bar_chart(sizes, x="jobs in the batch", y="batches"))
+        yield Figure("Batch sizes", inside.source, bar_chart(sizes, x="jobs in the batch", y="batches"))
         reasons = list(inside.reasons.items())
-        yield figure("Why batches left", "", bar_chart(reasons, x="reason", y="batches"))
-    yield figure("CPU by process", "cores in use", _cpu(result))
+        yield Figure("Why batches left", "", bar_chart(reasons, x="reason", y="batches"))
+    yield Figure("CPU by process", "cores in use", _cpu(result))
 
 
-def _over_time(result: LoadTestResult) -> str:
+def _over_time(result: LoadTestResult) -> Chart | None:
     shown = _thinned(result.series)
     lines = [
         ChartLine("max", "c4", [(second.at_s, second.max_ms) for second in shown]),
@@ -100,15 +86,15 @@ def _over_time(result: LoadTestResult) -> str:
     return line_chart(lines, x="seconds", y="ms")
 
 
-def _distribution(result: LoadTestResult) -> str:
+def _distribution(result: LoadTestResult) -> Chart | None:
     lines = [ChartLine("latency", "c0", [(ms, 100.0 * part) for ms, part in result.cdf])]
     deadline_s = result.load.get("deadline_s")
     if deadline_s and result.cdf and deadline_s * 1e3 <= 3 * result.cdf[-1][0]:
         lines.append(ChartLine("deadline", "c3", [(deadline_s * 1e3, 0.0), (deadline_s * 1e3, 100.0)], dashed=True))
-    return line_chart(lines, x="ms, logarithmic", y="% of answers", log_x=True, top=100.0) if result.cdf else ""
+    return line_chart(lines, x="ms, logarithmic", y="% of answers", log_x=True, top=100.0) if result.cdf else None
 
 
-def _against_load(result: LoadTestResult) -> str:
+def _against_load(result: LoadTestResult) -> Chart | None:
     steps = sorted(result.steps, key=lambda step: step.offered_rps)
     lines = [ChartLine("answered", "c0", [(step.offered_rps, step.throughput_rps) for step in steps])]
     if result.load.get("deadline_s"):
@@ -117,7 +103,7 @@ def _against_load(result: LoadTestResult) -> str:
     return line_chart(lines, x="offered per second", y="per second", left=0.0)
 
 
-def _latency_against_load(result: LoadTestResult) -> str:
+def _latency_against_load(result: LoadTestResult) -> Chart | None:
     steps = sorted(result.steps, key=lambda step: step.offered_rps)
     lines = [
         ChartLine("p99", "c1", [(step.offered_rps, step.p99_ms) for step in steps]),
@@ -126,7 +112,7 @@ def _latency_against_load(result: LoadTestResult) -> str:
     return line_chart(lines, x="offered per second", y="ms", left=0.0)
 
 
-def _per_second(result: LoadTestResult) -> str:
+def _per_second(result: LoadTestResult) -> Chart | None:
     # The last second may be a part of one, and would look like a fall.
     shown = _thinned(result.series[: max(1, int(result.outcome.seconds))])
     lines = [ChartLine("answered", "c0", [(second.at_s, float(second.answered)) for second in shown])]
@@ -136,10 +122,10 @@ def _per_second(result: LoadTestResult) -> str:
     return line_chart(lines, x="seconds", y="per second")
 
 
-def _cpu(result: LoadTestResult) -> str:
+def _cpu(result: LoadTestResult) -> Chart | None:
     named = zip(result.cpu_series.items(), _COLORS, strict=False)
     lines = [ChartLine(role, color, [(float(at), cores) for at, cores in enumerate(used)]) for (role, used), color in named]
-    return line_chart(lines, x="seconds", y="cores") if any(line.points for line in lines) else ""
+    return line_chart(lines, x="seconds", y="cores") if any(line.points for line in lines) else None
 
 
 def _thinned(series: Sequence[Second]) -> list[Second]:
@@ -165,12 +151,12 @@ def _grouped(group: Sequence[Second]) -> Second:
     )
 
 
-def _tables(result: LoadTestResult) -> Iterable[str]:
+def _tables(result: LoadTestResult) -> Iterable[TextTable]:
     yield _percentiles(result)
     errors = [(status, f"{count:,}", result.outcome.said.get(status, "")) for status, count in result.outcome.errors.items()]
-    yield table("Errors", ("status", "calls", "the first one said"), errors, look="words")
+    yield TextTable("Errors", ("status", "calls", "the first one said"), errors, look="words")
     if len(result.steps) > 1:
-        yield table("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
+        yield TextTable("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
     uses = [
         (
             use.role,
@@ -182,13 +168,13 @@ def _tables(result: LoadTestResult) -> Iterable[str]:
         )
         for use in result.processes
     ]
-    yield table("Processes", ("process", "pid", "cores", "most", "memory", "most"), uses)
+    yield TextTable("Processes", ("process", "pid", "cores", "most", "memory", "most"), uses)
     devices = [
-        (use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
+        (use.name, percent(use.busy_mean), percent(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
         for use in result.devices
     ]
-    yield table("Devices", ("device", "busy", "most", "memory", "of"), devices)
-    yield table("How it was measured", ("", ""), list(_settings(result).items()), look="words")
+    yield TextTable("Devices", ("device", "busy", "most", "memory", "of"), devices)
+    yield TextTable("How it was measured", ("", ""), list(_settings(result).items()), look="words")
 
 
 def _step_rows(result: LoadTestResult) -> list[tuple[str, ...]]:
@@ -205,7 +191,7 @@ def _step_rows(result: LoadTestResult) -> list[tuple[str, ...]]:
     ]
 
 
-def _percentiles(result: LoadTestResult) -> str:
+def _percentiles(result: LoadTestResult) -> TextTable:
     """One line per percentile: so all of them stand on a phone's screen."""
     inside = result.inside
     spreads = {
@@ -215,7 +201,7 @@ def _percentiles(result: LoadTestResult) -> str:
     }
     known = {name: _cells(found) for name, found in spreads.items() if found}
     rows = [(name, *cells) for name, *cells in zip(_RANKS, *known.values(), strict=True)] if known else []
-    return table("Percentiles, ms", ("", *known), rows)
+    return TextTable("Percentiles, ms", ("", *known), rows)
 
 
 def _cells(found: Spread) -> list[str]:

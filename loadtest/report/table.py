@@ -5,18 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from penstock.loadtest.report.wording import (
-    generator_line,
-    headline,
-    load_line,
-    milliseconds,
-    number,
-    rate,
-    share,
-    size,
-    verdict,
-)
+from penstock.loadtest.report.wording import generator_line, headline, load_line, verdict
 from penstock.loadtest.result import Inside, LoadOutcome, LoadTestResult, Spread
+from penstock.words import milliseconds, number, per_second, percent, size
 
 _PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9", "max", "mean")
 
@@ -45,9 +36,9 @@ def print_result(result: LoadTestResult, console: Console) -> None:
 
 
 def _outcome(outcome: LoadOutcome, *, say_to: Console, deadline: bool) -> None:
-    goodput = f", within the deadline {rate(outcome.goodput_rps)}" if deadline else ""
-    line = f"offered {rate(outcome.offered_rps)}, answered {rate(outcome.throughput_rps)}{goodput}"
-    say_to.print(f"{line}, errors {share(outcome.error_rate)}", markup=False, highlight=False)
+    goodput = f", within the deadline {per_second(outcome.goodput_rps)}" if deadline else ""
+    line = f"offered {per_second(outcome.offered_rps)}, answered {per_second(outcome.throughput_rps)}{goodput}"
+    say_to.print(f"{line}, errors {percent(outcome.error_rate)}", markup=False, highlight=False)
     for status, count in outcome.errors.items():
         said = outcome.said.get(status, "")
         say_to.print(f"  {count:,} x {status}{': ' + said[:160] if said else ''}", markup=False, highlight=False, style="red")
@@ -85,7 +76,7 @@ def _inside(inside: Inside, console: Console) -> None:
         "mean split": stages,
         "batches by size": sizes,
         "released because": reasons,
-        "slots busy": share(inside.busy_share) if inside.busy_share is not None else "",
+        "slots busy": percent(inside.busy_share) if inside.busy_share is not None else "",
         "gateway counted, warm-up included": counted,
         "told by": inside.source,
     }
@@ -105,5 +96,7 @@ def _processes(result: LoadTestResult) -> Table:
 def _devices(result: LoadTestResult) -> Table:
     table = Table("device", "busy", "most", "memory", "of")
     for use in result.devices:
-        table.add_row(use.name, share(use.busy_mean), share(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes))
+        table.add_row(
+            use.name, percent(use.busy_mean), percent(use.busy_max), size(use.memory_mean_bytes), size(use.memory_bytes)
+        )
     return table

@@ -1,44 +1,9 @@
-"""How figures are worded, the same in every report. Pure."""
+"""What a report says about a whole result: what was asked, under which load, and whether the figures can be judged. Pure."""
 
 from __future__ import annotations
 
-import math
-
 from penstock.loadtest.result import LoadTestResult
-
-UNKNOWN = "-"
-
-
-def number(value: float | None) -> str:
-    """Three digits that matter: 0.0421, 4.21, 421, 42,100."""
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    if value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:.{min(digits, 4)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def milliseconds(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{number(value)} ms"
-
-
-def rate(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{number(value)}/s"
-
-
-def share(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{number(value * 100)} %"
-
-
-def size(count: float | None) -> str:
-    if count is None:
-        return UNKNOWN
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{number(count / scale)} {unit}"
-    return f"{count:.0f} B"
+from penstock.words import UNKNOWN, milliseconds, number, per_second
 
 
 def headline(result: LoadTestResult) -> str:
@@ -71,7 +36,7 @@ def verdict(result: LoadTestResult) -> list[str]:
 def generator_line(result: LoadTestResult) -> str:
     told = result.generator
     cores = "with a core each" if told.processes > 1 else "on a core of its own"
-    ceiling = f"could send {rate(told.ceiling_rps)} {cores}" if told.ceiling_rps else "its ceiling is unknown"
+    ceiling = f"could send {per_second(told.ceiling_rps)} {cores}" if told.ceiling_rps else "its ceiling is unknown"
     lag = f", left at most {milliseconds(told.lag_p99_ms)} late (p99)" if told.lag_p99_ms is not None else ""
     many = f"{told.processes} processes" if told.processes > 1 else "one process"
     return f"{many}, {ceiling}{lag}, {number(told.cpu_us_per_call)} us of CPU per call"

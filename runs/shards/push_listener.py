@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import redis
 from redis.client import PubSub
 
+from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
 from penstock.broker.store.connection import connect
 from penstock.broker.store.encoding import parse_pushes
@@ -17,7 +18,7 @@ from penstock.job_id import new_serial
 
 # A lost push costs at most this.
 RECHECK_S = 2.0
-_PAUSES_S = (0.05, 1.0)
+_RECONNECT = Backoff(0.05, 1.0)
 
 
 class PushListener:
@@ -27,7 +28,7 @@ class PushListener:
         self._url, self._clock = url, clock
         self.channel = f"ps:gateway:{new_serial()}"
         self._listener: PubSub | None = None
-        self._pause_s = _PAUSES_S[0]
+        self._failures = BackoffCounter(_RECONNECT)
         self._recheck_at = 0.0
 
     def heard(self, timeout_s: float) -> list[Push]:
@@ -36,8 +37,7 @@ class PushListener:
             return list(self._receive(timeout_s))
         except (StoreUnavailable, redis.RedisError, OSError):
             self.close()
-            time.sleep(min(timeout_s, self._pause_s))
-            self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+            time.sleep(min(timeout_s, self._failures.count_failure()))
             return []
 
     def listen(self) -> PubSub:
@@ -52,7 +52,8 @@ class PushListener:
             except (redis.RedisError, OSError) as error:
                 listener.close()
                 raise store_error(error) from error
-            self._listener, self._pause_s, self._recheck_at = listener, _PAUSES_S[0], 0.0
+            self._listener, self._recheck_at = listener, 0.0
+            self._failures.reset()
         return self._listener
 
     def _receive(self, timeout_s: float) -> Iterator[Push]:

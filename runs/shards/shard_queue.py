@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import StoreUnavailable
@@ -25,7 +26,7 @@ RESULT_TTL_S = 900.0
 # A shard is given out again as often as it takes: what limits it are the crashes and losses that it causes itself.
 MOST_ATTEMPTS = 50
 _ROW_CRASHES = 2
-_PAUSES_S = (0.05, 2.0)
+_BACKOFF = Backoff(0.05, 2.0)
 _STORED = (SubmitStatus.CREATED, SubmitStatus.EXISTING)
 
 
@@ -87,7 +88,7 @@ class ShardQueue:
         self._open: dict[JobId, ShardPiece] = {}
         self._taken: list[JobId] = []
         self._read_names: list[str] = []
-        self._pause_s, self._again_at = _PAUSES_S[0], 0.0
+        self._failures, self._again_at = BackoffCounter(_BACKOFF), 0.0
         self.note = ""
 
     def __len__(self) -> int:
@@ -124,7 +125,8 @@ class ShardQueue:
 
     def _after_submit(self, refusals: set[SubmitStatus]) -> None:
         if not refusals:
-            self._pause_s, self.note = _PAUSES_S[0], ""
+            self._failures.reset()
+            self.note = ""
         elif SubmitStatus.QUOTA in refusals:
             self._wait("the owner of this run has as many open jobs as it may have")
         else:
@@ -161,7 +163,8 @@ class ShardQueue:
             found += self._looked_up()
         if found:
             # Places in the queue have become free, and the store answers.
-            self._pause_s, self._again_at = _PAUSES_S[0], 0.0
+            self._failures.reset()
+            self._again_at = 0.0
         self.push_on()
         self._forget()
         return found
@@ -244,8 +247,7 @@ class ShardQueue:
 
     def _wait(self, why: str) -> None:
         self.note = why
-        self._again_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+        self._again_at = time.monotonic() + self._failures.count_failure()
 
 
 def _pushes(records: Iterable[tuple[Job, Payload | None]]) -> Iterator[Push]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -80,7 +81,7 @@ def test_a_failure_is_answered_by_its_code(client: httpx2.Client, hand: Hand, co
 def test_a_client_that_hangs_up_cancels_its_job(client: httpx2.Client, hand: Hand) -> None:
     with pytest.raises(httpx2.ReadTimeout):
         client.post("/predictions/square", json={"x": 4}, timeout=2.0)
-    newest = {"model": "square", "limit": 1}
+    newest: dict[str, str | int] = {"model": "square", "limit": 1}
     eventually(lambda: client.get("/v1/jobs", params=newest).json()["data"][0]["status"] == "cancelled")
 
 
@@ -140,12 +141,16 @@ def in_flight(client: httpx2.Client) -> float:
     return float(line.split()[1])
 
 
+def _ready_text_has(client: httpx2.Client, why: str) -> bool:
+    return why in client.get("/readyz").text
+
+
 def test_a_model_that_loads_or_failed_to_is_not_said_to_lack_a_worker(client: httpx2.Client, redis_url: str) -> None:
     idle = Hand(redis_url, "idle")
     for state, error, why in (("loading", "", "still loading"), ("failed", "no weights", "could not be loaded: no weights")):
         slot = SlotInfo("idle", "1", state, error=error)
         idle.store.announce_worker(WorkerInfo(idle.name, "here", os.getpid(), 0.0, (slot,)))
-        eventually(lambda why=why: why in client.get("/readyz").text)
+        eventually(partial(_ready_text_has, client, why))
         answer = client.post("/predictions/idle", json={"x": 4})
         assert (answer.status_code, answer.json()["code"]) == (503, "no_worker")
         assert why in answer.json()["detail"]

@@ -14,8 +14,8 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.openai.errors import speaks_openai
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.openai.views import speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from tests.acceptance.gateway_process import Hand, gateway_process
@@ -35,7 +35,7 @@ BAD_NAMES = ("..%2f..%2fetc%2fpasswd", "%00", "a%0d%0aset-cookie:b", "%c0%af", "
 def _routes() -> dict[str, dict[str, Any]]:
     nowhere = AsyncStore("redis://127.0.0.1:1")
     gateway = Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
-    paths: dict[str, dict[str, Any]] = document(gateway.api, {})["paths"]
+    paths: dict[str, dict[str, Any]] = document(gateway.parts.api, {})["paths"]
     return paths
 
 

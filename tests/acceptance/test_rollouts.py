@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def served(redis_url: str, folder: Path, *, source: str = "one.py", version: str = "1") -> Iterator[Client]:
     models: dict[str, Any] = {"echo": {"source": str(folder / source), "version": version}}
-    settings = {**QUICK, "model_dir": str(folder / "models")}
+    settings: dict[str, Any] = {**QUICK, "model_dir": str(folder / "models")}
     with (
         WorkerProcess(redis_url, folder, models, **settings) as worker,
         gateway_process(redis_url, folder, models=models) as http,
@@ -233,7 +234,7 @@ def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and
 
 def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(fresh_redis: str, slow: Path) -> None:
     models: dict[str, Any] = {"echo": {"source": str(slow / "one.py")}}
-    settings = {**QUICK, "model_dir": str(slow / "models")}
+    settings: dict[str, Any] = {**QUICK, "model_dir": str(slow / "models")}
     with (
         WorkerProcess(fresh_redis, slow / "w", models, **settings) as worker,
         gateway_process(fresh_redis, slow, models={}) as http,
@@ -313,7 +314,7 @@ def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others
         eventually(lambda: {slot["version"] for worker in client.workers() for slot in worker["slots"]} == {"1", "2", "3"})
         client.reset_model("echo")
         for version in ("2", "3"):
-            eventually(lambda version=version: gone_from_store(fresh_redis, "echo", version), timeout_s=60.0)
+            eventually(partial(gone_from_store, fresh_redis, "echo", version), timeout_s=60.0)
         assert all_of_version(client, "1")
 
 

@@ -76,7 +76,7 @@ class Load:
         handles = [submit.result(timeout=_ACCEPTED_WITHIN_S) for submit in self._submits]
         give_up_at = time.monotonic() + within_s
         pairs = zip(cycle(self._works), handles, strict=False)
-        return list(self._pool.map(lambda pair: self._end(*pair, give_up_at), pairs))
+        return list(self._pool.map(lambda pair: self._end(pair[0], pair[1], give_up_at), pairs))
 
     def close(self) -> None:
         self._enough.set()

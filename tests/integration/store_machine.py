@@ -262,7 +262,7 @@ def _timeless(answer: Any) -> Any:
             now=0.0,
             retry_in_s=answer.retry_in_s is None,
             jobs=_timeless(answer.jobs),
-            changes=frozenset(answer.changes),
+            changes=tuple(sorted(set(answer.changes), key=repr)),
         )
     if isinstance(answer, ClaimedJob):
         return replace(answer, created_at=0.0, deadline_at=0.0)
@@ -277,7 +277,7 @@ def _timeless_totals(answer: Any) -> Any:
             answer,
             workers_lost=frozenset(answer.workers_lost),
             blobs=frozenset(answer.blobs),
-            changes=frozenset(answer.changes),
+            changes=tuple(sorted(set(answer.changes), key=repr)),
         )
     if hasattr(answer, "oldest_age_s"):
         return replace(answer, now=0.0, oldest_age_s={}, counters={k: v for k, v in answer.counters.items() if v})

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kombu import Connection
+from kombu.connection import Connection
 from redis import Redis
 
 from penstock.broker.server.embedded import EmbeddedServer, ask, find_server
@@ -175,7 +175,7 @@ def test_a_deep_folder_gets_a_short_socket_of_its_own(tmp_path: Path, state_dir:
 def test_celery_and_redis_clients_reach_it_even_with_odd_characters_in_the_path(state_dir: Path) -> None:
     with EmbeddedServer(state_dir / "a b%c#d") as server, connected(server) as redis:
         assert redis.ping()
-        with Connection(server.celery_url) as celery:
+        with Connection(server.celery_url) as celery:  # type: ignore[no-untyped-call]
             celery.SimpleQueue("q").put("hello")
         assert redis.llen("q") == 1
 

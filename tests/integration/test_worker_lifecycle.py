@@ -216,7 +216,7 @@ def test_a_worker_warms_every_size_before_it_is_ready_and_tells_what_the_first_c
 ) -> None:
     (tmp_path / "typed.py").write_text(TYPED)
     models = {MODEL: {"source": str(tmp_path / "typed.py")}}
-    with WorkerProcess(fresh_redis, tmp_path, models, **QUICK) as process, closing(RedisStore(fresh_redis)) as store:
+    with WorkerProcess(fresh_redis, tmp_path, models, None, **QUICK) as process, closing(RedisStore(fresh_redis)) as store:
         process.await_ready()
         (slot,) = store.workers()[0].slots
     assert slot.warm_origin is WarmOrigin.SCHEMA

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ class Stack:
             "depth": "max by (model, priority) (penstock_queue_depth)",
             "since": "min by (model) (timestamp(penstock_queue_oldest_age_seconds) - penstock_queue_oldest_age_seconds)",
         }
-        ledger.prometheus = {name: eventually(lambda expr=expr: ask(expr)) for name, expr in queries.items()}
+        ledger.prometheus = {name: eventually(partial(ask, expr)) for name, expr in queries.items()}
 
 
 def one_by_one(stack: Stack) -> None:

@@ -50,7 +50,7 @@ def test_the_dashboard_shows_the_same_depth_per_model_and_priority(told: Stack, 
 
 def row_of(page: str, model: str) -> str:
     """The table row of one model, as HTML."""
-    return next(row for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL) if f"/ui/models/{model}" in row)
+    return next(str(row) for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL) if f"/ui/models/{model}" in row)
 
 
 def cell(row: str, label: str) -> str:

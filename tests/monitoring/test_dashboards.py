@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_every_rule_was_evaluated_without_an_error(told: Stack) -> None:
 def test_every_recording_has_data(told: Stack) -> None:
     names = set(re.findall(r"record: (\S+)", (RULES / "recording.yml").read_text("utf-8")))
     for name in names:
-        assert eventually(lambda name=name: told.prometheus.query(name)), name
+        assert eventually(partial(told.prometheus.query, name)), name
 
 
 def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:

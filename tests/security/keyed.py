@@ -17,7 +17,7 @@ from penstock.access import digest_of, new_secret
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.dashboard.router import is_page
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
@@ -90,15 +90,15 @@ def _gateway() -> Gateway:
 
 def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:
     """The paths of the OpenAPI document: a new route is attacked from the day it appears in it."""
-    paths: dict[str, dict[str, Any]] = document(_gateway().api, {}, keyed=keyed)["paths"]
+    paths: dict[str, dict[str, Any]] = document(_gateway().parts.api, {}, keyed=keyed)["paths"]
     return paths
 
 
 def page_routes() -> list[tuple[str, str]]:
     """Those of the dashboard, which the document leaves out: method and path of each."""
-    routers = _gateway()._routers
+    routers = _gateway().parts.routers
     found = [route for router in routers for route in router.routes if isinstance(route, APIRoute) and is_page(route.path)]
-    return sorted((method, route.path) for route in found for method in route.methods)
+    return sorted((method, route.path) for route in found for method in route.methods or ())
 
 
 ROUTES = routes()

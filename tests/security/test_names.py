@@ -164,8 +164,8 @@ def test_one_event_is_one_line_of_json_whatever_is_in_it() -> None:
     hostile = ['/a\n{"event": "forged"}', "/a\r\nb", "/\x1b[2J", "/\u2028x\u2029y\x85", "/\ud800", "/%0a", "/" + "x" * 500]
     program = (
         "import json, sys, structlog\n"
-        "from penstock.gateway import configure_logs\n"
-        "configure_logs()\n"
+        "from penstock import logs\n"
+        "logs.configure()\n"
         "for path in json.loads(sys.argv[1]):\n"
         "    structlog.get_logger().warning('store_unavailable', path=path[:200], request_id='x')\n"
     )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -93,8 +94,8 @@ def test_a_session_opens_the_pages_of_its_keys_roles_and_no_others(
         with gateway.stream(method, path, headers=cookies[key.id]) as stream:
             assert stream.status_code == 200
         return
-    body = {"data": FORM} if method == "POST" else {}
-    answer = gateway.request(method, filled(path), headers={**OURS, **cookies[key.id]}, **body)  # type: ignore[arg-type]
+    body: dict[str, Any] = {"data": FORM} if method == "POST" else {}
+    answer = gateway.request(method, filled(path), headers={**OURS, **cookies[key.id]}, **body)
     if set(roles_of(method, path)).isdisjoint(map(Role, key.roles)):
         assert answer.status_code == 403
         assert "takes the role" in answer.text
@@ -231,12 +232,9 @@ def test_another_owners_job_has_no_page(
     gateway: GatewayClient, hand: Hand, cookies: dict[str, dict[str, str]], method: str, path: str
 ) -> None:
     theirs = failed_job(hand, "team-a")
-    body = {"data": FORM} if method == "POST" else {}
+    body: dict[str, Any] = {"data": FORM} if method == "POST" else {}
     headers = {**OURS, **cookies["bob"]}
-    answer, absent = (
-        gateway.request(method, filled(path, job_id=id), headers=headers, **body)
-        for id in (theirs, UNKNOWN_ID)  # type: ignore[arg-type]
-    )
+    answer, absent = (gateway.request(method, filled(path, job_id=id), headers=headers, **body) for id in (theirs, UNKNOWN_ID))
     assert answer.status_code == absent.status_code == 404
     assert answer.text.replace(theirs, UNKNOWN_ID) == absent.text
     assert "replayed_as" not in gateway.get(f"/v1/jobs/{theirs}", headers=BOSS.header).json()

@@ -66,7 +66,7 @@ def test_a_list_shows_ones_own_and_to_the_manager_all(gateway: GatewayClient, th
 
 
 def test_one_idempotency_key_of_two_owners_makes_two_batches(gateway: GatewayClient) -> None:
-    ids = []
+    ids: list[tuple[str, str]] = []
     for key in (ALICE, SENDER, BOB):
         file_id = made(gateway, key)["file_id"] if key is BOB or not ids else ids[0][1]
         asked = {"input_file_id": file_id, "endpoint": "/v1/models/square/jobs", "completion_window": "2h"}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.loadtest.report.axes import Chart
 from penstock.loadtest.report.charts import ChartLine, Dot, bar_chart, heat_map, line_chart, scatter, stack
-from penstock.loadtest.report.parts import figure
-from penstock.loadtest.report.wording import milliseconds, number, rate
+from penstock.loadtest.report.parts import Figure
 from penstock.tune.report.findings import best_by_size, figures_of, ranked
 from penstock.tune.result import BatchTime, Configuration, ConfigurationVerdict, Measured, TuneResult
+from penstock.words import milliseconds, number, per_second
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 _MOST_DOTS = 1_500
@@ -22,27 +23,27 @@ _LOOKS = {
 }
 
 
-def figures(result: TuneResult) -> Iterable[str]:
+def figures(result: TuneResult) -> Iterable[Figure]:
     """Those that there is something to draw for."""
     tail, winner = f"p{result.goal.percentile:g}", result.winner
     text = f"each configuration at the highest rate at which it should keep the goal; Poisson arrivals; {tail} of the latency"
-    yield figure("Throughput against latency", text, _configurations(result))
+    yield Figure("Throughput against latency", text, _configurations(result))
     text = "full batches one after another, no arrivals and no queue: what a closed loop shows of each engine"
-    yield figure("Batches back to back", text, _back_to_back(result))
+    yield Figure("Batches back to back", text, _back_to_back(result))
     text = (
         "the most requests per second within the goal, of all that has this batch size and so many workers; framed: the winner"
     )
-    yield figure("Batch size and workers", text, _map(result))
+    yield Figure("Batch size and workers", text, _map(result))
     if winner and winner.stages_ms:
         parts = [(name, max(0.0, value)) for name, value in winner.stages_ms.items()]
         text = "the mean request under load; rest is network, gateway, store, claim and settling"
-        yield figure("Where the winner's time goes", text, stack(parts, words=milliseconds))
-    yield figure("How long a batch takes", "all stages of one batch, one worker alone, by batch size", _batch_times(result))
+        yield Figure("Where the winner's time goes", text, stack(parts, words=milliseconds))
+    yield Figure("How long a batch takes", "all stages of one batch, one worker alone, by batch size", _batch_times(result))
     text = f"at {number(result.goal.price_per_hour)} an hour, within the goal" if result.goal.price_per_hour else ""
-    yield figure("Cost of a million requests", text, _costs(result))
+    yield Figure("Cost of a million requests", text, _costs(result))
 
 
-def _configurations(result: TuneResult) -> str:
+def _configurations(result: TuneResult) -> Chart | None:
     told = [one for one in reversed(ranked(result)) if figures_of(one)][-_MOST_DOTS:]
     dots = [_dot(one) for one in told]
     names = [("simulated", "c4"), ("measured", "c0"), ("winner", "c1"), (result.goal.text, "c3"), ("not surpassed", "c5")]
@@ -54,8 +55,8 @@ def _dot(one: Configuration) -> Dot:
     found = figures_of(one)
     assert found is not None
     color, radius = _LOOKS[one.verdict]
-    told = f"{one.choice.label}: {rate(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
-    return Dot(found.tail_ms, found.throughput_rps, color, told, radius)
+    title = f"{one.choice.label}: {per_second(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
+    return Dot(found.tail_ms, found.throughput_rps, color, title, radius)
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
@@ -67,7 +68,7 @@ def front(dots: Sequence[Dot]) -> list[Dot]:
     return best
 
 
-def _back_to_back(result: TuneResult) -> str:
+def _back_to_back(result: TuneResult) -> Chart | None:
     chosen = result.winner.choice if result.winner else None
     dots = []
     for measured in result.measured:
@@ -89,13 +90,12 @@ def _full_batches(measured: Measured, time: BatchTime, color: str, radius: float
     # The stages of following batches run at the same time: the longest of them sets the pace.
     pace_s = max(time.preprocess_s, time.inference_s, time.postprocess_s, 1e-9)
     throughput = measured.workers * time.size / pace_s
-    told = (
-        f"batch {time.size}, {measured.workers} x {measured.engine.label}: {rate(throughput)} at {milliseconds(whole_s * 1e3)}"
-    )
-    return Dot(whole_s * 1e3, throughput, color, told, radius)
+    what = f"batch {time.size}, {measured.workers} x {measured.engine.label}"
+    title = f"{what}: {per_second(throughput)} at {milliseconds(whole_s * 1e3)}"
+    return Dot(whole_s * 1e3, throughput, color, title, radius)
 
 
-def _map(result: TuneResult) -> str:
+def _map(result: TuneResult) -> Chart | None:
     sizes = sorted({one.choice.batch_size for one in result.configurations})
     workers = sorted({one.choice.workers for one in result.configurations})
     cells = {
@@ -108,7 +108,7 @@ def _map(result: TuneResult) -> str:
     return heat_map(cells, columns=[*map(str, sizes)], rows=[*map(str, workers)], x="batch size", y="workers", best=best)
 
 
-def _batch_times(result: TuneResult) -> str:
+def _batch_times(result: TuneResult) -> Chart | None:
     alone = [measured for measured in result.measured if measured.workers == 1 and measured.times]
     alone.sort(key=lambda measured: measured.times[-1].inference_s / measured.times[-1].size)
     chosen = result.winner.choice.engine if result.winner else None
@@ -122,7 +122,7 @@ def _batch_times(result: TuneResult) -> str:
     return line_chart(lines, x="batch size", y="ms", left=0.0)
 
 
-def _costs(result: TuneResult) -> str:
+def _costs(result: TuneResult) -> Chart | None:
     told = [one for one in best_by_size(result) if one.cost_per_million]
     bars = [(f"{one.choice.batch_size}x{one.choice.workers}", one.cost_per_million or 0.0) for one in told[:_MOST_BARS]]
     return bar_chart(bars, x="batch size x workers", y="a million")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate
 from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, Figures, Goal, TuneResult
+from penstock.words import UNKNOWN, milliseconds, number, per_second
 
 CASE_COLUMNS = (
     "model",
@@ -44,7 +44,7 @@ def keeps(figures: Figures, goal: Goal) -> bool:
 
 
 def goal_in_words(goal: Goal) -> str:
-    more = f", at least {rate(goal.min_rate)}" if goal.min_rate else ""
+    more = f", at least {per_second(goal.min_rate)}" if goal.min_rate else ""
     return f"p{goal.percentile:g} within {milliseconds(goal.limit_s * 1e3)}{more}"
 
 
@@ -57,7 +57,7 @@ def answer(result: TuneResult) -> str:
     how = "measured under load" if winner.confirmed else "simulated, not measured under load"
     tail = f"p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
     held = f"within {milliseconds(result.goal.limit_s * 1e3)}" if keeps(figures, result.goal) else "over the limit"
-    gives = f"{rate(figures.throughput_rps)} of {rate(figures.offered_rps)} offered"
+    gives = f"{per_second(figures.throughput_rps)} of {per_second(figures.offered_rps)} offered"
     return f"{served(winner.choice)}: {gives} at a {tail} ({held}; {how}).{_rival(result, figures)}"
 
 
@@ -193,7 +193,7 @@ def _nearest(result: TuneResult) -> str:
     figures, one = (
         max(hopeful, key=lambda pair: pair[0].throughput_rps) if hopeful else min(told, key=lambda pair: pair[0].tail_ms)
     )
-    gives = f"{rate(figures.throughput_rps)} at a p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
+    gives = f"{per_second(figures.throughput_rps)} at a p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
     if not hopeful:
         return f" Nearest came {one.choice.label}: {gives}."
     return f" Not confirmed, the best is {one.choice.label}: {gives}. More time (--budget) confirms more."
@@ -208,7 +208,7 @@ def _rival(result: TuneResult, best: Figures) -> str:
     figures, one = max(told, key=lambda pair: pair[0].throughput_rps)
     less = 1.0 - figures.throughput_rps / best.throughput_rps
     much = f"{less * 100:.0f} % less" if less >= 0.005 else f"{-less * 100:.0f} % more" if less <= -0.005 else "as much"
-    return f" Next measured: {one.choice.label} with {rate(figures.throughput_rps)}, {much}."
+    return f" Next measured: {one.choice.label} with {per_second(figures.throughput_rps)}, {much}."
 
 
 def _named(labels: list[str]) -> str:

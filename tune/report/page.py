@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 
 from penstock.errors import BadRequest
-from penstock.loadtest.report.parts import document, machine_line, table, tiles
-from penstock.loadtest.report.wording import UNKNOWN, milliseconds, number, rate, share, size
+from penstock.loadtest.report.parts import ReportPage, TextTable, machine_line, render_page
 from penstock.tune.report import findings
 from penstock.tune.report.figures import figures
 from penstock.tune.result import CapacityPlan, Drift, Measured, TuneResult
+from penstock.words import UNKNOWN, milliseconds, number, per_second, percent, size
 
 _MOST_ROWS = 12
 _MOST_REASONS = 40
@@ -37,69 +36,69 @@ def render(result: TuneResult) -> str:
     """The whole page."""
     name = result.model if result.version in ("", "1") else f"{result.model} {result.version}"
     searched = f"{result.spent.configurations or len(result.configurations):,} configurations"
-    parts = [
-        f"<h1>{escape(name)}: {escape(findings.goal_in_words(result.goal))}</h1>",
-        f"<p class='sub'>penstock tune, {searched} searched in {_minutes(result.spent.total_s)}</p>",
-        f"<p class='answer'>{escape(findings.answer(result))}</p>",
-        _capacity(result.capacity) if result.capacity else "",
-        "".join(f"<p class='banner'>{escape(note)}</p>" for note in result.notes),
-        _tiles(result),
-        f"<div class='wide'>{_best(result)}</div>",
-        f"<div class='grid wide'>{''.join(figures(result))}</div>",
-        "".join(f"<div class='wide'>{part}</div>" for part in _tables(result) if part),
-        f"<footer>{escape(machine_line(result.machine))}</footer>",
-    ]
-    return document(f"penstock tune: {result.model}", parts)
+    page = ReportPage(
+        title=f"penstock tune: {result.model}",
+        heading=f"{name}: {findings.goal_in_words(result.goal)}",
+        subtitle=f"penstock tune, {searched} searched in {_minutes(result.spent.total_s)}",
+        machine=machine_line(result.machine),
+        tiles=_tiles(result),
+        figures=list(figures(result)),
+        tables=list(_tables(result)),
+        answers=[findings.answer(result), *([_capacity(result.capacity)] if result.capacity else [])],
+        notes=result.notes,
+    )
+    return render_page(page, "tune.html", package="penstock.tune.report")
 
 
-def _tiles(result: TuneResult) -> str:
+def _tiles(result: TuneResult) -> dict[str, str]:
     winner = result.winner
     found = findings.figures_of(winner) if winner else None
     if winner is None or found is None:
-        return ""
+        return {}
     cost = winner.cost_per_million
     memory = winner.device_memory_bytes or winner.memory_bytes
-    named = {
-        "requests per second": rate(found.throughput_rps),
+    return {
+        "requests per second": per_second(found.throughput_rps),
         "p50": milliseconds(found.p50_ms),
         "p99": milliseconds(found.p99_ms),
-        f"of the p{result.goal.percentile:g} allowed": share(found.tail_ms / (result.goal.limit_s * 1e3)),
+        f"of the p{result.goal.percentile:g} allowed": percent(found.tail_ms / (result.goal.limit_s * 1e3)),
         "in a batch, on average": number(found.mean_batch) if found.mean_batch else "",
         "memory of a worker": size(memory) if memory else "",
         "cost of a million": "" if cost is None else number(cost),
         "met real load": f"{result.spent.confirmed} of {result.spent.configurations}" if result.spent.configurations else "",
     }
-    return tiles(named)
 
 
 def _capacity(found: CapacityPlan) -> str:
     where = f"{found.workers} workers on {found.devices} devices" if found.devices else f"{found.workers} workers"
     spread = f"{found.workers_low} to {found.workers_high}" if found.workers_low != found.workers_high else str(found.workers)
-    text = (
-        f"{rate(found.rate)} need {where} of {found.choice.label}; within the error of {share(found.error)}: {spread}. "
+    return (
+        f"{per_second(found.rate)} need {where} of {found.choice.label}; within the error of {percent(found.error)}: {spread}. "
         f"Basis: {found.basis}."
     )
-    return f"<p class='answer'>{escape(text)}</p>"
 
 
-def _best(result: TuneResult) -> str:
+def _best(result: TuneResult) -> TextTable:
     # The heading has the model; the last column becomes the title of a card.
     _, *columns, origin = findings.CASE_COLUMNS
     rows = [(row[-1], *row[1:-1]) for row in findings.case_rows(result, most=_MOST_ROWS)]
-    return table("The best configurations", (origin, *columns), rows, look="cards")
+    return TextTable("The best configurations", (origin, *columns), rows, look="cards")
 
 
-def _tables(result: TuneResult) -> Iterable[str]:
+def _tables(result: TuneResult) -> Iterable[TextTable]:
+    yield _best(result)
     tail = f"p{result.goal.percentile:g}"
     head = ("configuration", "offered/s", "simulated/s", "measured/s", "", f"{tail} simulated", f"{tail} measured", "")
     named = [name or "difference" for name in head]
-    yield table("Predicted against measured", named, findings.predicted_and_confirmed(result), look="cards")
-    yield table("Why the others lost", ("configuration", "why"), findings.why_lost(result, most=_MOST_REASONS), look="reasons")
+    yield TextTable("Predicted against measured", named, findings.predicted_and_confirmed(result), look="cards")
+    yield TextTable(
+        "Why the others lost", ("configuration", "why"), findings.why_lost(result, most=_MOST_REASONS), look="reasons"
+    )
     columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift")
     rows = [_engine(measured) for measured in result.measured[:_MOST_ENGINES]]
-    yield table("What was measured of each engine", columns, rows, look="cards")
-    yield table("What was searched", ("", ""), list(findings.space_in_words(result.space).items()), look="words")
-    yield table("How", ("", ""), _how(result), look="words")
+    yield TextTable("What was measured of each engine", columns, rows, look="cards")
+    yield TextTable("What was searched", ("", ""), list(findings.space_in_words(result.space).items()), look="words")
+    yield TextTable("How", ("", ""), _how(result), look="words")
 
 
 def _engine(measured: Measured) -> tuple[str, ...]:
@@ -135,7 +134,7 @@ def _how(result: TuneResult) -> list[tuple[str, str]]:
         "method": _METHOD,
         "inputs": result.sample,
         "a request beside its batch": outside,
-        "answers may drift by": share(result.goal.tolerance),
+        "answers may drift by": percent(result.goal.tolerance),
         "time of the search": steps,
         "time given": _minutes(spent.budget_s) if spent.budget_s else "",
         "memory of the machine": size(_bytes(result)),

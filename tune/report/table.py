@@ -7,8 +7,8 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
-from penstock.loadtest.report.wording import milliseconds, number, rate, share, size
 from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Figures, TuneResult
+from penstock.words import milliseconds, number, per_second, percent, size
 
 _SHOWN = 12
 
@@ -44,7 +44,7 @@ def _table(result: TuneResult) -> Table:
 
 
 def _cells(figures: Figures | None) -> tuple[str, str]:
-    return (rate(figures.offered_rps), milliseconds(figures.tail_ms)) if figures else ("-", "-")
+    return (per_second(figures.offered_rps), milliseconds(figures.tail_ms)) if figures else ("-", "-")
 
 
 def _counts(result: TuneResult) -> str:
@@ -52,7 +52,7 @@ def _counts(result: TuneResult) -> str:
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     spent = result.spent
     return (
-        f"{spent.configurations} configurations: {told}; real load on {spent.confirmed} ({share(spent.visited_share)}); "
+        f"{spent.configurations} configurations: {told}; real load on {spent.confirmed} ({percent(spent.visited_share)}); "
         f"{number(spent.total_s)} s of {number(spent.budget_s)} s"
     )
 
@@ -62,8 +62,9 @@ def _rerun(winner: Configuration) -> str:
         return "it was not run again"
     told, again = winner.predicted, winner.rerun
     return (
-        f"run again: {rate(again.throughput_rps)} (predicted {rate(told.throughput_rps)}), p50 {milliseconds(again.p50_ms)} "
-        f"({milliseconds(told.p50_ms)}), p99 {milliseconds(again.p99_ms)} ({milliseconds(told.p99_ms)})"
+        f"run again: {per_second(again.throughput_rps)} (predicted {per_second(told.throughput_rps)}), "
+        f"p50 {milliseconds(again.p50_ms)} ({milliseconds(told.p50_ms)}), "
+        f"p99 {milliseconds(again.p99_ms)} ({milliseconds(told.p99_ms)})"
     )
 
 
@@ -74,5 +75,5 @@ def capacity_line(capacity: CapacityPlan) -> str:
         f", between {capacity.workers_low} and {capacity.workers_high}" if capacity.workers_low != capacity.workers_high else ""
     )
     many = "1 worker" if count == 1 else f"{count} workers"
-    error = f"error of the rate {share(capacity.error)}: {capacity.basis}"
-    return f"{rate(capacity.rate)} needs {many}{devices}{between} ({error})"
+    error = f"error of the rate {percent(capacity.error)}: {capacity.basis}"
+    return f"{per_second(capacity.rate)} needs {many}{devices}{between} ({error})"

@@ -21,7 +21,7 @@ from penstock.loadtest.generator.summary import percentile
 from penstock.model_spec import BatchPolicy
 from penstock.tune.result import BatchTime, Figures, Goal, Overheads
 from penstock.tune.simulation.simulator import BatchSeconds, Costs, Scenario, Simulation
-from penstock.workers.slot.batcher import AHEAD
+from penstock.workers.slot.batcher import BATCHES_AHEAD
 
 MARGIN = 1.05
 # Beside a gateway, a store and a client's own share of the machine no more than this of the path's throughput is promised.
@@ -58,9 +58,9 @@ class Learned:
 
     def batch_s(self, size: int) -> float:
         """From one batch to the next under load: by the slowest of the three threads, or because a child never has more than
-        `AHEAD` batches, those that are being answered included."""
+        `BATCHES_AHEAD` batches, those that are being answered included."""
         run = self._at(size)[1]
-        return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / AHEAD)
+        return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / BATCHES_AHEAD)
 
     def alone_s(self, size: int) -> float:
         run = self._at(size)[1]

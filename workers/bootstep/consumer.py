@@ -50,12 +50,12 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
             "kwargs": {},
             "type": f"{TASK_PREFIX}{slot.spec.name}",
             "hostname": state.hostname,
-            "time_start": epoch + held.claimed_at,
+            "time_start": epoch + batch.claimed_at,
             "acknowledged": False,
             "delivery_info": {"routing_key": f"penstock.{{{slot.spec.name}}}", "redelivered": job.attempts > 1},
             "worker_pid": slot.info().pid,
         }
         for slot in slots
-        for held in slot.active()
-        for job in held.jobs
+        for batch in slot.active_batches()
+        for job in batch.jobs
     ]

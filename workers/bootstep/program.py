@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import warnings
 from typing import Any
@@ -43,7 +44,7 @@ class WorkerProgram(Worker):
             self.pool.close_soon()
 
     def setup_logging(self, colorize: bool | None = None) -> bool:
-        logs.configure(self.loglevel)
+        logs.configure(self.loglevel or logging.INFO)
         return True
 
     def emit_banner(self) -> None:

@@ -71,7 +71,7 @@ def _limit_resources(order: LoadModel) -> None:
 
 def main(argv: list[str]) -> int:
     wire_fd, page_fd, parent = map(int, argv)
-    # The parent is the supervisor's slot thread: its child must not outlive it.
+    # The parent is the supervisor's slot thread: the kernel means the thread that started this process.
     parent_binding(parent, death_signal=signal.SIGKILL, exit_code=CRASH_EXIT)()
     for fd in (wire_fd, page_fd):
         os.set_inheritable(fd, False)

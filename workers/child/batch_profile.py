@@ -32,7 +32,7 @@ class Facts(msgspec.Struct):
 
 
 class ProfileRecorder(Protocol):
-    """`start` and `stop` run in the thread that runs the model. `save` writes the files; its answer is the seconds of copying."""
+    """`start` and `stop` run in the thread that runs the model. `save` writes the files and returns the seconds of copying."""
 
     def start(self) -> None: ...
 

@@ -16,7 +16,7 @@ ONLINE_IN_A_ROW = 8
 # this share of the last one's run: otherwise a micro-batch would run between any two online batches.
 _LINGER_MOST_S = 0.002
 _LINGER_SHARE = 0.25
-# A micro-batch waits only if recently at least half of the online batches were followed that closely: otherwise the device would
+# A micro-batch waits only if at least half of the recent online batches were followed that closely: otherwise the device would
 # idle for nothing.
 _FOLLOWED_LEAST = 0.5
 _SMOOTHING = 0.1

@@ -1,9 +1,9 @@
 """One batch through a handler: items in, one outcome per item out.
 
-Pure except for the handler's own code: no Redis, no Celery, no files, and time comes from the `clock` passed in. There are three
-steps, so that a child can `prepare` batch n+1 and `complete` batch n-1 while batch n is in `infer`. If a stage raises, the batch
-is halved until only the items at fault fail. The stage may therefore see the same values again, and must not change them before
-it raises. A device error that would repeat for every item is raised as `DeviceFault` instead.
+Pure except for the handler's own code: no Redis, no Celery, no files, and time comes from the `clock` passed in. A child can
+`prepare` batch n+1 and `complete` batch n-1 while batch n is in `infer`. If a stage raises, the batch is halved until only the
+items at fault fail. The stage may therefore see the same values again, and must not change them before it raises. A device error
+that would repeat for every item is raised as `DeviceFault` instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Clock = Callable[[], float]
 
 
 class DeviceFault(Exception):
-    """The device, or this process's access to it, is gone: every later call would fail. `broken`: no input can have caused it."""
+    """The device, or this process's access to it, is gone: every later call would fail. `broken`: no input can cause that."""
 
     def __init__(self, message: str, *, broken: bool) -> None:
         super().__init__(message)
@@ -227,7 +227,8 @@ def _advance(flow: Flow, stage: Stage | None, name: str) -> None:
 
 
 def _sift(flow: Flow, outputs: list[Any]) -> None:
-    """Take the failures among `outputs` out of the flow. A normal batch has none, and its outputs become the values as they are."""
+    """Take the failures among `outputs` out of the flow."""
+    # A normal batch has none, and its outputs become the values as they are.
     if Failure not in set(map(type, outputs)):
         flow.values = outputs
         return
@@ -263,7 +264,7 @@ class _Search:
         return self._run(values[:middle]) + self._run(values[middle:])
 
     def cap(self, earlier: int | None) -> int | None:
-        """The largest batch that passed if memory ran out here (0: not even one item), but no more than an earlier stage allowed."""
+        """If memory ran out here, the largest batch that passed (0: no item did), or the smaller one of an earlier stage."""
         if not self._exhausted:
             return earlier
         return self._largest_ok if earlier is None else min(earlier, self._largest_ok)

@@ -97,7 +97,7 @@ class ShardSizes:
         self._online_at = at
 
     def on_ran(self, size: int, cost: int, *, whole_s: float, device_s: float) -> None:
-        """A micro-batch of `size` rows took `whole_s` in all stages and `device_s` at the device. Its costliest row costs `cost`."""
+        """A micro-batch of `size` rows, the costliest of `cost`, took `whole_s` in all stages and `device_s` at the device."""
         if size not in self._ladder:
             return
         kind = self._class_of(cost)
@@ -175,7 +175,10 @@ class ShardSizes:
         return found
 
     def _first_size(self, step: int) -> int:
-        """For a class without runs: the largest size that should not be long, judged by the nearest class; a step doubles the cost."""
+        """For a class without runs: the largest size that should not be long, judged by the nearest class.
+
+        One step between classes doubles the cost.
+        """
         known = [kind for kind in self._classes if self._classes[kind].device]
         if not known:
             return self._ladder[-1]

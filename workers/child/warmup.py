@@ -44,7 +44,7 @@ def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Cl
     """Run every size on the handler's `sample`, or on an input generated from its schema.
 
     Ends early if `budget_s` would be exceeded, and at the first size that does not fit into memory. Raises what the handler
-    raises on its own sample, and `HandlerLoadError` if it refuses that sample or not even the smallest size fits. What it raises
+    raises on its own sample, and `HandlerLoadError` if it refuses the sample or not even the smallest size fits. What it raises
     on a generated input becomes a note, unless the handler broke its contract: no input is to blame for that.
     """
     done = _run(loaded, wanted, budget_s=budget_s, clock=clock)

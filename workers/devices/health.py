@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.backoff import Backoff
+
 _MANY, _WITHIN_S = 3, 60.0
-_REST_FIRST_S, _REST_MOST_S = 60.0, 600.0
+_REST = Backoff(60.0, 600.0)
 
 
 class DeviceHealth:
@@ -21,7 +23,7 @@ class DeviceHealth:
         self._recent = [*(at for at in self._recent if now - at < _WITHIN_S), now]
         if len(self._recent) < _MANY and not self._rests:
             return 0.0
-        rest_s: float = min(_REST_MOST_S, _REST_FIRST_S * 2**self._rests)
         self._rests += 1
+        rest_s = _REST.delay_s(self._rests)
         self._trusted_at = now + rest_s + _WITHIN_S
         return rest_s

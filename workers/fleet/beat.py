@@ -89,7 +89,7 @@ class Beat:
 
     def once(self, now: float) -> None:
         for slot in self._slots():
-            if slot.holding:
+            if slot.is_holding:
                 self._renew(slot, now)
         self._announce(self._store)
 
@@ -105,7 +105,7 @@ class Beat:
         if self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=moved).lost:
             slot.fence(name)
         else:
-            slot.lease.confirmed(sent_at)
+            slot.lease.confirm(sent_at)
 
 
 class Witness(Protocol):

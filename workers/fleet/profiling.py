@@ -22,7 +22,7 @@ from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.slot.batcher import BULK, Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 BATCH_RECORDED = "batch_recorded"
@@ -44,9 +44,9 @@ class StageSums:
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._queued: dict[str, float] = {}
 
-    def claimed(self, held: Batch) -> None:
-        waited = sum(max(0.0, held.leased_at - job.created_at) for job in held.jobs)
-        self._queued[held.nonce] = waited / max(1, held.size)
+    def claimed(self, batch: Batch) -> None:
+        waited = sum(max(0.0, batch.leased_at - job.created_at) for job in batch.jobs)
+        self._queued[batch.nonce] = waited / max(1, batch.size)
 
     def settled(self, stamp: BatchStamp, store_s: float) -> None:
         self.batches += 1
@@ -89,7 +89,7 @@ class Profiler(Observer):
 
     # Which batch.
 
-    def folder(self, held: Batch) -> str:
+    def folder(self, batch: Batch) -> str:
         """Where this batch is to be recorded; empty for nearly every one."""
         if not self._active:
             return ""
@@ -105,7 +105,7 @@ class Profiler(Observer):
             log.warning(PROFILE_FAILED, model=self._spec.name, error=str(error))
             self._answer(replace(self._asked, state="failed", note=str(error)) if self._asked else None)
             return ""
-        self._recording = replace(held, profile_dir=str(path))
+        self._recording = replace(batch, profile_dir=str(path))
         return str(path)
 
     @property
@@ -124,38 +124,38 @@ class Profiler(Observer):
 
     # What it took.
 
-    def claimed(self, spec: ModelSpec, held: Batch) -> None:
-        if self._active and not held.shard:
-            self._sums.claimed(held)
+    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
+        if self._active and not batch.is_shard:
+            self._sums.claimed(batch)
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # A shard is many batches, and its stages run beside each other.
-        if self._active and finish.stamp.reason != BULK:
-            self._sums.settled(finish.stamp, store_s)
-        if self._recording is not None and finish.stamp.id == self._recording.nonce:
+        if self._active and batch.stamp.reason != BULK:
+            self._sums.settled(batch.stamp, store_s)
+        if self._recording is not None and batch.stamp.id == self._recording.nonce:
             self._report(self._recording)
 
-    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         recording = self._recording
         if recording is None or not _jobs(debt) & {job.id.serial for job in recording.jobs}:
             return
-        if isinstance(debt, TryAgain):
+        if isinstance(debt, Retry):
             # All its jobs may be tried again; then nothing is ever settled of it.
             self._report(recording)
         else:
             self._recording = None
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
-        if self._recording is not None and held.nonce == self._recording.nonce:
+    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+        if self._recording is not None and batch.nonce == self._recording.nonce:
             self._recording = None
 
-    def _report(self, held: Batch) -> None:
-        folder, facts = Path(held.profile_dir), _facts(Path(held.profile_dir))
+    def _report(self, batch: Batch) -> None:
+        folder, facts = Path(batch.profile_dir), _facts(Path(batch.profile_dir))
         stages = self._sums.means_s() | ({COPY: facts.copy_s} if facts.copy_s is not None else {})
         found = ProfileInfo(
             self._asked.wish if self._asked else "",
             "done",
-            batch=held.nonce,
+            batch=batch.nonce,
             folder=str(folder),
             kind=facts.kind,
             note=facts.note,
@@ -164,11 +164,11 @@ class Profiler(Observer):
         )
         self._recording, self._sums = None, StageSums()
         try:
-            (folder / "stages.json").write_bytes(msgspec.json.encode({**asdict(found), "items": held.size}))
+            (folder / "stages.json").write_bytes(msgspec.json.encode({**asdict(found), "items": batch.size}))
             (folder / "stages.txt").write_text(stage_table(found))
         except OSError as error:
             log.warning(PROFILE_FAILED, model=self._spec.name, error=str(error))
-        log.info(BATCH_RECORDED, model=self._spec.name, batch=held.nonce, folder=str(folder), kind=facts.kind, note=facts.note)
+        log.info(BATCH_RECORDED, model=self._spec.name, batch=batch.nonce, folder=str(folder), kind=facts.kind, note=facts.note)
         self._answer(found if self._armed else None)
 
     def _answer(self, info: ProfileInfo | None) -> None:
@@ -210,6 +210,6 @@ def _facts(folder: Path) -> Facts:
         return Facts("", note=f"the child left no {FACTS}: {error}")
 
 
-def _jobs(debt: TryAgain | Release) -> set[str]:
-    items = debt.items if isinstance(debt, Release) else [debt.retry.item]
+def _jobs(debt: Retry | Release) -> set[str]:
+    items = debt.items if isinstance(debt, Release) else [debt.item]
     return {item.id.serial for item in items}

@@ -119,8 +119,8 @@ class BatchDone(Struct, tag="done", array_like=True):
 
     Moments are monotonic, on the clock that all processes of a machine share. `cap`: if the batch did not fit into memory, the
     largest part of it that did (0: none); else None. `padding`: the share of the batch that was padding, if the handler says.
-    `device_wait_s`: how long the batch was ready while another was at the device. `rows`: of a shard; `bad_rows` of them have no
-    output.
+    `device_wait_s`: how long the batch was ready while another was at the device. `rows`: of a shard; `bad_rows` of them have
+    no output.
     """
 
     batch: int

@@ -37,6 +37,7 @@ _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
 SOLO = "solo"
 BULK = "bulk"
+_NO_STAMP = BatchStamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Batch:
     fresh: bool = False
     profile_dir: str = ""
     endings: tuple[Ending, ...] = ()
-    stamp: BatchStamp = BatchStamp()
+    stamp: BatchStamp = _NO_STAMP
 
     @property
     def size(self) -> int:
@@ -178,7 +179,7 @@ class Batcher:
         if self._passed >= self._grow_after:
             self._passed = 0
             if self._grown:
-                # The last growth went well, so memory was freed: a limit that was met often must not keep batches small for hours.
+                # The last growth went well, so memory was freed: earlier failures must not keep batches small for hours.
                 self._grow_after = max(_GROW_AFTER, self._grow_after // 2)
             self._grown = True
             self._memory_cap = min(self._policy.max_batch_size, self._memory_cap + max(1, self._memory_cap // 8))
@@ -284,9 +285,7 @@ class Batcher:
             return self._request(limit, rest_s)
         hurry_s = self._latency.bound(min(limit, max(1, self._depth) + 1)) or 0.0
         margin_s = self.claim_s.value + self.feed_s.value
-        return self._request(
-            limit, rest_s, enough=self._wanted, max_wait_s=self._policy.max_wait_s, hurry_s=hurry_s + margin_s
-        )
+        return self._request(limit, rest_s, enough=self._wanted, max_wait_s=self._policy.max_wait_s, hurry_s=hurry_s + margin_s)
 
     def _request(
         self, limit: int, rest_s: float, *, enough: int = 1, max_wait_s: float = 0.0, hurry_s: float = 0.0

@@ -52,9 +52,7 @@ class Claims:
         self._batcher = batcher
         self._child_supervisor = child_supervisor
         self._device = device
-        self.lease = Lease(
-            name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation)
-        )
+        self.lease = Lease(name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation))
         self.settlements = Settlements(
             spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, tell=context.tell
         )
@@ -182,9 +180,7 @@ class Claims:
             return False
         if now < max(self._absence.try_at, self._shard_at()):
             return False
-        request = shard_request(
-            self._spec, self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s
-        )
+        request = shard_request(self._spec, self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s)
         try:
             claim = self.settlements.settle_and_claim(request)
         except StoreUnavailable as error:

@@ -60,7 +60,7 @@ class Observer:
     def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
 
     def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        """The jobs of `batch` ended, all of a claimed batch or a part of it. `store_s`: how long the store took, blobs included."""
+        """`batch` holds the jobs that ended, maybe a part of those claimed. `store_s`: how long the store and the blobs took."""
 
     def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         """Jobs were given back to the queue; `answers` says which of them the store took."""
@@ -72,7 +72,7 @@ class Observer:
         """The child did not bring this batch back."""
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:
-        """A child ended: `crashed`, `timeout`, `recycled`, `device` or `unloadable`. Not called for one stopped with its slot."""
+        """A child ended: `crashed`, `timeout`, `recycled`, `device` or `unloadable`. Not called at the slot's own end."""
 
     def lease_lost(self, spec: ModelSpec, how: str) -> None:
         """`lost`: the store took the lease back; `lapsed`: it was not confirmed in time."""

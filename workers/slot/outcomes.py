@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from penstock.backoff import Backoff
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Settled
 from penstock.errors import InternalError
@@ -15,8 +16,7 @@ from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
 from penstock.workers.slot.batcher import Batch
 
-RETRY_FIRST_S = 1.0
-RETRY_MOST_S = 60.0
+_RETRY = Backoff(1.0, 60.0, jitter=1.0)
 _SHARD_INLINE_BYTES = 1_024
 
 
@@ -79,8 +79,7 @@ def _retry(job: ClaimedJob, worker: str, failed: Failed, jitter: float) -> Retry
 
 def retry_delay_s(attempts: int, jitter: float) -> float:
     """Full jitter over 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
-    most: float = min(RETRY_MOST_S, RETRY_FIRST_S * 2 ** (max(1, attempts) - 1))
-    return most * jitter
+    return _RETRY.delay_s(max(1, attempts), chance=jitter)
 
 
 def release(batch: Batch, reason: ReleaseReason, detail: str = "") -> Release:

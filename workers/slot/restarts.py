@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from penstock.backoff import Backoff
 from penstock.model_spec import Limits
 from penstock.workers.slot.child_process import ChildProcess
 
 _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8
+_BACKOFF = Backoff(1.0, 60.0)
 
 
 class Restarts:
@@ -17,7 +19,7 @@ class Restarts:
         self.total = 0
 
     def on_failure(self) -> float:
-        delay = 0.0 if self._failures == 0 else min(60.0, 2.0 ** (self._failures - 1))
+        delay = _BACKOFF.delay_s(self._failures)
         self._failures += 1
         self.total += 1
         return delay

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import structlog
 
+from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Settled
@@ -42,30 +43,29 @@ BATCH_LOST = "batch_lost"
 SLOT_FAULT = "slot_fault"
 _MISCOUNTED = "answered with a wrong number of outcomes"
 _NO_LIMIT = 1_000_000_000
-_RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 2.0
+_BACKOFF = Backoff(0.1, RETRY_MOST_S, jitter=0.5)
 
 # A `Batch` in a debt has its endings.
 Debt = Batch | Retry | Release
 
 
 class Absence:
-    """Whether a store is away, and when to try it again (monotonic): after 0.1 s, 0.2 s ... 2 s, each shortened by up to half."""
+    """Whether a store is away, and when to try it again (monotonic): after 0.1 s, 0.2 s ... 2 s, each up to half shorter."""
 
     def __init__(self) -> None:
-        self._tries = 0
+        self._failures = BackoffCounter(_BACKOFF)
         self.try_at = float("-inf")
 
     def on_failure(self, now: float) -> bool:
         """Another call was not answered. True for the first one in a row."""
-        delay_s = min(RETRY_MOST_S, _RETRY_FIRST_S * 2**self._tries)
-        self._tries = min(self._tries + 1, 10)
-        self.try_at = now + delay_s * random.uniform(0.5, 1.0)
-        return self._tries == 1
+        self.try_at = now + self._failures.count_failure(chance=random.random())
+        return self._failures.failures == 1
 
     def on_answer(self) -> bool:
         """The store answered. True if it was away before."""
-        was_away, self._tries = self._tries > 0, 0
+        was_away = self._failures.failures > 0
+        self._failures.reset()
         return was_away
 
 
@@ -103,9 +103,7 @@ class Settlements:
     def _finish_and_claim(self, batch: Batch, request: ClaimRequest) -> Claim:
         began_at = time.monotonic()
         batch = self._with_large_outputs_stored(batch)
-        answers, claim = self._store.finish_and_claim(
-            batch.endings, worker=batch.worker, stamp=batch.stamp, request=request
-        )
+        answers, claim = self._store.finish_and_claim(batch.endings, worker=batch.worker, stamp=batch.stamp, request=request)
         failpoint("after_finish_before_reply")
         self._debts.popleft()
         self._on_settled(batch, answers, time.monotonic() - began_at)

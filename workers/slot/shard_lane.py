@@ -43,7 +43,7 @@ def shard_request(spec: ModelSpec, worker: str, *, nonce: str, lease_s: float) -
 
 
 class LaneProgress:
-    """How far the shards in the child are. The slot's thread writes `_rows` and the beat's thread `_reported`, each as a whole."""
+    """How far the shards in the child are. The slot's thread replaces `_rows`, the beat's thread `_reported`."""
 
     def __init__(self) -> None:
         self._rows: Mapping[JobId, int] = {}

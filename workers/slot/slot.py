@@ -283,7 +283,7 @@ class Slot:
             self._child_supervisor.give(batch, time.monotonic())
 
     def _is_free_for(self, batch: Batch) -> bool:
-        """Whether the child may be given this batch now. A suspect runs alone: a crash must be its own, and hit no neighbours."""
+        """Whether the child may be given this batch now. A suspect runs alone, so that a crash is its own and hits no other."""
         load = self._child_supervisor.in_flight.load()
         if batch.is_solo and load.shards:
             # A shard may take minutes, so it is given back and runs again later.

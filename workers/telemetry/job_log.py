@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 import structlog
 
-from penstock import job_events
+from penstock import logs
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import Change, Ending, Settled
+from penstock.broker.records import Change, ClaimedJob, Ending, Settled
 from penstock.job import JobState
-from penstock.job_events import JobLines
+from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.outcomes import Accepted
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: JobState.CANCELLED.public}
@@ -29,64 +28,64 @@ class WorkerJobLog(Observer):
         self._all = lines is JobLines.ALL
         self._on = lines is not JobLines.OFF
 
-    def claimed(self, spec: ModelSpec, held: Batch) -> None:
+    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if not self._all:
             return
-        for job in held.jobs:
-            told = job_events.fields(job.id, version=spec.version, batch=held.nonce, trace=job.trace)
-            waited_s = round(max(0.0, held.leased_at - job.created_at), 3)
-            log.info(job_events.JOB_CLAIMED, **told, attempt=job.attempts, size=held.size, reason=held.reason, age_s=waited_s)
+        for job in batch.jobs:
+            told = logs.job_fields(job.id, version=spec.version, batch=batch.nonce, trace=job.trace)
+            waited_s = round(max(0.0, batch.leased_at - job.created_at), 3)
+            log.info(logs.JOB_CLAIMED, **told, attempt=job.attempts, size=batch.size, reason=batch.reason, age_s=waited_s)
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
-        if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in finish.endings)):
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+        if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in batch.endings)):
             return
         ended_at = time.monotonic()
-        for ending, job, answer in zip(finish.endings, finish.accepted, answers, strict=False):
+        for ending, job, answer in zip(batch.endings, batch.jobs, answers, strict=False):
             if answer is not Settled.STALE:
-                self._finished(spec, finish, ending, job, answer, ended_at=ended_at)
+                self._finished(spec, batch, ending, job, answer, ended_at=ended_at)
 
     def _finished(
-        self, spec: ModelSpec, finish: Finish, ending: Ending, job: Accepted, answer: Settled, *, ended_at: float
+        self, spec: ModelSpec, batch: Batch, ending: Ending, job: ClaimedJob, answer: Settled, *, ended_at: float
     ) -> None:
         state = _ENDED_BY_RETURN.get(answer, ending.state.public)
-        if not self._all and state in job_events.WANTED_ENDS:
+        if not self._all and state in logs.WANTED_ENDS:
             return
-        told = job_events.fields(ending.id, version=spec.version, batch=finish.stamp.id, trace=job.trace)
-        run_s = {name: round(getattr(finish.stamp, name), 6) for name in ("preprocess_s", "inference_s", "postprocess_s")}
+        told = logs.job_fields(ending.id, version=spec.version, batch=batch.stamp.id, trace=job.trace)
+        run_s = {name: round(getattr(batch.stamp, name), 6) for name in ("preprocess_s", "inference_s", "postprocess_s")}
         error = {"code": ending.error_code} if ending.error_code else {}
-        line = {**told, "state": state, **error, "total_s": round(max(0.0, ended_at - job.at), 3), **run_s}
-        say = log.info if state in job_events.WANTED_ENDS else log.warning
-        say(job_events.JOB_FINISHED, **line)
+        line = {**told, "state": state, **error, "total_s": round(max(0.0, ended_at - batch.accepted_at(job)), 3), **run_s}
+        say = log.info if state in logs.WANTED_ENDS else log.warning
+        say(logs.JOB_FINISHED, **line)
 
-    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._on:
             return
-        items = [debt.retry.item] if isinstance(debt, TryAgain) else debt.items
+        items = (debt.item,) if isinstance(debt, Retry) else debt.items
         for item, answer in zip(items, answers, strict=True):
             if answer is Settled.STALE:
                 continue
-            told = job_events.fields(item.id, version=spec.version, batch=item.token.rpartition(":")[2], trace=item.trace)
+            told = logs.job_fields(item.id, version=spec.version, batch=item.token.rpartition(":")[2], trace=item.trace)
             event, why = _returned(debt)
             # At the limit of attempts a retry is none: the job has ended.
-            if answer is Settled.OK or event == job_events.JOB_LOST:
+            if answer is Settled.OK or event == logs.JOB_LOST:
                 log.warning(event, **told, **why)
             if answer in _ENDED_BY_RETURN:
-                log.warning(job_events.JOB_FINISHED, **told, state=_ENDED_BY_RETURN[answer])
+                log.warning(logs.JOB_FINISHED, **told, state=_ENDED_BY_RETURN[answer])
 
     def changed(self, changes: Sequence[Change]) -> None:
         if not self._on:
             return
         for change in changes:
-            told = job_events.fields(change.id, version=change.version, batch=change.batch, trace=change.trace)
+            told = logs.job_fields(change.id, version=change.version, batch=change.batch, trace=change.trace)
             if change.event == "lost":
-                log.warning(job_events.JOB_LOST, **told, cause="worker_lost", worker=change.worker)
-            elif self._all or change.state.public not in job_events.WANTED_ENDS:
-                log.warning(job_events.JOB_FINISHED, **told, state=change.state.public)
+                log.warning(logs.JOB_LOST, **told, cause="worker_lost", worker=change.worker)
+            elif self._all or change.state.public not in logs.WANTED_ENDS:
+                log.warning(logs.JOB_FINISHED, **told, state=change.state.public)
 
 
-def _returned(debt: TryAgain | Release) -> tuple[str, dict[str, object]]:
-    if isinstance(debt, TryAgain):
-        return job_events.JOB_RETRIED, {"code": debt.retry.code, "delay_s": round(debt.retry.delay_s, 3)}
+def _returned(debt: Retry | Release) -> tuple[str, dict[str, object]]:
+    if isinstance(debt, Retry):
+        return logs.JOB_RETRIED, {"code": debt.code, "delay_s": round(debt.delay_s, 3)}
     if debt.reason is ReleaseReason.CRASHED:
-        return job_events.JOB_LOST, {"cause": debt.reason.value, "how": debt.detail}
-    return job_events.JOB_RELEASED, {"cause": debt.reason.value}
+        return logs.JOB_LOST, {"cause": debt.reason.value, "how": debt.detail}
+    return logs.JOB_RELEASED, {"cause": debt.reason.value}

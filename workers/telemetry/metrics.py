@@ -19,7 +19,6 @@ from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
 # With more models than this a worker tells stages and sizes for all of them together, and waits less finely: a scrape of 50
@@ -97,54 +96,56 @@ class WorkerMetrics(Observer):
             ) from fault
         self.serving = True
 
-    def claimed(self, spec: ModelSpec, held: Batch) -> None:
+    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if not self.serving:
             return
         ours = self._of(spec)
         ours.claims.inc()
-        ours.items.inc(held.size)
+        ours.items.inc(batch.size)
         ours.consumed.set(time.time())
         for priority, histogram in ours.queue_waits.items():
             # A later run waited for the earlier one too, and a job has one wait only.
             waits = [
-                max(0.0, held.leased_at - job.created_at) for job in held.jobs if job.attempts == 1 and job.priority is priority
+                max(0.0, batch.leased_at - job.created_at)
+                for job in batch.jobs
+                if job.attempts == 1 and job.priority is priority
             ]
             if waits:
                 histogram.observe_all(waits)
 
-    def ran(self, spec: ModelSpec, held: Batch, done: BatchDone) -> None:
+    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
         if not self.serving:
             return
         ours = self._of(spec)
-        if held.shard:
+        if batch.is_shard:
             # Sums over many micro-batches would say nothing beside the figures of single batches.
             ours.busy.inc(done.inference_s)
             ours.rows.inc(done.rows - done.bad_rows)
             ours.bad_rows.inc(done.bad_rows)
-            self._flush.labels(self._shared(spec), held.reason).inc()
+            self._flush.labels(self._shared(spec), batch.reason).inc()
             return
-        ours.batch_wait.observe(max(0.0, done.began_at - held.claimed_at))
-        ours.size.observe(held.size)
+        ours.batch_wait.observe(max(0.0, done.began_at - batch.claimed_at))
+        ours.size.observe(batch.size)
         ours.decode.observe(done.decode_s)
         ours.busy.inc(done.inference_s)
         for histogram, seconds in zip(ours.stages, (done.preprocess_s, done.inference_s, done.postprocess_s), strict=True):
             histogram.observe(seconds)
         if done.padding is not None:
             ours.padding.observe(done.padding)
-        self._flush.labels(self._shared(spec), held.reason).inc()
+        self._flush.labels(self._shared(spec), batch.reason).inc()
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if not self.serving:
             return
         ours, now = self._of(spec), time.monotonic()
         ours.store.observe(store_s)
-        counted = [job for job, answer in zip(finish.accepted, answers, strict=True) if answer is not Settled.STALE]
+        counted = [job for job, answer in zip(batch.jobs, answers, strict=True) if answer is not Settled.STALE]
         for priority, histogram in ours.durations.items():
-            durations = [max(0.0, now - job.at) for job in counted if job.priority is priority]
+            durations = [max(0.0, now - batch.accepted_at(job)) for job in counted if job.priority is priority]
             if durations:
                 histogram.observe_all(durations)
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
+    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         self._lost.labels(self._shared(spec), cause.value).inc()
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:

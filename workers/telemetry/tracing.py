@@ -36,29 +36,29 @@ class BatchSpans(Observer):
         self._provider = provider
         self._tracer = provider.get_tracer(__name__)
 
-    def ran(self, spec: ModelSpec, held: Batch, done: BatchDone) -> None:
-        failed = {job.id: out.code for job, out in zip(held.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
+    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
+        failed = {job.id: out.code for job, out in zip(batch.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
         # The batch itself failed only if nothing came of it; an item's failure stands with the link to its job.
-        all_failed = len(failed) == held.size
-        self._send(spec, held, failed, error=next(iter(failed.values())) if all_failed and failed else "")
+        all_failed = len(failed) == batch.size
+        self._send(spec, batch, failed, error=next(iter(failed.values())) if all_failed and failed else "")
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
-        self._send(spec, held, {}, error=cause.value)
+    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+        self._send(spec, batch, {}, error=cause.value)
 
     def close(self) -> None:
         names.close(self._provider)
 
-    def _send(self, spec: ModelSpec, held: Batch, failed: Mapping[JobId, str], *, error: str) -> None:
+    def _send(self, spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str], *, error: str) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         now, now_ns = time.monotonic(), time.time_ns()
         span = self._tracer.start_span(
             f"process {queue_name(spec.name)}",
             kind=SpanKind.CONSUMER,
-            attributes=_attributes(spec, held, failed),
-            links=[link for job in held.jobs if (link := _link(job, failed.get(job.id, ""))) is not None],
+            attributes=_attributes(spec, batch, failed),
+            links=[link for job in batch.jobs if (link := _link(job, failed.get(job.id, ""))) is not None],
             # On the wall clock as it is now: a batch that ran while that was set back must not end before it began.
-            start_time=now_ns - int((now - held.claimed_at) * 1e9),
+            start_time=now_ns - int((now - batch.claimed_at) * 1e9),
         )
         if error:
             span.set_attribute(names.ERROR_TYPE, error)
@@ -66,18 +66,18 @@ class BatchSpans(Observer):
         span.end(now_ns)
 
 
-def _attributes(spec: ModelSpec, held: Batch, failed: Mapping[JobId, str]) -> dict[str, str | int]:
+def _attributes(spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str]) -> dict[str, str | int]:
     return {
         names.SYSTEM: names.SYSTEM_NAME,
         names.DESTINATION: queue_name(spec.name),
         names.OPERATION_NAME: "process",
         names.OPERATION_TYPE: "process",
-        names.MESSAGE_COUNT: held.size,
+        names.MESSAGE_COUNT: batch.size,
         names.MODEL: spec.name,
         names.VERSION: spec.version,
-        names.DEVICE: held.device or spec.device,
-        names.BATCH: held.nonce,
-        names.BATCH_REASON: held.reason,
+        names.DEVICE: batch.device or spec.device,
+        names.BATCH: batch.nonce,
+        names.BATCH_REASON: batch.reason,
         names.BATCH_FAILED: len(failed),
     }
 

@@ -80,7 +80,7 @@ def links_broken(setting: Setting) -> Verdict:
                 break_links(stack.worker_links, act, times, lasting_s)
                 hit = healed_now(stack)
                 time.sleep(4.0)
-                recovered[name] = progress_s(stack.executions, hit)
+                recovered[name] = progress_s(stack.executions, hit, within_s=10.0)
         notes = ", ".join(f"{name} {took:.2f} s" for name, took in recovered.items())
         verdict = conclude(stack, "F25", notes=f"progress after {notes}")
         return with_recovery(verdict, max(recovered.values()), most_s=3.0)

@@ -38,7 +38,8 @@ def child_killed(setting: Setting) -> Verdict:
 
 def _load_s(stack: Stack) -> float:
     """How long the first process took from the start of its worker until it had loaded the model, on this machine today."""
-    return stack.executions.of("load")[0].at - psutil.Process(stack.workers[0].pid).create_time()
+    started_at: float = psutil.Process(stack.workers[0].pid).create_time()
+    return stack.executions.of("load")[0].at - started_at
 
 
 @fault("F6", "SIGSTOP of the child only: the run limit must end it")

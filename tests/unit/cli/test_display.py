@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.display import age, colored, duration, print_table, timing_line
+from penstock.cli.display import age, colored, print_table, timing_line
 from penstock.client.views import BatchView, JobView
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -28,11 +28,6 @@ def test_the_line_of_timings_tells_queue_batch_run_and_total() -> None:
 def test_what_the_record_does_not_know_is_left_out() -> None:
     assert timing_line(job(created_at=START)) == ""
     assert timing_line(job(attempts=2)) == "2 attempts"
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.0003, "0.3 ms"), (0.25, "250 ms"), (4.2, "4.2 s"), (300, "5 min")])
-def test_durations_have_a_unit_a_person_would_choose(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_age_counts_from_the_moment_given() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client import protocol
+from penstock.client import calls, protocol
 from penstock.client.protocol import Answer, InputBody
 from penstock.client.views import job_view
 from penstock.errors import BadRequest
@@ -51,14 +51,14 @@ def test_what_json_cannot_hold_is_refused_before_it_is_sent(value: Any) -> None:
 
 
 def test_every_submit_carries_an_idempotency_key_of_its_own() -> None:
-    first = protocol.submit_call("square", InputBody("application/json", b"1"))
-    second = protocol.submit_call("square", InputBody("application/json", b"1"))
+    first = calls.submit_call("square", InputBody("application/json", b"1"))
+    second = calls.submit_call("square", InputBody("application/json", b"1"))
     assert first.repeatable
     assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
 
 
 def test_options_of_a_submit_are_query_parameters() -> None:
-    call = protocol.submit_call(
+    call = calls.submit_call(
         "a b/c", InputBody("text/plain", b"hi"), version="2", priority="bulk", deadline_s=2.5, idempotency_key="k"
     )
     assert call.url == "/v1/models/a%20b%2Fc/versions/2/jobs"
@@ -68,23 +68,23 @@ def test_options_of_a_submit_are_query_parameters() -> None:
 
 def test_links_of_the_body_are_followed_instead_of_built() -> None:
     view = job_view(job())
-    assert protocol.poll_call(view).url == "/linked/job"
-    assert protocol.result_call(view, wait_s=20).params == {"wait": "20"}
-    assert protocol.cancel_call(view).url == "/linked/cancel"
+    assert calls.poll_call(view).url == "/linked/job"
+    assert calls.result_call(view, wait_s=20).params == {"wait": "20"}
+    assert calls.cancel_call(view).url == "/linked/cancel"
 
 
 def test_a_replay_carries_a_key_so_that_repeating_it_makes_no_second_job() -> None:
     view = job_view({"id": "x-square", "status": "failed", "replayed_as": "y-square"})
-    call = protocol.replay_call(view, version="2")
+    call = calls.replay_call(view, version="2")
     assert (call.method, call.url, call.params) == ("POST", "/v1/jobs/x-square/replay", {"version": "2"})
     assert len(call.headers["idempotency-key"]) == 32
-    assert protocol.replay_call(view, idempotency_key="k").headers == {"idempotency-key": "k"}
+    assert calls.replay_call(view, idempotency_key="k").headers == {"idempotency-key": "k"}
     assert (view.replayed_as, view.replay_of) == ("y-square", "")
 
 
 def test_without_links_the_documented_addresses_are_used() -> None:
     view = job_view({"id": "x-square", "status": "queued"})
-    assert protocol.result_call(view).url == "/v1/jobs/x-square/result"
+    assert calls.result_call(view).url == "/v1/jobs/x-square/result"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.protocol import LONGEST_POLL_S, Answer, HttpCall, InputBody, predict_call, result_call, submit_call
+from penstock.client.calls import predict_call, result_call, submit_call
+from penstock.client.protocol import LONGEST_POLL_S, Answer, HttpCall, InputBody
 from penstock.client.retries import RetryBudget, RetryPolicy, TransportFault
 from penstock.client.views import job_view
 from tests.unit.client.scripted_gateway import job
@@ -12,64 +13,64 @@ PREDICT = predict_call("square", InputBody("application/json", b"1"))
 POLICY = RetryPolicy(max_attempts=5, first_wait_s=0.25, max_wait_s=30.0)
 
 
-def worth_it(call: HttpCall, status: int, *, attempt: int = 1, **headers: str) -> bool:
+def may_repeat(call: HttpCall, status: int, *, attempt: int = 1, **headers: str) -> bool:
     plain = {name.replace("_", "-"): value for name, value in headers.items()}
-    return POLICY.worth_it(call, Answer(status, plain, b""), attempt=attempt)
+    return POLICY.allows_repeat(call, Answer(status, plain, b""), attempt=attempt)
 
 
 @pytest.mark.parametrize(("status", "again"), [(400, False), (404, False), (409, False), (429, True), (500, False)])
 def test_only_what_may_pass_by_itself_is_tried_again(status: int, again: bool) -> None:
-    assert worth_it(SUBMIT, status) is again
+    assert may_repeat(SUBMIT, status) is again
 
 
 def test_bad_gateway_is_tried_again_only_for_calls_that_may_run_twice() -> None:
-    assert worth_it(SUBMIT, 502)
-    assert not worth_it(PREDICT, 502)
-    assert worth_it(PREDICT, 503)
+    assert may_repeat(SUBMIT, 502)
+    assert not may_repeat(PREDICT, 502)
+    assert may_repeat(PREDICT, 503)
 
 
 def test_a_gateway_timeout_is_tried_again_only_when_the_gateway_says_when() -> None:
-    assert not worth_it(SUBMIT, 504)
-    assert worth_it(SUBMIT, 504, retry_after="1")
+    assert not may_repeat(SUBMIT, 504)
+    assert may_repeat(SUBMIT, 504, retry_after="1")
 
 
 def test_the_gateways_own_word_on_retrying_wins() -> None:
-    assert not worth_it(SUBMIT, 503, x_should_retry="false")
-    assert worth_it(SUBMIT, 500, x_should_retry="true")
+    assert not may_repeat(SUBMIT, 503, x_should_retry="false")
+    assert may_repeat(SUBMIT, 500, x_should_retry="true")
 
 
 def test_a_wait_longer_than_our_patience_is_the_callers_to_decide() -> None:
-    assert worth_it(SUBMIT, 429, retry_after="30")
-    assert not worth_it(SUBMIT, 429, retry_after="31")
+    assert may_repeat(SUBMIT, 429, retry_after="30")
+    assert not may_repeat(SUBMIT, 429, retry_after="31")
 
 
 def test_nothing_is_sent_again_that_could_only_come_too_late() -> None:
     # `predict(deadline_s=0.2)` on a busy model came back after 21 s: each refusal was followed by the wait it asked for.
     body = InputBody("application/json", b"1")
     full = Answer(429, {"retry-after": "3"}, b"")
-    assert not POLICY.worth_it(predict_call("square", body, deadline_s=3.0), full, attempt=1)
+    assert not POLICY.allows_repeat(predict_call("square", body, deadline_s=3.0), full, attempt=1)
     patient = submit_call("square", body, deadline_s=10.0)
-    assert POLICY.worth_it(patient, full, attempt=1, elapsed_s=6.0)
-    assert not POLICY.worth_it(patient, full, attempt=2, elapsed_s=7.0)
+    assert POLICY.allows_repeat(patient, full, attempt=1, elapsed_s=6.0)
+    assert not POLICY.allows_repeat(patient, full, attempt=2, elapsed_s=7.0)
 
 
 def test_a_wait_with_a_timeout_of_its_own_is_not_outlasted_by_retries() -> None:
     away = Answer(503, {"retry-after": "5"}, b"")
     view = job_view(job())
-    assert not POLICY.worth_it(result_call(view, wait_s=2.0), away, attempt=1)
-    assert POLICY.worth_it(result_call(view, wait_s=LONGEST_POLL_S), away, attempt=1)
+    assert not POLICY.allows_repeat(result_call(view, wait_s=2.0), away, attempt=1)
+    assert POLICY.allows_repeat(result_call(view, wait_s=LONGEST_POLL_S), away, attempt=1)
 
 
 def test_attempts_are_bounded() -> None:
-    assert worth_it(SUBMIT, 503, attempt=4)
-    assert not worth_it(SUBMIT, 503, attempt=5)
+    assert may_repeat(SUBMIT, 503, attempt=4)
+    assert not may_repeat(SUBMIT, 503, attempt=5)
 
 
 def test_a_lost_answer_is_asked_again_only_for_calls_that_may_run_twice() -> None:
     lost, refused = TransportFault("lost", sent=True), TransportFault("refused", sent=False)
-    assert POLICY.worth_it(SUBMIT, lost, attempt=1)
-    assert not POLICY.worth_it(PREDICT, lost, attempt=1)
-    assert POLICY.worth_it(PREDICT, refused, attempt=1)
+    assert POLICY.allows_repeat(SUBMIT, lost, attempt=1)
+    assert not POLICY.allows_repeat(PREDICT, lost, attempt=1)
+    assert POLICY.allows_repeat(PREDICT, refused, attempt=1)
 
 
 def test_waits_double_with_jitter_up_to_a_cap() -> None:

@@ -11,7 +11,7 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.options import GatewayOptions
 
 
@@ -47,7 +47,7 @@ async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_a_bug_in_an_endpoint_is_answered_without_its_words(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = gateway(GatewayOptions())
-    monkeypatch.setattr(app.registry, "find", None)  # what calls it now fails in a way no one foresaw
+    monkeypatch.setattr(app.parts.registry, "find", None)  # what calls it now fails in a way no one foresaw
     status, told = await ask(app, "/predictions/square" if method == "POST" else "/v1/models/square", method=method)
     assert (status, told["code"]) == (500, "internal")
     assert "NoneType" not in json.dumps(told)

@@ -10,7 +10,7 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
+from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.openapi import document
@@ -27,7 +27,7 @@ def gateway() -> Gateway:
 def answers(gateway: Gateway, path: str, method: str = "get", info: VersionInfo | None = None) -> dict[str, Any]:
     version = VersionEntry("1", info, None, SlotCapacity())
     entry = ModelEntry(ModelInfo("m", versions={"1": info}), version, {"1": version})
-    found: dict[str, Any] = document(gateway.api, {"m": entry})["paths"][path][method]["responses"]
+    found: dict[str, Any] = document(gateway.parts.api, {"m": entry})["paths"][path][method]["responses"]
     return {status: sorted(told.get("content", {})) for status, told in found.items()}
 
 

@@ -44,7 +44,10 @@ def test_a_code_that_clients_could_not_match_on_is_refused(code: Any) -> None:
 
 def native(words: str) -> Exception:
     """As ONNX Runtime raises it."""
-    return type("RuntimeException", (Exception,), {"__module__": "onnxruntime.capi.onnxruntime_pybind11_state"})(words)
+    raised: type[Exception] = type(
+        "RuntimeException", (Exception,), {"__module__": "onnxruntime.capi.onnxruntime_pybind11_state"}
+    )
+    return raised(words)
 
 
 @pytest.mark.parametrize(

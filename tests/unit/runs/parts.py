@@ -72,6 +72,8 @@ class ListSink:
     def publish(self) -> dict[str, Any]:
         return {"rows": len(self.lines)}
 
+    def discard(self) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from penstock.backoff import Backoff
+from penstock.broker.blobs.files import BlobStore
 from penstock.run import RunCounts
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
 from penstock.runs.rows import RowError
@@ -38,7 +40,9 @@ class Stage:
             self.source, self.sink, pace=RunLimits(**pace), place=place, watch=watch or Onlooker(), commit=self.places.append
         )
         terms = Terms("double", "1", self.source.media)
-        return driver.drive(ShardQueue(self.queue, self.blobs, self.queue, terms=terms, inputs=driver.inputs))
+        return driver.drive(
+            ShardQueue(self.queue, cast("BlobStore", self.blobs), self.queue, terms=terms, inputs=driver.inputs)
+        )
 
 
 def expected(rows: int = ROWS) -> list[tuple[int, Any]]:
@@ -62,7 +66,7 @@ def test_lost_pushes_lost_replies_and_a_full_queue_cost_no_row(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runs.shards.shard_queue._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("penstock.runs.shards.shard_queue._BACKOFF", Backoff(0.0, 0.0))
     stage = Stage(seed=seed, blobs_away=0.3, lose=0.1)
     assert stage.drive(shard_rows=100) is StopReason.GO_ON
     assert stage.sink.lines == expected()
@@ -70,7 +74,7 @@ def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int,
 
 
 @pytest.mark.parametrize("pace", [{"shard_rows": 1, "window_rows": 10}, {"shard_rows": 700}, {"window_rows": 37}])
-def test_the_output_does_not_depend_on_how_rows_are_cut(pace: dict[str, int]) -> None:
+def test_the_output_does_not_depend_on_how_rows_are_cut(pace: dict[str, Any]) -> None:
     stage = Stage(rows=range(500))
     stage.drive(**pace)
     assert stage.sink.lines == expected(500)

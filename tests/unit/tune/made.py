@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from penstock.tune.result import (
     BatchTime,
@@ -84,7 +85,12 @@ def result(*, model: str = "discs", goal: Goal = GOAL, note: str = "an example")
     found = configurations(goal)
     assert found[0].predicted is not None
     capacity = CapacityPlan(100.0, 6, 0, found[0].choice, found[0].predicted, 0.1, "from the simulation", 6, 7)
-    space = {"batch_size": [1, 2, 4, 8], "workers": [1, 2], "threads": [1, 2], "runtime": ["torch", "onnx"]}
+    space: dict[str, list[Any]] = {
+        "batch_size": [1, 2, 4, 8],
+        "workers": [1, 2],
+        "threads": [1, 2],
+        "runtime": ["torch", "onnx"],
+    }
     machine = {
         "date": "2026-11-21T10:00:00+00:00",
         "cores": 2,

@@ -50,11 +50,27 @@ def test_a_number_written_in_another_way_is_left_as_it_is() -> None:
     assert with_settings(text, "models", {"max_wait_s": 0.01}, name="m") == text
 
 
-def test_what_cannot_be_edited_safely_is_left_alone_and_told() -> None:
-    with pytest.raises(ConfigError, match="cannot edit"):
-        with_settings('models = { m = { source = "x.py" } }\n', "models", {"workers": 2}, name="m")
+def test_an_inline_table_and_a_dotted_key_are_edited_where_they_stand() -> None:
+    inline = with_settings('models = { m = { source = "x.py" } }\n', "models", {"workers": 2}, name="m")
+    assert inline == 'models = { m = { source = "x.py", workers = 2} }\n'
+    dotted = with_settings('[models]\nm.source = "x.py"\n', "models", {"workers": 2}, name="m")
+    assert dotted == '[models]\nm.source = "x.py"\nm.workers = 2\n'
 
 
-def test_a_dotted_key_elsewhere_is_not_overlooked() -> None:
-    with pytest.raises(ConfigError, match="cannot edit"):
-        with_settings('[models]\nm.source = "x.py"\n', "models", {"workers": 2}, name="m")
+def test_a_value_over_several_lines_is_left_alone_because_comments_inside_it_would_be_lost() -> None:
+    text = "[models.m]\nbatch_buckets = [\n  1, # alone\n  8,\n]\n"
+    assert with_settings(text, "models", {"batch_buckets": [1, 8]}, name="m").startswith(text)
+    with pytest.raises(ConfigError, match="cannot edit") as refused:
+        with_settings(text, "models", {"batch_buckets": [1, 4]}, name="m")
+    assert "batch_buckets = [1, 4]" in (refused.value.hint or "")
+
+
+def test_line_ends_of_windows_do_not_hinder() -> None:
+    text = "[models.m]\r\nworkers = 1  # one\r\n"
+    assert with_settings(text, "models", {"workers": 2}, name="m") == "[models.m]\r\nworkers = 2  # one\r\n"
+
+
+def test_a_table_is_found_below_others_of_its_kind() -> None:
+    text = '[models.a]\nsource = "a"\n\n[gateway]\nport = 1\n\n[models.b]\nsource = "b"\n\n[models.b.options]\nx = 1\n'
+    after = with_settings(text, "models", {"workers": 2}, name="b")
+    assert after == text.replace('source = "b"\n', 'source = "b"\nworkers = 2\n')

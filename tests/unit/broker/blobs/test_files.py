@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.blobs import files
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.errors import Gone, InternalError, StoreUnavailable
 from penstock.job_id import new_serial
@@ -18,7 +17,7 @@ def input_name() -> str:
 
 def test_the_data_and_its_entry_are_synced_before_put_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(files.os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     name = input_name()
     LocalBlobs(tmp_path / "blobs").put(name, b"x")
     folder = next((tmp_path / "blobs").iterdir())
@@ -116,7 +115,7 @@ def test_a_full_disk_is_the_stores_fault_and_leaves_no_half(tmp_path: Path, monk
     def no_space(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     store, name = LocalBlobs(tmp_path), input_name()
     store._path(name).parent.mkdir()
     with pytest.raises(StoreUnavailable, match="No space left"):
@@ -130,7 +129,7 @@ def test_a_repeat_that_fails_leaves_the_first_in_place(tmp_path: Path, monkeypat
 
     store, name = LocalBlobs(tmp_path), input_name()
     store.put(name, b"first")
-    monkeypatch.setattr(files.os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(StoreUnavailable):
         store.put(name, b"first")
     assert [found for found, _ in store.names(now=0)] == [name]

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_store_that_does_not_answer_is_told_with_what_to_look_at_and_without_s
     nowhere: ObjectBlobs, tmp_path: Path
 ) -> None:
     name = input_name()
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: nowhere.put(name, b"x"),
         lambda: nowhere.put_all([(name, b"x"), (input_name(), b"y")]),
         lambda: nowhere.get(name),

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from penstock.cli.exits import StartError
-from penstock.cli.serve.supervisor import Backoff, ManagedProcess, ProcessSupervisor, StopSignals
+from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, RestartDelay, StopSignals
 
 FOREVER = "import signal; signal.pause()"
 
@@ -18,7 +18,7 @@ def child(code: str) -> ManagedProcess:
 
 
 def test_waits_double_to_a_limit_and_begin_anew_after_a_long_life() -> None:
-    backoff = Backoff()
+    backoff = RestartDelay()
     assert [backoff.after_death(0.1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert backoff.after_death(61.0) == 1
 

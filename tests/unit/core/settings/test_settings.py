@@ -239,7 +239,7 @@ def test_variables_of_others_and_empty_ones_are_left_alone() -> None:
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings.load(None, {}).gateway.port = 1  # type: ignore[misc]
+        Settings.load(None, {}).gateway.port = 1
 
 
 def test_missing_model_files_are_faults_like_any_other_where_the_files_are_needed(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from penstock.gateway.asgi.bodies import (
     check_schema,
     deeper_than,
     json_pointer,
-    multipart_input,
     parse_json,
 )
 
@@ -102,41 +101,6 @@ def test_at_most_ten_faults_are_told() -> None:
 
 def test_the_empty_pointer_means_the_whole_document() -> None:
     assert json_pointer([]) == ""
-
-
-def part(disposition: str, content: bytes, media: str = "") -> bytes:
-    head = f"Content-Disposition: form-data; {disposition}\r\n" + (f"Content-Type: {media}\r\n" if media else "")
-    return b"--B\r\n" + head.encode() + b"\r\n" + content + b"\r\n"
-
-
-FORM = "multipart/form-data; boundary=B"
-
-
-def test_the_first_file_of_a_form_is_the_input() -> None:
-    body = part('name="note"', b"hi") + part('name="f"; filename="a.png"', b"\x89PNG", "image/png") + b"--B--\r\n"
-    assert multipart_input(body, FORM) == ("image/png", b"\x89PNG")
-
-
-def test_without_a_file_the_field_named_data_is_the_input() -> None:
-    body = part('name="note"', b"hi") + part('name="data"', b'{"x":4}') + b"--B--\r\n"
-    assert multipart_input(body, FORM) == ("application/json", b'{"x":4}')
-
-
-@pytest.mark.parametrize(
-    ("body", "media"),
-    [
-        (b"--B--\r\n", FORM),
-        (part('name="note"', b"hi") + b"--B--\r\n", FORM),
-        (b"no form at all", FORM),
-        (b"--B--\r\n", "multipart/form-data"),
-        (part('name="data"', b"x") * 17 + b"--B--\r\n", FORM),
-        (part('name="data"; x="' + "y" * 5_000 + '"', b"x") + b"--B--\r\n", FORM),
-    ],
-    ids=["empty", "no-input", "no-form", "no-boundary", "17-parts", "long-header"],
-)
-def test_a_form_without_a_readable_input_is_refused(body: bytes, media: str) -> None:
-    with pytest.raises(BadRequest):
-        multipart_input(body, media)
 
 
 NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}

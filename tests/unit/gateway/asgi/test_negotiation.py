@@ -4,6 +4,7 @@ import pytest
 
 from penstock.errors import BadRequest, UnsupportedMedia
 from penstock.gateway.asgi.negotiation import (
+    HeadersTooLarge,
     SubmitOptions,
     idempotency_key,
     media_type,
@@ -13,7 +14,6 @@ from penstock.gateway.asgi.negotiation import (
     submit_options,
     wait_seconds,
 )
-from penstock.gateway.asgi.problems import HeadersTooLarge
 from penstock.job import Priority
 
 

@@ -13,7 +13,7 @@ from penstock.gateway.asgi.problems import (
     MethodNotAllowed,
     NoAnswerYet,
     ProblemResponse,
-    bug,
+    internal_error,
     render,
     request_id_of,
     status_of,
@@ -110,7 +110,7 @@ def test_our_own_faults_reveal_nothing_but_the_request_id(error: errors.Penstock
 
 
 def test_a_bug_is_a_500_that_names_the_request() -> None:
-    problem = render(bug(), request_id="r1", instance="/x")
+    problem = render(internal_error(), request_id="r1", instance="/x")
     assert (problem.status, told(problem)["request_id"]) == (500, "r1")
 
 

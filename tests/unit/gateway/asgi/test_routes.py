@@ -6,8 +6,7 @@ import pytest
 
 from penstock.broker.records import Push
 from penstock.errors import NotFound
-from penstock.gateway.asgi.negotiation import host_name
-from penstock.gateway.asgi.targets import SubmitTarget, submit_target
+from penstock.gateway.asgi.negotiation import SubmitTarget, host_name, submit_target
 from penstock.gateway.asgi.wire import header_value, must_close
 from penstock.gateway.jobs.events import event, lost_history
 from penstock.gateway.jobs.predict import server_timing

@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from penstock.gateway.asgi.slow_clients import (
+from penstock.gateway.asgi.connection import (
     BODY_BYTES_PER_S,
     BODY_S,
     HEAD_S,

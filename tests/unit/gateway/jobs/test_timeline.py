@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.jobs.timeline import STAGES, Timeline, in_words, timeline
+from penstock.gateway.jobs.timeline import STAGES, Timeline, timeline
 from penstock.gateway.jobs.views import timeline_view
 from penstock.job import Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Priority
 from penstock.job_id import JobId
@@ -101,7 +101,7 @@ def test_a_suspect_ran_alone_after_its_crashes() -> None:
 
 def test_a_job_that_nobody_took_waited_until_its_end() -> None:
     expired = a_job(JobState.EXPIRED, finished_at=130.0, queued_behind=812)
-    assert told(expired).summary == "waited 30.0 s behind 812 jobs, until its deadline passed"
+    assert told(expired).summary == "waited 30 s behind 812 jobs, until its deadline passed"
     assert told(a_job(JobState.CANCELLED, finished_at=130.0)).summary.endswith("until it was cancelled")
 
 
@@ -211,7 +211,3 @@ def test_the_view_names_the_worker_the_device_and_the_provider_where_they_are_kn
     assert view["trace_id"] == "a" * 32
     unknown = timeline_view(told(normal()))
     assert (unknown["attempts"][0]["worker"], unknown["batch"]["device"], unknown["trace_id"]) == ("w1", None, None)
-
-
-def test_durations_in_words() -> None:
-    assert [in_words(s) for s in (0.0003, 0.0123, 0.5, 4.06, 600.0)] == ["0.3 ms", "12 ms", "0.5 s", "4.1 s", "10 min"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.gateway.jobs.views import worker_view
+from penstock.gateway.models.views import worker_view
 from penstock.model_spec import SlotInfo, WorkerInfo
 
 SHOWN = ("device", "device_name", "device_uuid", "cores", "threads", "node", "placement")

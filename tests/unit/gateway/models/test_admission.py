@@ -3,18 +3,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.records import QueueStats
-from penstock.errors import Overloaded
-from penstock.gateway.models.admission import (
-    Backlog,
-    DeadlineUnlikely,
-    QueueFull,
-    SlotCapacity,
-    admit,
-    capacity_of,
-    eta_s,
-    predicted_s,
-    retry_after,
-)
+from penstock.errors import DeadlineUnlikely, Overloaded
+from penstock.gateway.asgi.problems import retry_after
+from penstock.gateway.models.admission import Backlog, QueueFull, SlotCapacity, admit, capacity_of, eta_s, predicted_s
 from penstock.model_spec import SlotInfo
 
 FAST = SlotCapacity(ready_slots=1, per_s=1_000.0, latency_s={1: 0.0055, 32: 0.021})

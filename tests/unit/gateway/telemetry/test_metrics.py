@@ -1,8 +1,9 @@
-"""How large a scrape of a gateway becomes at worst, and what its figures say."""
+"""How large a scrape of a gateway can become, and what its figures mean."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,16 +11,16 @@ from prometheus_client import CollectorRegistry
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
+from penstock.errors import DeadlineUnlikely, NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
 from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.lifetime import Lifetime
-from penstock.gateway.models.admission import Backlog, DeadlineUnlikely, SlotCapacity
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.models.admission import Backlog, SlotCapacity
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics, scrape
-from penstock.gateway.telemetry.queue_metrics import StoreFigures
+from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics
+from penstock.gateway.telemetry.scrape import StoreFigures, scrape
 from penstock.model_spec import ModelInfo
 
 SERIES_LIMIT = 2_000
@@ -38,7 +39,7 @@ def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | N
     return ModelEntry(ModelInfo(name), version, {"1": version}, backlog or Backlog())
 
 
-def stats(name: str = "m", **changes: int) -> QueueStats:
+def stats(name: str = "m", **changes: Any) -> QueueStats:
     counters = {f"redelivered:{why}": 1 for why in ("crashed", "given_back", "worker_lost")} | {"retried": 1, "stale": 1}
     ages = {band: 10.0 * (band + 1) for band in BANDS}
     ready = {0: 6, 6: 2, 9: 4}
@@ -64,21 +65,21 @@ def gateway() -> Gateway:
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
     metrics = GatewayMetrics(torchserve=True)
     assert metrics.torchserve is not None
-    for path, item in document(gateway.api, {})["paths"].items():
+    for path, item in document(gateway.parts.api, {})["paths"].items():
         for method in item:
             for status in (200, 404, 500):
-                metrics.answered(path, method.upper(), status, 0.1)
+                metrics.count_answer(path, method.upper(), status, 0.1)
     for model in MODELS:
-        metrics.torchserve.asked(model, "")
-        metrics.torchserve.answered(model, "", total_s=0.2, queue_s=0.1)
+        metrics.torchserve.count_request(model, "")
+        metrics.torchserve.count_answer(model, "", total_s=0.2, queue_s=0.1)
         for error in REFUSALS:
-            metrics.refused(model, error)
+            metrics.count_refusal(model, error)
     known = of_store(*(entry(model, per_s=10.0, slots=1) for model in MODELS))
     assert series(metrics.registry, known) <= SERIES_LIMIT
 
 
 def test_every_route_with_a_histogram_of_its_own_exists(gateway: Gateway) -> None:
-    assert document(gateway.api, {})["paths"].keys() >= TIMED
+    assert document(gateway.parts.api, {})["paths"].keys() >= TIMED
 
 
 def test_the_backlog_is_the_depth_over_the_rate_of_the_live_slots() -> None:
@@ -94,14 +95,14 @@ def test_the_backlog_is_the_depth_over_the_rate_of_the_live_slots() -> None:
 def test_without_a_rate_a_backlog_is_not_known_unless_nothing_waits() -> None:
     assert queue_view(queue_of(entry("m"), stats(), 0.0))["backlog_s"] is None
     assert queue_view(queue_of(entry("m"), QueueStats("m", 0.0), 0.0))["backlog_s"] == 0.0
-    told = of_store(entry("m"))
-    assert told.get_sample_value("penstock_queue_backlog_seconds", {"model": "m", "priority": "bulk"}) is None
+    figures = of_store(entry("m"))
+    assert figures.get_sample_value("penstock_queue_backlog_seconds", {"model": "m", "priority": "bulk"}) is None
 
 
 def test_a_job_given_up_counts_as_failed_and_among_the_dead() -> None:
-    told = of_store(entry("m"))
-    assert told.get_sample_value("penstock_jobs_total", {"model": "m", "status": "failed"}) == 3
-    assert told.get_sample_value("penstock_jobs_dead_total", {"model": "m"}) == 2
+    figures = of_store(entry("m"))
+    assert figures.get_sample_value("penstock_jobs_total", {"model": "m", "status": "failed"}) == 3
+    assert figures.get_sample_value("penstock_jobs_dead_total", {"model": "m"}) == 2
 
 
 async def test_while_the_store_is_away_its_figures_are_left_out_and_the_miss_is_counted() -> None:
@@ -118,9 +119,9 @@ async def test_while_the_store_is_away_its_figures_are_left_out_and_the_miss_is_
 def test_torchserves_sums_bear_its_names_and_count_answers_only() -> None:
     metrics = GatewayMetrics(torchserve=True)
     assert metrics.torchserve is not None
-    metrics.torchserve.asked("m", "")
-    metrics.torchserve.asked("m", "2")
-    metrics.torchserve.answered("m", "2", total_s=0.25, queue_s=0.05)
+    metrics.torchserve.count_request("m", "")
+    metrics.torchserve.count_request("m", "2")
+    metrics.torchserve.count_answer("m", "2", total_s=0.25, queue_s=0.05)
     found = {sample.name: sample for metric in metrics.torchserve.collect() for sample in metric.samples}
     assert found["ts_inference_latency_microseconds"].value == 250_000
     assert found["ts_queue_latency_microseconds"].labels["model_version"] == "2"

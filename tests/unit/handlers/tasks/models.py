@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,19 @@ from PIL import Image
 
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers.child.runner import Item, Output, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Item, Output
 
 WORDS = ["[PAD]", "[UNK]", "red", "green", "blue", "and", "of", "the"]
 # Pixels as they are, from 0 to 1: what a model computes can then be said in a test.
-PLAIN = {"mean": [0.0], "std": [1.0]}
+PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 
 
 def saved(
     path: Path,
     nodes: Sequence[Any],
     inputs: dict[str, tuple[int, Sequence[Any]]],
-    outputs: dict[str, int],
+    outputs: Mapping[str, int],
     constants: dict[str, Any] | None = None,
 ) -> Path:
     values = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]

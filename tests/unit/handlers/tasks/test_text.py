@@ -50,7 +50,12 @@ def test_a_batch_is_run_parallel_where_its_texts_can_be_cut_evenly(model: Path, 
     handler: Any = opened(model, EMBED, threads=2).handler
     sizes: list[int] = []
     plain = handler.run_parallel
-    monkeypatch.setattr(handler, "run_parallel", lambda feeds: sizes.append(len(feeds)) or plain(feeds))
+
+    def counted(feeds: Any) -> Any:
+        sizes.append(len(feeds))
+        return plain(feeds)
+
+    monkeypatch.setattr(handler, "run_parallel", counted)
     for texts in (["red"], ["red " * 200, "red"], ["red " * 100] * 4):
         handler.inference(handler.preprocess(texts))
     assert sizes == [4]

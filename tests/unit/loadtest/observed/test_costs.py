@@ -20,12 +20,13 @@ from penstock.loadtest.observed.costs import CpuReading, MachineReading, per_req
         (["/x/python", "-m", "penstock.workers.child", "7"], "child"),
         (["/x/valkey-server unixsocket:/tmp/s"], "redis"),
         (["/usr/bin/redis-server", "*:6379"], "redis"),
-        (["/x/python", "-m", "benchmarks.main_path.producer", "unix:///s", "noop"], "client"),
+        (["/x/python", "-m", "feeder.main", "unix:///s", "worker"], "client"),
+        (["/x/python", "-m", "feeder.other"], "parent"),
         ([], "parent"),
     ],
 )
 def test_a_process_is_known_by_its_command_line(command: list[str], stage: str) -> None:
-    assert stage_of(command) == stage
+    assert stage_of(command, clients=("feeder.main",)) == stage
 
 
 def test_what_was_spent_before_does_not_count_and_new_processes_do() -> None:

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from penstock.errors import BadRequest
-from penstock.loadtest.report.charts import ChartLine, bar_chart, even_ticks, line_chart, log_ticks
+from penstock.loadtest.report.axes import even_ticks, log_ticks
+from penstock.loadtest.report.charts import ChartLine, bar_chart, line_chart
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
-from penstock.loadtest.report.wording import number, size
 from tests.unit.loadtest.made import result
 
 # As the former server's own report has them, in its order; scripts look for these names.
@@ -30,7 +30,7 @@ FORMER = (
 class Reader(html.parser.HTMLParser):
     """Every tag that is opened is closed, in order; `links` are all attributes that could fetch something."""
 
-    VOID = frozenset({"meta", "link", "circle", "rect", "path"})
+    VOID = frozenset({"meta", "link"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,8 @@ def test_a_csv_file_grows_by_a_line_under_the_former_names(tmp_path: Path) -> No
     assert float(first["cpu_percentage_mean"]) == 50.0
     assert float(first["memory_percentage_mean"]) == 1.0
     assert (float(first["gpu_percentage_mean"]), float(first["gpu_memory_percentage_mean"])) == (50.0, 50.0)
-    assert (first["generator_limited"], float(first["TS error rate"])) == ("false", pytest.approx(6.6667))
+    assert first["generator_limited"] == "false"
+    assert float(first["TS error rate"]) == pytest.approx(6.6667)
 
 
 def test_a_file_with_other_columns_is_left_alone(tmp_path: Path) -> None:
@@ -137,25 +138,17 @@ def test_ticks_are_round_and_within() -> None:
 
 def test_a_gap_breaks_the_line_and_one_point_is_still_drawn() -> None:
     broken = line_chart([ChartLine("p50", "c0", [(0.0, 1.0), (1.0, None), (2.0, 1.0)])], x="s", y="ms")
-    assert broken.count("M") - broken.count('class="g"') >= 2
-    assert "circle" in line_chart([ChartLine("p50", "c0", [(0.0, 1.0)])], x="s", y="ms")
-    assert line_chart([ChartLine("p50", "c0", [])], x="s", y="ms") == ""
-    assert bar_chart([], x="s", y="ms") == ""
+    assert broken is not None
+    assert [mark.attributes["d"].count("M") for mark in broken.marks if mark.attributes.get("class") == "s c0"] == [2]
+    lone = line_chart([ChartLine("p50", "c0", [(0.0, 1.0)])], x="s", y="ms")
+    assert lone is not None
+    assert [mark.title for mark in lone.marks if mark.tag == "circle"] == ["p50: 1 at 0"]
+    assert line_chart([ChartLine("p50", "c0", [])], x="s", y="ms") is None
+    assert bar_chart([], x="s", y="ms") is None
 
 
 def test_zeros_are_drawn_too() -> None:
-    assert "svg" in line_chart([ChartLine("errors", "c0", [(0.0, 0.0), (1.0, 0.0)])], x="s", y="n")
-    assert "svg" in bar_chart([("a", 0.0)], x="s", y="n")
-
-
-def test_numbers_have_three_digits_that_matter() -> None:
-    assert [number(value) for value in (0.0, 0.0421, 4.207, 99.96, 421.4, 42_100.0, None)] == [
-        "0",
-        "0.0421",
-        "4.21",
-        "100",
-        "421",
-        "42,100",
-        "-",
-    ]
-    assert [size(count) for count in (8, 1_500, 2.5e9)] == ["8 B", "1.5 kB", "2.5 GB"]
+    assert line_chart([ChartLine("errors", "c0", [(0.0, 0.0), (1.0, 0.0)])], x="s", y="n") is not None
+    bars = bar_chart([("a", 0.0)], x="s", y="n")
+    assert bars is not None
+    assert [mark.attributes["height"] for mark in bars.marks if mark.tag == "rect"] == ["0.0"]

@@ -36,7 +36,7 @@ def spec_of(folder: Path, lines: list[Any], endpoint: str = JOBS, **more: Any) -
     )
 
 
-def faults(spec: RunSpec) -> list[tuple[int, str, str | None]]:
+def faults(spec: RunSpec) -> list[tuple[int | None, str, str | None]]:
     with pytest.raises(InvalidBatch) as refused:
         OpenAISource(spec).open()
     return [(fault["line"], fault["code"], fault["param"]) for fault in refused.value.errors]

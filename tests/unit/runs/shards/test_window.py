@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.runs.rows import RowBatch, RowError
 from penstock.runs.shards.sizing import FixedSize, ShardSize, first_size, most_rows, open_shards
-from penstock.runs.shards.window import ShardPiece, Window
+from penstock.runs.shards.window import Finished, ShardPiece, Window
 from penstock.shard import RowFailure, ShardOutcome
 
 OOPS = RowError("poison", "died")
@@ -35,7 +35,9 @@ def test_each_row_leaves_once_in_order_with_its_own_verdict(data: st.DataObject)
     some = st.sets(st.integers(0, max(0, rows - 1)), max_size=4)
     bad, deadly, failing = data.draw(some), data.draw(some), data.draw(some)
     known = data.draw(some) - bad
-    window, pieces, left = Window(), [], []
+    window = Window()
+    pieces: list[ShardPiece] = []
+    left: list[Finished] = []
     first = 0
     for size in sizes:
         pieces += window.add(batch(first, size, bad=bad, known=known), data.draw(st.integers(1, 9)))

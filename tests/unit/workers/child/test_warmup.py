@@ -107,7 +107,7 @@ SMALL_MEMORY = "if len(batch) > {fits}: raise MemoryError(f'{{len(batch)}} items
     ("told", "origin"), [({"sample": "sample = 7"}, WarmOrigin.SAMPLE), ({"kind": "list[int]"}, WarmOrigin.SCHEMA)]
 )
 def test_a_batch_that_does_not_fit_ends_the_warm_up_and_the_largest_that_did_is_told(
-    tmp_path: Path, told: dict[str, str], origin: WarmOrigin
+    tmp_path: Path, told: dict[str, Any], origin: WarmOrigin
 ) -> None:
     # It stopped the load: MemoryError, without a word on the batch or on max_batch_size. Under load it had only been a cap.
     done = warm_up(made(tmp_path, first=SMALL_MEMORY.format(fits=3), **told), [1, 2, 4, 8], budget_s=100)

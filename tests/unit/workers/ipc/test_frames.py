@@ -18,6 +18,7 @@ from penstock.workers.ipc.frames import (
     RunBatch,
     StopChild,
     SupervisorWire,
+    ToChild,
     Warm,
     encode,
 )
@@ -40,7 +41,7 @@ DONE = BatchDone(7, [Output("application/json", b"\x00\xff"), Failed("refused", 
 
 def test_what_the_supervisor_sends_arrives_as_it_was(ends: Ends) -> None:
     wire, child, _ = ends
-    frames = [
+    frames: list[ToChild] = [
         LoadModel("m", "1", "m.py", cores=(0, 1), options={"a": [1]}),
         RunBatch(1, [Item("text/plain", b"x"), Item("image/png", path="/p")]),
         StopChild(),
@@ -73,7 +74,7 @@ def test_a_frame_that_arrives_in_pieces_is_handed_out_when_it_is_whole(ends: End
 
 def test_a_child_that_does_not_read_does_not_stop_its_supervisor(ends: Ends) -> None:
     wire, _, theirs = ends
-    frames = [RunBatch(1, [Item("application/octet-stream", b"x" * 4_000_000)]), StopChild()]
+    frames: list[ToChild] = [RunBatch(1, [Item("application/octet-stream", b"x" * 4_000_000)]), StopChild()]
     for frame in frames:
         wire.send(frame)
     assert wire.stuck

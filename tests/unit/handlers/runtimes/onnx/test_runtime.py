@@ -38,7 +38,7 @@ def rows(count: int, width: int = 64) -> dict[str, Any]:
     return {"x": np.random.default_rng(1).standard_normal((count, width)).astype(np.float32)}
 
 
-def opened(model: onnx.ModelProto, tmp_path: Path, **options: Any) -> OnnxRuntime:
+def opened(model: Any, tmp_path: Path, **options: Any) -> OnnxRuntime:
     return open_model(saved(model, tmp_path / "model.onnx"), context(tmp_path, **options))
 
 

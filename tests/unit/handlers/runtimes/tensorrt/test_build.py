@@ -29,7 +29,8 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def model(**options: Any) -> bytes:
-    return conv_net(**options).SerializeToString()
+    data: bytes = conv_net(**options).SerializeToString()
+    return data
 
 
 def engine(path: Path, tmp_path: Path, *, buckets: tuple[int, ...] = (1, 8), **options: Any) -> bytes:

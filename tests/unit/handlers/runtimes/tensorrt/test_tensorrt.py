@@ -96,7 +96,8 @@ class Engine:
 
 class ExecutionContext:
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.profile, self.shape = engine, -1, ()
+        self.engine, self.profile = engine, -1
+        self.shape: tuple[int, ...] = ()
         self.addresses: dict[str, int] = {}
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> None:

@@ -17,7 +17,8 @@ from penstock.handlers.load import load
 from penstock.handlers.runtimes.contract import Port, open_runtime
 from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.child.runner import Item, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Failed, Item
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -111,7 +112,8 @@ def test_a_batch_fixed_at_one_runs_item_by_item(folder: Path) -> None:
     path = folder / "one.pt2"
     net = nets.save_perceptron(path, rows=1)
     loaded = load(str(path), "one")
-    assert not loaded.handler.runtime.stacks
+    handler: Any = loaded.handler
+    assert not handler.runtime.stacks
     answers = run(loaded, [[1, 2, 3, 4], [0, 0, 0, 1]])
     wanted = expected(net, np.array([[1, 2, 3, 4], [0, 0, 0, 1]], np.float32)).numpy()
     np.testing.assert_allclose([answer["output"] for answer in answers], wanted, **CLOSE)
@@ -141,7 +143,8 @@ def test_padding_changes_no_result_and_is_counted_over_all_groups(embedder: tupl
         np.testing.assert_allclose(got["output_0"], want["output_0"], **CLOSE)
         assert got["output_1"] == want["output_1"]
     # Three rows of length 3 run as 4, one each of the lengths 4 and 5 as 2: 5 of 8.
-    assert padded.handler.padding_ratio() == pytest.approx(3 / 8)
+    handler: Any = padded.handler
+    assert handler.padding_ratio() == pytest.approx(3 / 8)
 
 
 def test_a_length_that_the_program_does_not_take_is_the_callers_error(folder: Path) -> None:
@@ -230,7 +233,7 @@ def test_a_batch_axis_that_is_not_the_same_everywhere_is_refused(folder: Path) -
 
 
 def test_a_result_without_the_batch_axis_is_found_at_load(folder: Path) -> None:
-    class Total(torch.nn.Module):
+    class Total(torch.nn.Module):  # type: ignore[name-defined]
         def forward(self, x: Any) -> Any:
             return x.sum(0)
 
@@ -304,6 +307,6 @@ def test_a_model_of_whole_numbers_is_not_explained_and_that_is_no_error_of_the_m
     path = folder / "bytes.pt2"
     nets.export(nets.Colour(), (torch.zeros(2, 3, 4, 4, dtype=torch.uint8),), {"pixels": {0: nets.batch_axis()}}, path)
     loaded = load(str(path), "bytes", task="image-classification")
-    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
-    assert isinstance(outcome, Failure)
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, call=Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failed)
     assert outcome.code == "not_explainable"

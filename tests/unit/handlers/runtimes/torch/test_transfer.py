@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
-from penstock.handlers.runtimes.contract import DeviceRow, Port, open_runtime
+from penstock.handlers.runtimes.contract import DeviceRow, Port, Runtime, open_runtime
 from penstock.model_spec import RuntimeOptions
 
 torch = pytest.importorskip("torch")
@@ -64,7 +64,7 @@ class Distant:
 
 def handler() -> ArrayHandler:
     made = ArrayHandler()
-    made.runtime = Distant()
+    made.runtime = cast("Runtime", Distant())
     return made
 
 

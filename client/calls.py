@@ -1,0 +1,141 @@
+"""The HTTP calls that both clients make, as values: jobs, lists, and changes of a model while it runs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from penstock.client.protocol import JSON, LONGEST_POLL_S, HttpCall, InputBody
+from penstock.client.views import JobView
+from penstock.job import Priority
+
+
+def submit_call(
+    model: str,
+    body: InputBody,
+    *,
+    version: str | None = None,
+    priority: Priority | str | None = None,
+    deadline_s: float | None = None,
+    idempotency_key: str | None = None,
+) -> HttpCall:
+    """Carries a fresh idempotency key if the caller gives none, so that a repeat cannot create a second job."""
+    headers = {"content-type": body.content_type, "idempotency-key": idempotency_key or uuid.uuid4().hex}
+    params = {"priority": str(priority)} if priority is not None else {}
+    if deadline_s is not None:
+        params["deadline_s"] = _seconds(deadline_s)
+    path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
+    return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
+
+
+def predict_call(model: str, body: InputBody, *, version: str | None = None, deadline_s: float | None = None) -> HttpCall:
+    # The gateway holds this call until the model has run; without a deadline, for its default limit of 60 s.
+    return HttpCall(
+        "POST",
+        f"/predictions/{_part(model)}" + (f"/{_part(version)}" if version else ""),
+        params={"deadline_s": _seconds(deadline_s)} if deadline_s is not None else {},
+        headers={"content-type": body.content_type},
+        content=body.content,
+        wait_s=deadline_s if deadline_s is not None else 60.0,
+        repeatable=False,
+        patience_s=deadline_s,
+    )
+
+
+def job_call(job_id: str) -> HttpCall:
+    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}")
+
+
+def poll_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
+    return _waiting("GET", job.links.get("self") or f"/v1/jobs/{_part(job.id)}", wait_s)
+
+
+def result_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
+    return _waiting("GET", job.links.get("result") or f"/v1/jobs/{_part(job.id)}/result", wait_s)
+
+
+def timeline_call(job_id: str) -> HttpCall:
+    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}/timeline")
+
+
+def cancel_call(job: JobView) -> HttpCall:
+    return HttpCall("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
+
+
+def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> HttpCall:
+    """Carries a fresh idempotency key if the caller gives none, as a submit does."""
+    return HttpCall(
+        "POST",
+        job.links.get("replay") or f"/v1/jobs/{_part(job.id)}/replay",
+        params={"version": version} if version else {},
+        headers={"idempotency-key": idempotency_key or uuid.uuid4().hex},
+    )
+
+
+def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> HttpCall:
+    wanted = {"model": model, "status": status, "after": after}
+    params = {name: value for name, value in wanted.items() if value}
+    return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(limit)})
+
+
+def models_call() -> HttpCall:
+    return HttpCall("GET", "/v1/models")
+
+
+def workers_call() -> HttpCall:
+    return HttpCall("GET", "/v1/workers")
+
+
+def model_call(model: str) -> HttpCall:
+    return HttpCall("GET", _model_path(model))
+
+
+def load_call(model: str, version: str, source: str, *, settings: Mapping[str, Any]) -> HttpCall:
+    """`source` is a path below the workers' `model_dir`. `settings` are keys of a version's table."""
+    return _change("POST", f"{_model_path(model)}/versions", {**settings, "version": version, "source": source})
+
+
+def switch_call(model: str, version: str) -> HttpCall:
+    return _change("PUT", f"{_model_path(model)}/default", {"version": version})
+
+
+def unload_call(model: str, version: str) -> HttpCall:
+    return HttpCall("DELETE", f"{_model_path(model)}/versions/{_part(version)}", repeatable=False)
+
+
+def reset_call(model: str) -> HttpCall:
+    return HttpCall("DELETE", f"{_model_path(model)}/rollout")
+
+
+def ask_profile_call(model: str, version: str | None) -> HttpCall:
+    return HttpCall("POST", f"{_model_path(model)}/profile", params={"version": version} if version else {})
+
+
+def profile_call(model: str) -> HttpCall:
+    return HttpCall("GET", f"{_model_path(model)}/profile")
+
+
+def _waiting(method: str, url: str, wait_s: float) -> HttpCall:
+    # A poll shorter than the longest one is the last: the caller's own timeout ends with it.
+    patience_s = wait_s if 0.0 < wait_s < LONGEST_POLL_S else None
+    return HttpCall(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s, patience_s=patience_s)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _change(method: str, path: str, body: Mapping[str, Any]) -> HttpCall:
+    # A version that is loaded twice is a conflict. After a lost answer the caller has to decide, not the client.
+    return HttpCall(method, path, headers={"content-type": JSON}, content=json.dumps(body).encode(), repeatable=method == "PUT")
+
+
+def _model_path(model: str) -> str:
+    return f"/v1/models/{_part(model)}"

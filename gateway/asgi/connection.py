@@ -1,0 +1,220 @@
+"""One client's connection: deadlines for slow clients, a limit on heads, and a response written in one system call."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+CONNECTION = "penstock.connection"
+# Answers still owed are given this long before the server would cut them off.
+LAST_WORDS_S = 2.0
+HEAD_S = 10.0
+BODY_S = 30.0
+BODY_BYTES_PER_S = 256 * 1024
+LINGER_S = 1.0
+MAX_CONNECTIONS = 2_048
+# The application refuses heads above 16 KiB with a full answer; this only bounds what one connection may make us keep.
+MAX_HEAD_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """`started`: the store was reached once. Moments are monotonic seconds."""
+
+    started: bool = False
+    cut_at: float = math.inf
+
+    def drain(self, grace_s: float) -> None:
+        """Not ready from now on; long-polls are answered at once, predictions shortly before `grace_s` is over."""
+        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - LAST_WORDS_S)
+
+    def draining(self) -> bool:
+        return self.cut_at < math.inf
+
+    def last_call(self) -> bool:
+        return time.monotonic() >= self.cut_at
+
+
+class ClientConnection:
+    """`lost` once the client has hung up; `when_lost` is called as that happens."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.when_lost: Callable[[], None] | None = None
+
+    def hung_up(self) -> None:
+        self.lost = True
+        if self.when_lost is not None:
+            self.when_lost()
+
+
+def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
+    """One that is never lost where no connection of ours is behind the request: tests call the application itself."""
+    found: ClientConnection | None = scope.get(CONNECTION)
+    return found if found is not None else ClientConnection()
+
+
+class SingleWriteTransport:
+    """In place of the transport, as one answer uses it. A head is held back only where a body of a known length must follow."""
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self._cycle = cycle
+        self._head = b""
+        self._begun = False
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            self._transport.writelines([self._head, data])
+            self._head = b""
+        elif self._body_follows():
+            self._head, self._begun = data, True
+        else:
+            self._transport.write(data)
+
+    def _body_follows(self) -> bool:
+        # Before the answer it is "100 Continue"; streams have no length to expect.
+        cycle = self._cycle
+        if self._begun or not cycle.response_started or cycle.scope["method"] == "HEAD":
+            return False
+        return cycle.expected_content_length > 0
+
+    def close(self) -> None:
+        """Broken off behind its head, an answer shows as much."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
+def write_in_one(cycle: RequestResponseCycle | Any) -> None:
+    """Have the answer of `cycle`, which has not begun, written as one."""
+    cycle.transport = SingleWriteTransport(cycle.transport, cycle)
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """`due_at` is when the part of a request now awaited must be here, by the loop's clock.
+
+    `head_s` and `body_s` are the patience with it; `body_s` is also how long a reader may take nothing of an answer.
+    """
+
+    head_s = HEAD_S
+    body_s = BODY_S
+    due_at = math.inf
+    _unsent_bytes = 0
+    _unsent_since = 0.0
+    _refused = False
+    _in_head = False
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.client_connection = ClientConnection()
+        if len(self.connections) > MAX_CONNECTIONS:
+            self.refuse(503, "gateway_busy", "The gateway has too many open connections")
+            return
+        self.due_at = self.loop.time() + self.head_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.client_connection.hung_up()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.refuse(431, "headers_too_large", f"The head of the request exceeds {MAX_HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[CONNECTION] = self.client_connection  # type: ignore[literal-required]
+        self._in_head, self._head_bytes = True, 0
+        self.due_at = self.loop.time() + self.head_s
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self.due_at = self.loop.time() + self.body_s
+        super().on_headers_complete()
+        write_in_one(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self.due_at += len(body) / BODY_BYTES_PER_S
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.due_at = math.inf
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, "bad_request", "This is not a valid HTTP request")
+
+    def enforce(self, now: float) -> None:
+        """Hang up on a client that is too slow; called about once a second."""
+        if now > self.due_at and not self._refused:
+            self._give_up()
+        elif self._unread(now):
+            # Nothing more can be said to it: what it does not read is in the way.
+            self.transport.abort()
+
+    def _give_up(self) -> None:
+        cycle: Any = self.cycle  # None before the first head is whole
+        if self._in_head or cycle is not None:
+            self.refuse(408, "too_slow", "The request did not arrive in time")
+            return
+        # Nothing was asked: whoever keeps connections in reserve would take a word from us for the answer to the first request.
+        self.due_at = math.inf
+        self.transport.close()
+
+    def _unread(self, now: float) -> bool:
+        """Whether the client has taken nothing of what waits for it in `body_s`."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent_bytes or not unsent:
+            self._unsent_bytes, self._unsent_since = unsent, now
+        return now - self._unsent_since > self.body_s
+
+    def refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer and close; only close when the request at hand has been answered already (the rest of a refused upload)."""
+        self.due_at = math.inf
+        cycle: Any = self.cycle  # None before the first head is whole
+        if not self._in_head and cycle is not None and cycle.response_started:
+            self.transport.close()
+            return
+        self._refused = True
+        self.transport.write(_raw_problem(status, code, detail))
+        # Closing with bytes unread resets the connection, and the client may lose the answer; so read on a little, unheard.
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+
+def guarded(*, head_s: float, body_s: float) -> type[GuardedProtocol]:
+    """The protocol with a patience of its own; the server makes one per connection, from the class alone."""
+    return type("Guarded", (GuardedProtocol,), {"head_s": head_s, "body_s": body_s})
+
+
+_PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+def _raw_problem(status: int, code: str, detail: str) -> bytes:
+    phrase, request_id = _PHRASES[status], uuid.uuid4().hex
+    told = {"type": f"/problems/{code}", "title": phrase, "status": status, "code": code, "detail": detail}
+    body = orjson.dumps({**told, "request_id": request_id})
+    retry = "retry-after: 2\r\n" if status == 503 else ""
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/problem+json\r\nx-request-id: {request_id}\r\n"
+        f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + body

@@ -1,0 +1,64 @@
+"""How a failed request is answered: the error of ours that it amounts to, its problem body, and what the log says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
+from penstock.gateway.asgi import problems
+from penstock.gateway.asgi.negotiation import caller_trace_in
+from penstock.gateway.asgi.problems import EndedWithoutOutput, MethodNotAllowed, ProblemResponse
+from penstock.gateway.asgi.wire import Scope
+from penstock.gateway.openai.views import as_openai, speaks_openai
+from penstock.gateway.telemetry.health import PROBES
+
+log = structlog.get_logger(__name__)
+
+
+def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> ProblemResponse:
+    """The response to a request that failed with `error`; `given_id` is the caller's own X-Request-Id.
+
+    Logs what an operator has to know: a store that cannot be reached, and bugs with their traceback.
+    """
+    request_id, instance = problems.request_id_of(given_id), scope["path"][:200]
+    trace = scope.get("trace") or caller_trace_in(scope["headers"])
+    trace_id = trace.trace_id if trace else ""
+    shown = error if isinstance(error, PenstockError) else problems.internal_error()
+    problem = problems.render(shown, request_id=request_id, instance=instance, trace=trace)
+    if speaks_openai(instance):
+        problem = as_openai(problem, shown)
+    if isinstance(error, StoreUnavailable):
+        log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
+    if problem.status == 500 and not isinstance(error, EndedWithoutOutput):
+        log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
+    return problem
+
+
+def from_framework(error: Exception, request: Request, routers: Iterable[APIRouter]) -> Exception:
+    """The web framework's own refusals as errors of ours; every other error unchanged."""
+    if isinstance(error, RequestValidationError):
+        faults = [{"pointer": "/".join(map(str, fault["loc"])), "detail": fault["msg"]} for fault in error.errors()]
+        return BadRequest("; ".join(f"{fault['pointer']}: {fault['detail']}" for fault in faults)[:500])
+    if not isinstance(error, HTTPException):
+        return error
+    if error.status_code == 405:
+        allow = ", ".join(methods_of_path(request.scope, routers))  # type: ignore[arg-type]
+        return MethodNotAllowed(f"{request.method[:20]} is not a method of this path; it takes {allow}", allow=allow)
+    if error.status_code == 404:
+        return NotFound("there is no such path", hint="GET /openapi.json lists the routes.")
+    return BadRequest(str(error.detail)[:200])
+
+
+def methods_of_path(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
+    """Every method that some route takes at this path. The framework's own 405 names only those of the first route."""
+    found: set[str] = set()
+    for route in (route for router in routers for route in router.routes):
+        if route.matches(scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found | ({"HEAD"} if scope["path"] in PROBES else set()))

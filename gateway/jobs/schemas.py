@@ -1,0 +1,96 @@
+"""The schemas of a job and of its timeline in the OpenAPI document; `views` builds what they describe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.gateway.jobs.timeline import STAGES
+from penstock.job import PUBLIC_STATES
+
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+_MOMENT = {"type": "string", "format": "date-time"}
+_MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
+JOB_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "model", "version", "status", "links"],
+    "properties": {
+        "id": _TEXT,
+        "model": _TEXT,
+        "version": _TEXT,
+        "status": {"type": "string", "enum": list(PUBLIC_STATES)},
+        "priority": {"type": "string", "enum": ["interactive", "bulk"]},
+        "position": {
+            "type": "integer",
+            "description": "Jobs of the same owner before it in the queue, when it waits; an estimate",
+        },
+        "eta_s": {"type": "number", "description": "Seconds until it has likely run; an estimate"},
+        "created_at": _MOMENT,
+        "started_at": _MOMENT,
+        "finished_at": _MOMENT,
+        "deadline_at": _MOMENT,
+        "attempts": {"type": "integer"},
+        "cancel_requested": {"type": "boolean"},
+        "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
+        "batch": {"type": "object"},
+        "trace_id": {"type": "string", "description": "The W3C trace it was submitted in"},
+        "replay_of": {"type": "string", "description": "The job whose input this one repeats"},
+        "replayed_as": {"type": "string", "description": "The job that repeats this one's input; the last of several"},
+        "links": {"type": "object", "additionalProperties": _TEXT},
+    },
+}
+_ENDS = [*PUBLIC_STATES[2:], "released", "retried", "crashed", "worker_lost", None]
+_STAGE = {
+    "type": "object",
+    "required": ["name", "seconds", "share", "note"],
+    "properties": {
+        "name": {"type": "string", "enum": list(STAGES)},
+        "seconds": {"type": "number"},
+        "share": {"type": "number", "minimum": 0, "maximum": 1},
+        "note": _MAYBE_TEXT,
+    },
+}
+_ATTEMPT = {
+    "type": "object",
+    "required": ["attempt", "worker", "claimed_at", "ended_at", "end", "batch"],
+    "properties": {
+        "attempt": {"type": "integer", "description": "Counts every claim from 1; a gap: see attempts_left_out"},
+        "worker": _TEXT,
+        "claimed_at": _MOMENT,
+        "ended_at": _MAYBE_MOMENT,
+        "end": {"type": ["string", "null"], "enum": _ENDS},
+        "batch": _TEXT,
+    },
+}
+_BATCH = {
+    "type": ["object", "null"],
+    "properties": {
+        "id": _TEXT,
+        "size": {"type": "integer"},
+        "place": {"type": "integer", "description": "From 1"},
+        "reason": _TEXT,
+        "device": _MAYBE_TEXT,
+        "provider": _MAYBE_TEXT,
+    },
+}
+TIMELINE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "status", "total_s", "queued_behind", "stages", "attempts", "batch", "slowest", "summary", "trace_id"],
+    "properties": {
+        "id": _TEXT,
+        "model": _TEXT,
+        "version": _TEXT,
+        "status": {"type": "string", "enum": list(PUBLIC_STATES)},
+        "created_at": _MOMENT,
+        "finished_at": _MAYBE_MOMENT,
+        "total_s": {"type": "number", "description": "The sum of the stages"},
+        "queued_behind": {"type": "integer"},
+        "stages": {"type": "array", "items": _STAGE},
+        "attempts": {"type": "array", "items": _ATTEMPT},
+        "attempts_left_out": {"type": "integer"},
+        "batch": _BATCH,
+        "slowest": {"type": "string", "enum": list(STAGES)},
+        "summary": _TEXT,
+        "trace_id": _MAYBE_TEXT,
+    },
+}

@@ -1,0 +1,197 @@
+"""The parts of one gateway process and how they depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.uploads import FileStore
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.runs import AsyncRunStore
+from penstock.errors import PenstockError
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.auth.keys import KeyAuth
+from penstock.gateway.auth.roles import Holds, allowed
+from penstock.gateway.dashboard.router import Pages, is_page
+from penstock.gateway.error_responses import from_framework, problem_of
+from penstock.gateway.jobs.events import JobEvents
+from penstock.gateway.jobs.predict import PredictEndpoint
+from penstock.gateway.jobs.reads import JobReads
+from penstock.gateway.jobs.replay import Replays
+from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submit import SubmitEndpoint
+from penstock.gateway.jobs.submitter import GatewayJobLog, Submitter
+from penstock.gateway.models.profiles import Profiles
+from penstock.gateway.models.queues import QueueReads
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.openai.batches import OpenAIBatches
+from penstock.gateway.openai.embeddings import Embeddings
+from penstock.gateway.openai.files import OpenAIFiles
+from penstock.gateway.openapi import document
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.runs.routes import RunRoutes
+from penstock.gateway.runs.service import RunService
+from penstock.gateway.telemetry.health import Health
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.telemetry.metrics_endpoint import scrape_router
+from penstock.gateway.telemetry.scrape import scrape
+from penstock.gateway.telemetry.tracing import Tracing
+
+
+class GatewayParts:
+    """Everything behind the ASGI callable. `open_requests` gives the number of requests being served."""
+
+    def __init__(
+        self,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        blobs: BlobStore,
+        lifetime: Lifetime,
+        tracing: Tracing | None,
+        open_requests: Callable[[], int],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._blobs = blobs
+        self._lifetime = lifetime
+        self.auth = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
+        self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
+        self.registry = ModelRegistry(store, options.models)
+        self._results = ResultReader(store, blobs)
+        self._submitter = Submitter(
+            options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics, tracing=tracing
+        )
+        self.submit = SubmitEndpoint(self._submitter, store=store, results=self._results, lifetime=lifetime)
+        self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
+        self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
+        self._holds = Holds()
+        file_store = FileStore(options.files_dir)
+        self.files = OpenAIFiles(file_store, options)
+        self._runs = RunService(AsyncRunStore(store), file_store, file_ttl_s=options.file_ttl_s)
+        self.pages = self._dashboard() if options.dashboard else None
+        self.routers = self._routers()
+        self.api = self._build_api()
+
+    async def scrape(self) -> bytes:
+        """The metrics that the main port shows."""
+        return await scrape(self.metrics, self._store, self.registry, private=False, blob_dir=self._options.blob_dir)
+
+    async def scrape_privately(self) -> bytes:
+        """The same with what only the operator may know."""
+        return await scrape(self.metrics, self._store, self.registry, private=True, blob_dir=self._options.blob_dir)
+
+    def _answer_now(self, route: str) -> PredictEndpoint:
+        return PredictEndpoint(
+            self._submitter,
+            self._options,
+            store=self._store,
+            registry=self.registry,
+            results=self._results,
+            metrics=self.metrics,
+            lifetime=self._lifetime,
+            route=route,
+        )
+
+    def _dashboard(self) -> Pages:
+        return Pages(
+            self._options,
+            store=self._store,
+            blobs=self._blobs,
+            door=self.auth,
+            registry=self.registry,
+            replays=self._replays,
+            holds=self._holds,
+            lifetime=self._lifetime,
+            document=self._document,
+            runs=self._runs,
+        )
+
+    def _routers(self) -> list[APIRouter]:
+        """Of every path that FastAPI serves: all but those of the two submit families."""
+        return [
+            *self._job_routers(),
+            *self._foreign_routers(),
+            *self._model_routers(),
+            Health(self._store, registry=self.registry, lifetime=self._lifetime).router(),
+            *([scrape_router(self.scrape)] if self._options.metrics else []),
+            *([self.pages.router()] if self.pages else []),
+        ]
+
+    def _job_routers(self) -> list[APIRouter]:
+        options, store, lifetime, holds = self._options, self._store, self._lifetime, self._holds
+        reads = JobReads(
+            store,
+            registry=self.registry,
+            results=self._results,
+            lifetime=lifetime,
+            holds=holds,
+            job_log=GatewayJobLog(options.log_jobs),
+        )
+        events = JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s)
+        return [reads.router(), self._replays.router(), events.router()]
+
+    def _foreign_routers(self) -> list[APIRouter]:
+        """Runs, and what OpenAI's clients call: embeddings, files, batches."""
+        embeddings = Embeddings(
+            self._submitter,
+            self._options,
+            store=self._store,
+            registry=self.registry,
+            results=self._results,
+            lifetime=self._lifetime,
+        )
+        runs = [kind(self._runs, registry=self.registry, options=self._options) for kind in (RunRoutes, OpenAIBatches)]
+        return [embeddings.router(), self.files.router(), *(run.router() for run in runs)]
+
+    def _model_routers(self) -> list[APIRouter]:
+        store, registry = self._store, self.registry
+        return [
+            Rollouts(store, registry).router(),
+            Profiles(store, registry).router(),
+            QueueReads(store, registry=registry).router(),
+        ]
+
+    def _build_api(self) -> FastAPI:
+        # Off: FastAPI's own pages, which load foreign scripts, and its document, which knows nothing of the models.
+        api = FastAPI(
+            title="penstock",
+            version="1",
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            dependencies=[Depends(allowed)],
+        )
+        for router in self.routers:
+            api.include_router(router)
+        api.add_api_route(
+            "/openapi.json", self._answer_document, methods=["GET"], include_in_schema=False, response_class=Response
+        )
+        for kind in (PenstockError, HTTPException, RequestValidationError, Exception):
+            api.add_exception_handler(kind, self._answer_error)
+        return api
+
+    async def _answer_document(self) -> Response:
+        return Response(orjson.dumps(self._document()), media_type="application/json")
+
+    def _document(self) -> dict[str, Any]:
+        return document(self.api, self.registry.models, keyed=self.auth.keyed)
+
+    async def _answer_error(self, request: Request, error: Exception) -> Response:
+        given_id = request.headers.get("x-request-id", "").encode("latin-1")
+        ours = from_framework(error, request, self.routers)
+        problem = problem_of(ours, request.scope, given_id or None)  # type: ignore[arg-type]
+        if self.pages is not None and is_page(request.scope["path"]):
+            return await self.pages.refusal(request, problem, ours)
+        response = Response(problem.body, status_code=problem.status)
+        response.raw_headers = problem.headers
+        return response

@@ -1,0 +1,124 @@
+"""The files of ours that one answer-now request passes: what somebody reads who wants to know the product's main path."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from tests.acceptance import call_counts
+from tests.eventually import eventually
+
+ROOT = Path(__file__).parents[2]
+# The goal is 35: whoever joins modules of the path lowers this number, nobody raises it.
+MOST_FILES = 56
+REQUESTS = 60
+IDLE_S = 2.0
+
+
+class CountedServer:
+    """A running `penstock up` all of whose processes count their calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._looks = 0
+        self._process = _start(folder)
+        self.url = ""
+
+    def wait_until_ready(self) -> None:
+        assert self._process.stdout is not None
+        self.url = json.loads(self._process.stdout.readline())["url"]
+
+    def calls(self) -> Counter[str]:
+        """How often each function was called since the start, by file and name, over all processes."""
+        look, self._looks = self._looks, self._looks + 1
+        (self._folder / f"look-{look}").touch()
+        eventually(lambda: self._living() <= {path.stem.partition("-")[0] for path in self._answers(look)})
+        return sum((Counter(json.loads(path.read_text())) for path in self._answers(look)), Counter())
+
+    def _living(self) -> set[str]:
+        found = {path.stem for path in self._folder.glob("*.counts")}
+        return {pid for pid in found if psutil.pid_exists(int(pid))}
+
+    def _answers(self, look: int) -> list[Path]:
+        return list(self._folder.glob(f"*-{look}.json"))
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=60)
+
+
+def _start(folder: Path) -> subprocess.Popen[str]:
+    call_counts.install(folder)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", "up", str(ROOT / "examples" / "square.py"), "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=env | {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [env.get("PYTHONPATH")])])},
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[CountedServer]:
+    running = CountedServer(tmp_path)
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def _passed(idle: Counter[str], busy: Counter[str], *, share: float) -> dict[str, list[str]]:
+    """Our files and their functions that ran for each request. `share`: length of the busy time by that of the idle one.
+
+    What beats and sweeps call in the background is in both, and taken off.
+    """
+    files: dict[str, list[str]] = {}
+    for called, count in busy.items():
+        path, _, function = called.rpartition(":")
+        own = _own_file(path)
+        if own and count - idle[called] * share >= REQUESTS * 0.9:
+            files.setdefault(own, []).append(function)
+    return files
+
+
+def _own_file(path: str) -> str:
+    real = Path(path).resolve()
+    if not path.startswith("/") or ROOT not in real.parents:
+        return ""
+    name = str(real.relative_to(ROOT))
+    return "" if name.startswith(("tests", "examples", ".venv")) else name
+
+
+def test_one_answer_now_request_passes_few_files(server: CountedServer) -> None:
+    with httpx2.Client(base_url=server.url) as client:
+
+        def predict() -> None:
+            answer = client.post("/predictions/square", json={"x": 4})
+            assert answer.json() == {"y": 16}, answer.text
+
+        for _ in range(10):
+            predict()
+        first = server.calls()
+        time.sleep(IDLE_S)
+        second, began = server.calls(), time.monotonic()
+        for _ in range(REQUESTS):
+            predict()
+        busy_s = time.monotonic() - began
+        third = server.calls()
+    files = _passed(second - first, third - second, share=max(1.0, busy_s / IDLE_S))
+    listed = "\n".join(f"{file}: {', '.join(sorted(functions)[:8])}" for file, functions in sorted(files.items()))
+    sys.stdout.write(f"{len(files)} files, {busy_s:.1f} s\n{listed}\n")
+    assert len(files) <= MOST_FILES, listed

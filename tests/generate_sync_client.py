@@ -1,0 +1,62 @@
+"""Writes the blocking client from the asyncio client: `make sync-client`, or `python -m tests.generate_sync_client`.
+
+Both clients send the same calls in the same order, so the blocking one is the asyncio one without `async` and `await`. The
+parts of `map` that differ by nature are written by hand (`client/job_map.py` and `client/job_map_aio.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CLIENT = ROOT / "client"
+GENERATED = {"aio.py": "sync.py", "run_handle_aio.py": "run_handle.py"}
+# In this order: a later rule sees what the earlier ones have written.
+RULES = (
+    (r"The asyncio client\.", "The blocking client."),
+    (r" `sync\.py` is generated from this file\.", ""),
+    (r"The tasks of one loop may share it", "Threads may share it"),
+    (r"an `async with` block", "a `with` block"),
+    (r"Iterable\[Any\] \| AsyncIterable\[Any\]", "Iterable[Any]"),
+    (r"asyncio\.to_thread\(([\w.]+), ", r"\1("),
+    (r"asyncio\.sleep\b", "time.sleep"),
+    (r"penstock\.client\.aio\b", "penstock.client.sync"),
+    (r"(\w+)_aio\b", r"\1"),
+    (r"\(await ([\w.]+\(\))\)", r"\1"),
+    (r"\b(?:async|await) ", ""),
+    (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
+    (r"\b(?:aclose|aread|aiter_lines|anext)\b", lambda found: found[0][1:]),
+    (r"\.asynchronous\(", ".blocking("),
+    (r"\bAsync(?=[A-Z])", ""),
+)
+
+
+def blocking_source(name: str) -> str:
+    """The blocking twin of the asyncio module `name`, formatted."""
+    text = (CLIENT / name).read_text()
+    for pattern, replacement in RULES:
+        text = re.sub(pattern, replacement, text)
+    head = f"# Generated from client/{name} by `make sync-client`. Change that file, not this one.\n"
+    # The rules leave unused imports, names out of order, and blocks that read shorter without `async`. Ruff calls
+    # `yield from` unsafe, because it also passes on what is sent into a generator; nothing is sent into this one.
+    text = _ruff(
+        ["check", "--quiet", "--fix-only", "--unsafe-fixes", "--select=I,F401,SIM117,UP028"], GENERATED[name], head + text
+    )
+    return _ruff(["format"], GENERATED[name], text)
+
+
+def _ruff(command: list[str], name: str, text: str) -> str:
+    arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", f"client/{name}", "-"]
+    return subprocess.run(arguments, input=text, text=True, check=True, cwd=ROOT, stdout=subprocess.PIPE).stdout
+
+
+def main() -> None:
+    for name, target in GENERATED.items():
+        (CLIENT / target).write_text(blocking_source(name))
+
+
+if __name__ == "__main__":
+    main()

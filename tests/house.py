@@ -1,0 +1,196 @@
+"""The order of the tree in numbers: `python -m tests.house`, or `make house`.
+
+One row per folder: its modules, their lines, its longest function, and its imports that run against the floors, which are the
+layers of import-linter in pyproject.toml. Below the rows stand the faults that `tests/unit/test_house.py` keeps at zero.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TOPS = ("core", "broker", "handlers", "client", "workers", "gateway", "runs", "loadtest", "tune", "cli", "benchmarks")
+# Definitions of other servers: scripts for environments of their own.
+FOREIGN = re.compile(r"benchmarks/peers/\w+/")
+MOST_MODULES = 16
+MOST_FUNCTION_LINES = 40
+MOST_FILE_LINES = 400
+LEAST_MODULE_LINES = 40
+MOST_SMALL_MODULES = 10
+MOST_COLUMNS = 120
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of ours; `name` as it is imported, `path` relative to the root."""
+
+    path: Path
+    name: str
+    lines: int
+    tree: ast.Module
+
+    @property
+    def folder(self) -> str:
+        return self.path.parent.as_posix()
+
+    @property
+    def functions(self) -> Iterator[tuple[str, int]]:
+        """Name and lines of each function's body. The signature does not count: a command's options are one per line."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name, (node.end_lineno or 0) - node.body[0].lineno + 1
+
+    @property
+    def classes(self) -> Iterator[str]:
+        return (node.name for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+
+    @property
+    def imports(self) -> Iterator[str]:
+        """What is imported when the module is used, by full name; imports for type checkers alone are left out."""
+        hidden = {id(child) for node in ast.walk(self.tree) if _is_type_checking(node) for child in ast.walk(node)}
+        for node in ast.walk(self.tree):
+            if id(node) in hidden:
+                continue
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def modules() -> list[Module]:
+    """Every module of ours but the packages' own `__init__`."""
+    paths = [path for top in TOPS for path in sorted((ROOT / top).rglob("*.py")) if path.name != "__init__.py"]
+    return [_module(path.relative_to(ROOT)) for path in paths if not FOREIGN.match(path.relative_to(ROOT).as_posix())]
+
+
+def _module(path: Path) -> Module:
+    text = (ROOT / path).read_text()
+    parts = path.with_suffix("").parts
+    package = () if parts[0] == "benchmarks" else ("penstock",)
+    return Module(path, ".".join(package + (parts[1:] if parts[0] == "core" else parts)), text.count("\n"), ast.parse(text))
+
+
+@dataclass(frozen=True)
+class Floors:
+    """One `layers` contract: the higher may import the lower, and siblings of one floor do not import each other."""
+
+    container: str
+    layers: Sequence[Sequence[str]]
+    independent: Sequence[bool]
+
+    def place(self, name: str) -> tuple[int, str] | None:
+        """The floor of a module and its room there; None for one that is on no floor."""
+        for floor, rooms in enumerate(self.layers):
+            for room in rooms:
+                whole = f"{self.container}.{room}"
+                if name == whole or name.startswith(f"{whole}."):
+                    return floor, room
+        return None
+
+    def is_back(self, importer: str, imported: str) -> bool:
+        ours, theirs = self.place(importer), self.place(imported)
+        if ours is None or theirs is None or ours == theirs:
+            return False
+        return theirs[0] < ours[0] or (theirs[0] == ours[0] and self.independent[ours[0]])
+
+
+def floors() -> list[Floors]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    return [
+        _floors(container, one["layers"]) for one in contracts if one["type"] == "layers" for container in one["containers"]
+    ]
+
+
+def _floors(container: str, layers: Sequence[str]) -> Floors:
+    rooms = [[room.strip(" ()") for room in re.split(r"[|:]", layer)] for layer in layers]
+    return Floors(container, rooms, [":" not in layer for layer in layers])
+
+
+def arrows_back(found: Sequence[Module]) -> list[tuple[Module, str]]:
+    """Imports that run against the floors: who imports, and what."""
+    rules = floors()
+    return [(one, name) for one in found for name in one.imports if any(rule.is_back(one.name, name) for rule in rules)]
+
+
+def shared_class_names(found: Sequence[Module]) -> dict[str, int]:
+    """Names of classes that stand for two things."""
+    counted = Counter(name for one in found for name in one.classes)
+    return {name: count for name, count in counted.items() if count > 1}
+
+
+def small_modules(found: Sequence[Module]) -> list[Module]:
+    return [one for one in found if one.lines < LEAST_MODULE_LINES]
+
+
+def wide_lines() -> list[str]:
+    """Lines of prose in Markdown that are too long; tables, code and lines without a place to break are left out."""
+    pages = [page for page in ROOT.rglob("*.md") if not {".venv", "build", "node_modules"} & set(page.relative_to(ROOT).parts)]
+    return [f"{page.relative_to(ROOT)}:{number}" for page in sorted(pages) for number in _wide_in(page.read_text())]
+
+
+def _wide_in(text: str) -> Iterator[int]:
+    in_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif not in_code and len(line) > MOST_COLUMNS and not line.startswith("|") and " " in line.strip()[:MOST_COLUMNS]:
+            yield number
+
+
+def faults(found: Sequence[Module]) -> list[str]:
+    """What is out of order, one sentence each."""
+    return [
+        *_sizes(found),
+        *(f"{one.path}: imports {name} against the floors" for one, name in arrows_back(found)),
+        *(f"class {name}: {count} meanings" for name, count in shared_class_names(found).items()),
+        *(f"{place}: more than {MOST_COLUMNS} columns" for place in wide_lines()),
+    ]
+
+
+def _sizes(found: Sequence[Module]) -> Iterator[str]:
+    for folder, count in Counter(one.folder for one in found).items():
+        if count > MOST_MODULES:
+            yield f"{folder}: {count} modules, more than {MOST_MODULES}"
+    for one in found:
+        if one.lines > MOST_FILE_LINES:
+            yield f"{one.path}: {one.lines} lines, more than {MOST_FILE_LINES}"
+        for name, lines in one.functions:
+            if lines > MOST_FUNCTION_LINES:
+                yield f"{one.path}: {name} has {lines} lines, more than {MOST_FUNCTION_LINES}"
+    small = [one.path.as_posix() for one in small_modules(found)]
+    if len(small) > MOST_SMALL_MODULES:
+        yield f"modules under {LEAST_MODULE_LINES} lines: {len(small)}, more than {MOST_SMALL_MODULES}: {', '.join(small)}"
+
+
+def rows(found: Sequence[Module]) -> Iterator[str]:
+    yield f"{'folder':28} {'modules':>7} {'lines':>6} {'longest function':>16} {'arrows back':>11}"
+    back = Counter(one.folder for one, _ in arrows_back(found))
+    for folder in sorted({one.folder for one in found}):
+        inside = [one for one in found if one.folder == folder]
+        longest = max((lines for one in inside for _, lines in one.functions), default=0)
+        yield f"{folder:28} {len(inside):7} {sum(one.lines for one in inside):6} {longest:16} {back[folder]:11}"
+
+
+def main() -> int:
+    found = modules()
+    print(*rows(found), sep="\n")
+    wrong = faults(found)
+    print(f"{len(found)} modules, {len(small_modules(found))} of them under {LEAST_MODULE_LINES} lines; {len(wrong)} faults")
+    print(*wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

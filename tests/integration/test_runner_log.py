@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.store.runs import RunStore
+from penstock.broker.store.sync import RedisStore
+from penstock.run import RunSpec
+from tests.eventually import eventually
+
+
+def log_lines(log: Path) -> dict[str, dict[str, Any]]:
+    """The lines so far, by their event; a line that is not JSON fails the test."""
+    return {line["event"]: line for line in map(json.loads, log.read_text().splitlines())}
+
+
+def test_a_runners_log_names_the_run_in_every_event(fresh_redis: str, tmp_path: Path) -> None:
+    """Its lines were events without facts: `INFO penstock.bulk run_taken`, whichever run it was."""
+    (tmp_path / "in.jsonl").write_text('{"x": 1}\n')
+    with closing(RedisStore(fresh_redis)) as store:
+        spec = RunSpec(model="square", input=str(tmp_path / "in.jsonl"), output=str(tmp_path / "in.jsonl"))
+        RunStore(store).create("r1", spec)
+    env = {**os.environ, "PENSTOCK_REDIS_URL": fresh_redis, "PENSTOCK_STORE__STATE_DIR": str(tmp_path / "state")}
+    log = tmp_path / "runner.log"
+    with log.open("wb") as stdout, subprocess.Popen([sys.executable, "-m", "penstock.runs"], env=env, stdout=stdout) as runner:
+        try:
+            eventually(lambda: "run_left" in log_lines(log), timeout_s=60.0)
+        finally:
+            runner.terminate()
+    lines = log_lines(log)
+    taken = {name: lines["run_taken"][name] for name in ("level", "logger", "run", "model")}
+    assert taken == {"level": "info", "logger": "penstock.runs", "run": "r1", "model": "square"}
+    assert (lines["run_left"]["run"], lines["run_left"]["state"]) == ("r1", "failed")
+    assert runner.returncode == 0

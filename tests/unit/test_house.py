@@ -1,0 +1,49 @@
+"""The order of the tree (`make house`): a fault here names the file and the limit."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests import house
+
+
+def test_every_folder_of_a_package_is_measured() -> None:
+    folders = {
+        path.parent.relative_to(house.ROOT).as_posix() for top in house.TOPS for path in (house.ROOT / top).rglob("*.py")
+    }
+    measured = {one.folder for one in house.modules()}
+    assert {folder for folder in folders if not house.FOREIGN.match(f"{folder}/")} - measured <= {"gateway"}
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "back"),
+    [
+        ("p.high.a", "p.low.b", False),
+        ("p.low.b", "p.high.a", True),
+        ("p.left.a", "p.right.b", True),
+        ("p.low.a", "p.low.b", False),
+        ("p.low.a", "p.unknown", False),
+        ("p.free.a", "p.loose.b", False),
+    ],
+)
+def test_an_import_against_the_floors_is_seen(importer: str, imported: str, back: bool) -> None:
+    rules = house._floors("p", ["high", "left | right", "free : loose", "low"])
+    assert rules.is_back(importer, imported) is back
+
+
+def test_faults_are_found(tmp_path: Path) -> None:
+    text = "class Twice: ...\ndef long() -> None:\n" + "    x = 1\n" * 41
+    one = house.Module(Path("core/a.py"), "penstock.a", 43, ast.parse(text))
+    other = house.Module(Path("core/b.py"), "penstock.b", 401, ast.parse("class Twice: ...\n"))
+    found = house.faults([one, other])
+    assert "core/a.py: long has 41 lines, more than 40" in found
+    assert "core/b.py: 401 lines, more than 400" in found
+    assert "class Twice: 2 meanings" in found
+
+
+def test_prose_of_more_than_120_columns_is_found_outside_tables_and_code() -> None:
+    wide = "word " * 30
+    assert list(house._wide_in(f"{wide}\n| {wide} |\n```\n{wide}\n```\nshort\n{wide}")) == [1, 7]
