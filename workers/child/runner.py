@@ -2,8 +2,8 @@
 
 Pure except for the handler's own code: no Redis, no Celery, no files, and time comes from the `clock` passed in. A child can
 `prepare` batch n+1 and `complete` batch n-1 while batch n is in `infer`. If a stage raises, the batch is halved until only the
-items at fault fail. The stage may therefore see the same values again, and must not change them before it raises. A device error
-that would repeat for every item is raised as `DeviceFault` instead.
+items at fault fail. The stage may therefore see the same values again, and must not change them before it raises. An error of
+the device that would repeat for every item is raised as `DeviceFault` instead.
 """
 
 from __future__ import annotations

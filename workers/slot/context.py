@@ -60,7 +60,7 @@ class Observer:
     def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
 
     def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        """`batch` holds the jobs that ended, maybe a part of those claimed. `store_s`: how long the store and the blobs took."""
+        """`batch` holds the jobs that ended, maybe some of those claimed. `store_s`: how long the store and the blobs took."""
 
     def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         """Jobs were given back to the queue; `answers` says which of them the store took."""
