@@ -17,7 +17,7 @@ from penstock.words import duration
 _COLORS = {"succeeded": "green", "failed": "red", "expired": "yellow", "cancelled": "yellow", "running": "cyan"}
 
 
-def colored(stream: TextIO) -> bool:
+def is_colored(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -29,7 +29,7 @@ def print_json(value: Any) -> None:
 
 def print_faint(text: str) -> None:
     """A remark beside the output, on stderr, so that pipes get the output alone."""
-    line = typer.style(text, dim=True) if colored(sys.stderr) else text
+    line = typer.style(text, dim=True) if is_colored(sys.stderr) else text
     sys.stderr.write(line + "\n")
 
 
@@ -37,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Aligned columns, never cut: an id that is cut cannot be copied."""
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     header = "  ".join(name.ljust(width) for name, width in zip(columns, widths, strict=True)).rstrip()
-    sys.stdout.write((typer.style(header, bold=True) if colored(sys.stdout) else header) + "\n")
+    sys.stdout.write((typer.style(header, bold=True) if is_colored(sys.stdout) else header) + "\n")
     for row in rows:
         cells = [_painted(cell.ljust(width), cell) for cell, width in zip(row, widths, strict=True)]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
@@ -85,4 +85,4 @@ def _between(start: datetime | None, end: datetime | None) -> float | None:
 
 def _painted(padded: str, word: str) -> str:
     color = _COLORS.get(word)
-    return typer.style(padded, fg=color) if color and colored(sys.stdout) else padded
+    return typer.style(padded, fg=color) if color and is_colored(sys.stdout) else padded

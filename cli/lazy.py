@@ -11,21 +11,25 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# When the command began, as near as we can tell.
+# The moment when the command began: this module is among the first that it imports.
 STARTED_AT = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """Where a command lives (`module` has a Typer `app`) and the line the overview shows of it."""
+    """One command: its module, the line that the overview shows, and the name of its Typer application in the module."""
 
     module: str
     help: str
     panel: str
+    app: str = "app"
+
+    def load(self) -> Any:
+        return typer.main.get_command(getattr(import_module(self.module), self.app))
 
 
 class LazyGroup(TyperGroup):
-    """A group over `table`. Listing gives stand-ins; running or completing a command loads the real one."""
+    """A group over `table`. Listing returns stand-ins; running or completing a command loads the real one."""
 
     table: ClassVar[Mapping[str, CommandEntry]] = {}
 
@@ -39,11 +43,11 @@ class LazyGroup(TyperGroup):
         return TyperCommand(cmd_name, help=entry.help, rich_help_panel=entry.panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Its own suggestions read this dictionary.
+        # Typer's suggestions for a mistyped name read this dictionary.
         self.commands = {name: self.get_command(ctx, name) for name in self.table}
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest
-        command = typer.main.get_command(import_module(self.table[name].module).app)
+        command = self.table[name].load()
         command.name = name
         return name, command, rest

@@ -1,4 +1,4 @@
-"""The `penstock` command: the list of its verbs, and what happens to errors. Each verb has its module."""
+"""The `penstock` command: the table of its verbs, and the last handler of errors. Each verb is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ import penstock
 from penstock.cli import exits
 from penstock.cli.lazy import CommandEntry, LazyGroup
 
-_SERVE, _USE, _HELP = "Serve", "Use", "Set up and look into"
+_SERVE, _USE, _HELP = "Serve", "Use", "Set up and inspect"
+_PROCESSES = "penstock.cli.serve.processes"
 
 
 class Penstock(LazyGroup):
     table: ClassVar[Mapping[str, CommandEntry]] = {
         "up": CommandEntry("penstock.cli.serve.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
-        "gateway": CommandEntry("penstock.cli.serve.gateway", "Start a gateway alone, on a Redis of yours.", _SERVE),
-        "worker": CommandEntry("penstock.cli.serve.worker", "Start a worker alone, on a Redis of yours.", _SERVE),
-        "runner": CommandEntry("penstock.cli.serve.runner", "Start a runner alone: it drives the runs made over HTTP.", _SERVE),
-        "flower": CommandEntry(
-            "penstock.cli.ops.flower", "Start Flower, Celery's monitor, on the store that is in use.", _SERVE
+        "gateway": CommandEntry(_PROCESSES, "Start a gateway alone, on a Redis of your own.", _SERVE, app="gateway_app"),
+        "worker": CommandEntry(_PROCESSES, "Start a worker alone, on a Redis of your own.", _SERVE, app="worker_app"),
+        "runner": CommandEntry(
+            _PROCESSES, "Start a runner alone: it drives the runs made over HTTP.", _SERVE, app="runner_app"
         ),
+        "flower": CommandEntry("penstock.cli.ops.flower", "Start Flower, Celery's monitor, on the store in use.", _SERVE),
         "call": CommandEntry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", _USE),
-        "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show and cancel jobs.", _USE),
-        "models": CommandEntry("penstock.cli.models.models", "The models a gateway serves.", _USE),
-        "workers": CommandEntry("penstock.cli.models.workers", "The workers that are alive, and what they run.", _USE),
+        "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show, cancel and replay jobs.", _USE),
+        "models": CommandEntry("penstock.cli.models.models", "List the models a gateway serves, or change one.", _USE),
+        "workers": CommandEntry("penstock.cli.models.workers", "List the live workers and what they run.", _USE),
         "run": CommandEntry("penstock.cli.runs.run", "Run a model over files: resumable, in the input's order.", _USE),
         "bench": CommandEntry("penstock.cli.measure.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
         "tune": CommandEntry(
             "penstock.cli.measure.tune", "Find a model's best settings, or how many workers a rate needs.", _USE
         ),
         "new": CommandEntry("penstock.cli.models.starter", "Write a folder with a model, its settings and a test.", _HELP),
-        "keys": CommandEntry("penstock.cli.ops.keys", "Make API keys, see which are declared.", _HELP),
-        "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of yours: users, functions.", _HELP),
-        "secrets": CommandEntry("penstock.cli.ops.deployment", "Write the secret files of a deployment in containers.", _HELP),
-        "probe": CommandEntry(
-            "penstock.cli.ops.probe", "Ask a gateway or worker whether it is well, for health checks.", _HELP
-        ),
+        "keys": CommandEntry("penstock.cli.ops.keys", "Make API keys, and list the declared ones.", _HELP),
+        "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of your own: users, functions.", _HELP),
+        "secrets": CommandEntry("penstock.cli.ops.deployment", "Write the secret files of a containerized deployment.", _HELP),
+        "probe": CommandEntry("penstock.cli.ops.probe", "Check the health of a gateway or worker, for containers.", _HELP),
         "config": CommandEntry("penstock.cli.ops.config", "Show the settings in force, or check them.", _HELP),
         "devices": CommandEntry(
-            "penstock.cli.models.devices", "This machine's cores and GPUs, and which slot gets what.", _HELP
+            "penstock.cli.models.devices", "Show this machine's cores and GPUs, and which slot gets what.", _HELP
         ),
         "doctor": CommandEntry("penstock.cli.ops.doctor", "Check this machine and say what to do next.", _HELP),
     }
@@ -77,12 +76,12 @@ def root(
 
 
 def main() -> None:
-    """Entry point. Leaves the process with one of the codes in `exits`."""
+    """Entry point. The process exits with one of the codes in `exits`."""
     as_json = "--json" in sys.argv[1:]
     try:
-        # Standing alone, typer prints wrong usage itself, as prose; else it raises it, and returns the code of an early exit.
+        # In standalone mode typer prints wrong usage as prose; otherwise it raises the error, or returns an early exit's code.
         code = app(prog_name="penstock", standalone_mode=not as_json)
-    except Exception as error:  # noqa: BLE001 - the last handler: every error is told in the same way
+    except Exception as error:  # noqa: BLE001 - the last handler: every error is reported in the same way
         code = exits.report(error, as_json=as_json)
     sys.exit(code)
 

@@ -1,12 +1,18 @@
-"""The options that the serving commands share."""
+"""The options that several commands share, and the client that `--url` and `--api-key` lead to."""
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from penstock.cli.state import running_stack
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
 
 
 class Fsync(StrEnum):
@@ -22,7 +28,7 @@ PortOption = Annotated[
     int | None, typer.Option("--port", "-p", min=0, max=65_535, help="Port; 0 takes a free one. Default: 8080.")
 ]
 StateDirOption = Annotated[
-    Path | None, typer.Option("--state-dir", help="Where the embedded store and blobs lie. Default: .penstock here.")
+    Path | None, typer.Option("--state-dir", help="Folder of the embedded store and the blobs. Default: .penstock here.")
 ]
 WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="Handler processes per model, for every model.")]
 FsyncOption = Annotated[
@@ -30,3 +36,34 @@ FsyncOption = Annotated[
     typer.Option("--fsync", help="always: an accepted job survives a power cut. everysec: faster, may lose a second."),
 ]
 RedisOption = Annotated[str | None, typer.Option("--redis-url", help="The Redis to use. Default: PENSTOCK_REDIS_URL.")]
+ModelsArgument = Annotated[
+    list[str] | None, typer.Argument(help="model.py, module:Name, model.onnx, name=SOURCE, or a penstock.toml.")
+]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The gateway's address. Default: the one running here.")
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--api-key", envvar="PENSTOCK_API_KEY", help="Key for a gateway that requires one.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", min=0, help="Seconds to wait for the job to end. Default: no limit.")
+]
+
+
+def connect(url: str | None, api_key: str | None) -> Client:
+    """A client of the gateway named by flag or environment, else of this folder's `penstock up`, else of the default port."""
+    # Loaded here, because most commands that share these options need no HTTP client.
+    from penstock.client.retries import RetryPolicy
+    from penstock.client.sync import Client
+
+    # A person waits: fewer attempts than a program makes.
+    return Client(url or _gateway_of(Path.cwd()), api_key, retry=RetryPolicy(max_attempts=3))
+
+
+def _gateway_of(folder: Path) -> str | None:
+    if os.environ.get("PENSTOCK_URL"):
+        return None
+    stack = running_stack(folder / ".penstock")
+    # A `penstock run` with a store of its own writes the note too, and has no gateway.
+    return stack.url or None if stack else None

@@ -1,4 +1,4 @@
-"""The note that a running `penstock up` leaves in its state folder, and the lock that lets only one run there."""
+"""What runs on this machine: the note and the lock of a `penstock up` in its state folder, and whether a gateway is ready."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from penstock.cli.exits import StartError
 
@@ -26,15 +28,23 @@ class RunningStack:
     redis_url: str
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """`why`: what is still missing, as far as the gateway says."""
+
+    ready: bool
+    why: str = ""
+
+
 @contextmanager
 def state_lock(state_dir: Path) -> Iterator[IO[str]]:
-    """The open note of `state_dir`, locked. Raises `StartError` when another `penstock up` holds it.
+    """The open note of `state_dir`, locked. Raises `StartError` when another `penstock up` holds the lock.
 
-    The kernel lets go of the lock however the process ends, so a folder is never left locked by a crash.
+    The kernel releases the lock however the process ends, so a crash never leaves a folder locked.
     """
-    note = _opened(state_dir)
+    note = _open_note(state_dir)
     with note:
-        if not _taken(note):
+        if not _try_lock(note):
             raise _already_running(state_dir, note.read())
         try:
             yield note
@@ -51,18 +61,50 @@ def write_note(note: IO[str], stack: RunningStack) -> None:
 
 
 def running_stack(state_dir: Path) -> RunningStack | None:
-    """What runs in `state_dir`, or None. A note whose lock is free is a leftover."""
+    """What runs in `state_dir`, or None. A note that nobody locks was left behind by a process that is gone."""
     try:
         with (state_dir / _NOTE).open("r+", encoding="utf-8") as note:
-            return _read(note.read()) if _locked(note) else None
+            return _read(note.read()) if _is_locked(note) else None
     except OSError:
         return None
 
 
-def _opened(state_dir: Path) -> IO[str]:
+def check_readiness(url: str, *, timeout_s: float = 2.0) -> Readiness:
+    """One GET of /readyz, with the standard library: `penstock up` needs no HTTP client for it.
+
+    A gateway that does not listen yet is not ready; nothing is raised.
+    """
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout_s)
+    try:
+        connection.request("GET", "/readyz")
+        response = connection.getresponse()
+        return Readiness(response.status == 200, reason_of(response.read()))
+    except (OSError, HTTPException):
+        return Readiness(False, "the gateway does not listen yet")
+    finally:
+        connection.close()
+
+
+def reason_of(content: bytes) -> str:
+    """The reason in a readiness body, or "" when there is none."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return ""
+    if not isinstance(body, dict):
+        return ""
+    errors = body.get("errors")
+    parts = (
+        [": ".join(map(str, part.values())) for part in errors if isinstance(part, dict)] if isinstance(errors, list) else []
+    )
+    return "; ".join(parts) or str(body.get("detail") or "")
+
+
+def _open_note(state_dir: Path) -> IO[str]:
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # It holds the store's address, which may hold a password.
+        # The note holds the store's address, which may hold a password.
         descriptor = os.open(state_dir / _NOTE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as fault:
         raise StartError(
@@ -71,7 +113,7 @@ def _opened(state_dir: Path) -> IO[str]:
     return os.fdopen(descriptor, "r+", encoding="utf-8")
 
 
-def _taken(note: IO[str]) -> bool:
+def _try_lock(note: IO[str]) -> bool:
     """Tries three times: a command that only looks holds the lock for an instant."""
     for _ in range(3):
         try:
@@ -83,7 +125,7 @@ def _taken(note: IO[str]) -> bool:
     return False
 
 
-def _locked(note: IO[str]) -> bool:
+def _is_locked(note: IO[str]) -> bool:
     try:
         fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""HTTP in, HTTP out: checks requests, stores them as jobs, answers.
+"""The HTTP gateway: checks requests, stores them as jobs, and answers.
 
-May import core, broker and client; never handlers or workers: it names models and never loads their code.
+It may import core and broker, and never handlers or workers: the gateway names models and never loads their code.
 """

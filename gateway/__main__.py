@@ -1,4 +1,4 @@
-"""The gateway's entry point, `python -m penstock.gateway`: settings from the environment, processes side by side."""
+"""The gateway's entry point, `python -m penstock.gateway`: reads the settings and serves with one process or several."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHARED = "--shared-port"
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. Raises `ConfigError` when it cannot start as told."""
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises `ConfigError` if the settings do not allow a start."""
     settings.access_rule()
     if settings.gateway.processes > 1:
         return SideBySide(settings).run()
@@ -45,7 +45,7 @@ def serve(settings: Settings) -> int:
 
 
 def serve_one(settings: Settings, *, shared: bool) -> int:
-    """One process. `shared`: its port may be bound by siblings too, and the kernel spreads connections over them."""
+    """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
     lifetime = Lifetime()
     store, blobs = AsyncStore(store_url(settings)), open_blobs(settings.blob_place)
     options = gateway_options(settings, shared=shared)
@@ -57,8 +57,8 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
         aside = ListeningSocket(sockets.enter_context(private), metrics) if private else None
         server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
-        # The server takes the signals over as it starts and raises them again once it has drained, which is a good end. One
-        # that comes before it does so must not be lost: it then ends right after its start.
+        # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
+        # keeps a signal from getting lost: the server then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         _settle_memory()
@@ -67,8 +67,9 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
 
 
 def _settle_memory() -> None:
-    """What is loaded stays until the end: no collection need look at it. Requests leave few cycles, so look for them seldom;
-    Python's default is every 700 objects, several times per batch of answers.
+    """Keep the garbage collector from looking at loaded modules, which stay until the end, and let it run seldom.
+
+    Requests leave few cycles. By default Python would look for them every 700 objects, several times per batch of responses.
     """
     gc.collect()
     gc.freeze()
@@ -76,17 +77,17 @@ def _settle_memory() -> None:
 
 
 def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptions:
-    """Raises `ConfigError` when this gateway would serve the network without keys. `shared`: siblings answer on its port."""
+    """Raises `ConfigError` if this gateway would serve the network without keys. `shared`: siblings bind the same port."""
     table = settings.gateway
     settings.access_rule()
     return GatewayOptions(
         models=tuple(settings.model_infos()),
-        # On loopback only: its other names are known to those who set them up, and a page that rebinds has no key.
+        # The check is for loopback only, against DNS rebinding. Elsewhere a rebound page has no key, and names may be many.
         hosts=loopback_names(table.host),
         keys=tuple(settings.access_keys()),
         rate_per_s=table.rate_per_s,
         burst=table.burst,
-        # Never on a port that siblings share: each scrape would meet another process, and every counter would jump.
+        # Never on a port that siblings share: each scrape would reach another process, and every counter would jump.
         metrics=is_loopback(table.host) and not table.metrics_port and not shared,
         torchserve_metrics=table.torchserve_metrics,
         blob_dir=None if settings.store.blob_url else settings.blob_dir,
@@ -108,7 +109,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
 
 
 def loopback_names(host: str) -> frozenset[str]:
-    """The Host names answered by a gateway bound to `host`; none listed means any."""
+    """The Host names that a gateway bound to `host` answers to; an empty set means any."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
 
 
@@ -121,34 +122,34 @@ def store_url(settings: Settings) -> str:
 
 
 class SideBySide:
-    """The parent of several gateway processes on one port: starts them, replaces one that dies, passes a stop signal on."""
+    """The parent of several gateway processes on one port: starts them, replaces one that dies, forwards a stop signal."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopping = False
-        self._told: set[int] = set()
+        self._signalled: set[int] = set()
 
     def run(self) -> int:
         table = self._settings.gateway
-        # Bound but not listening: it settles port 0 and takes no connection.
+        # Bound but not listening: this socket turns port 0 into a number for all children and takes no connection.
         with bind(table.host, table.port, shared=True) as reserved:
             port = reserved.getsockname()[1]
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._stop)
             environments = [child_environment(self._settings, port=port, number=number) for number in range(table.processes)]
             self._children = [_spawn(environment) for environment in environments]
-            while any(self._wanted(child) for child in self._children):
+            while any(self._is_needed(child) for child in self._children):
                 time.sleep(POLL_S)
-                self._children = [self._alive(*pair) for pair in zip(self._children, environments, strict=True)]
+                self._children = [self._replaced_if_dead(*pair) for pair in zip(self._children, environments, strict=True)]
                 if self._stopping:
-                    self._pass_on()  # to those that were being started as the signal came
+                    self._forward_stop()  # to children that were being started when the signal came
         return 0
 
-    def _wanted(self, child: subprocess.Popen[bytes]) -> bool:
+    def _is_needed(self, child: subprocess.Popen[bytes]) -> bool:
         return child.poll() is None or not self._stopping
 
-    def _alive(self, child: subprocess.Popen[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _replaced_if_dead(self, child: subprocess.Popen[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         if child.poll() is None or self._stopping:
             return child
         log.error("gateway_process_died", pid=child.pid, code=child.returncode, restart_in_s=RESTART_S)
@@ -157,12 +158,12 @@ class SideBySide:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
-        self._pass_on()
+        self._forward_stop()
 
-    def _pass_on(self) -> None:
+    def _forward_stop(self) -> None:
         for child in self._children:
-            if child.poll() is None and child.pid not in self._told:
-                self._told.add(child.pid)
+            if child.poll() is None and child.pid not in self._signalled:
+                self._signalled.add(child.pid)
                 child.send_signal(signal.SIGTERM)
 
 
@@ -171,12 +172,12 @@ def _spawn(environment: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict[str, str]:
-    """This process's environment with the settings in force written out, so that flags reach the children too.
+    """This process's environment with the settings in force written out, so that command line flags reach the children too.
 
-    The API is one port for all; each one's own figures are on a port of its own, counted up from `metrics_port`.
+    All children share the API's port; each serves its metrics on a port of its own, counted up from `metrics_port`.
     """
     metrics_port = settings.gateway.metrics_port
-    told: dict[str, Any] = {
+    settled: dict[str, Any] = {
         **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
         **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
         "PENSTOCK_GATEWAY__PROCESSES": 1,
@@ -184,7 +185,7 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
         PARENT_VARIABLE: 1,
     }
-    return {**os.environ, **{name: str(value) for name, value in told.items() if value is not None}}
+    return {**os.environ, **{name: str(value) for name, value in settled.items() if value is not None}}
 
 
 def main(arguments: list[str]) -> int:

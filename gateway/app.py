@@ -23,12 +23,12 @@ from penstock.gateway.asgi.negotiation import (
     HeadersTooLarge,
     SubmitTarget,
     host_name,
+    parse_submit_target,
     read_head,
-    submit_target,
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.auth.roles import Caller, is_public, need
+from penstock.gateway.auth.roles import Caller, is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
@@ -78,12 +78,12 @@ class Gateway:
             await self._live(receive, send)
 
     def _below_root(self, scope: Scope) -> Scope:
-        """Proxies differ in whether they take their prefix off; with it or without, it is the same path."""
+        """The scope without the root path: some proxies strip their prefix and some do not, and both mean the same path."""
         root, path = self._options.root_path, scope["path"]
         return {**scope, "path": path[len(root) :] or "/"} if path == root or path.startswith(root + "/") else scope
 
     async def start(self) -> None:
-        """Never fails for want of a store: the gateway then answers 503 and goes on trying."""
+        """Never fails if the store cannot be reached: the gateway then answers 503 and goes on trying."""
         try:
             await self._store.start()
             await self._store.ping()
@@ -116,7 +116,7 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        target = submit_target(scope["path"])
+        target = parse_submit_target(scope["path"])
         route, head = target.route if target else "unknown", dict[bytes, bytes]()
         probe = scope["path"] in PROBES
         self._open += not probe
@@ -133,7 +133,7 @@ class Gateway:
                 status = await self._hot(target, scope, receive, send, head, caller)
         except ClientGone:
             status = CLIENT_GONE
-        except Exception as error:  # noqa: BLE001 - the last line: every request gets an answer
+        except Exception as error:  # noqa: BLE001 - whatever failed, the request gets a response
             status = await self._refuse(error, scope, send, head)
         finally:
             self._open -= not probe
@@ -146,17 +146,17 @@ class Gateway:
         hosts = self._options.hosts
         if hosts and host_name(head.get(b"host", b"")) not in hosts:
             raise WrongHost(
-                "this gateway answers to its loopback names only",
+                "this gateway answers only to its loopback names",
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
             )
         if self._open > self._options.max_requests and scope["path"] not in PROBES:
             raise GatewayBusy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
-        """Before the body is read and the path looked up: a stranger learns neither which routes nor which models there are."""
+        """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
         authorization = head.get(b"authorization")
         if is_public(scope["path"]):
-            return self._auth.glance(authorization)
+            return self._auth.identify(authorization)
         try:
             return self._auth.admit(authorization, (scope.get("client") or ("",))[0])
         except RateLimited as error:
@@ -167,7 +167,7 @@ class Gateway:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
-            need(caller, "POST", target.route)
+            require_role(caller, "POST", target.route)
         return await self._endpoint(target)(scope, receive, send, head, target.model, target.version)
 
     def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:
@@ -176,7 +176,7 @@ class Gateway:
         return self._explain if target.route.startswith(EXPLAIN) else self._submit
 
     async def _page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
-        """As any other path, but a browser's session stands for a key, and a stranger is shown the way in."""
+        """Serve a page of the dashboard: a browser's session stands for a key, and a stranger gets the sign-in page."""
         if not self._auth.keyed or b"authorization" in head or is_public(scope["path"]):
             scope["caller"] = self._admit(scope, head)
             return await self._others(scope, receive, send)
@@ -193,30 +193,30 @@ class Gateway:
         return await self._others(scope, receive, send)
 
     async def _others(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
-        seen = [CLIENT_GONE]
+        status = [CLIENT_GONE]
         if scope["method"] == "HEAD" and scope["path"] in PROBES:
-            # As a GET; the server, which has the request as it came, sends no body.
+            # Routed as a GET. The server knows that the request was a HEAD and sends no body.
             scope = {**scope, "method": "GET"}
 
         async def sending(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                seen[0] = message["status"]
+                status[0] = message["status"]
             await send(message)
 
         try:
             await self._api(scope, receive, sending)  # type: ignore[arg-type]
         except Exception:
-            # The framework answers a bug through our handler, then raises it once more for servers that log it.
-            if seen[0] == CLIENT_GONE:
+            # FastAPI answers a bug through our handler, then raises it once more for servers that log it.
+            if status[0] == CLIENT_GONE:
                 raise
-        return getattr(scope.get("route"), "path", "unknown"), seen[0]
+        return getattr(scope.get("route"), "path", "unknown"), status[0]
 
     async def _refuse(self, error: Exception, scope: Scope, send: Send, head: Head) -> int:
         problem = problem_of(error, scope, head.get(b"x-request-id"))
         try:
             await wire.answer_problem(send, problem, head)
         except RuntimeError:
-            # The answer had begun when it failed; the server closes the connection.
+            # The response had begun when the request failed; the server closes the connection.
             log.warning("answer_broken_off", path=scope["path"][:200])
         return problem.status
 

@@ -17,15 +17,15 @@ from penstock.gateway.auth.roles import Caller
 
 
 class WholeFile(FileResponse):
-    """All of it, whatever parts are asked for: lists of ranges are a way to make a server work for nothing."""
+    """Ignores Range headers: a long list of ranges would make the server work for nothing."""
 
     @classmethod
     def of(cls, path: Path, filename: str, *, headers: Mapping[str, str]) -> WholeFile:
         return cls(path, media_type="application/octet-stream", filename=filename, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = [item for item in scope["headers"] if item[0] not in (b"range", b"if-range")]
-        await super().__call__({**scope, "headers": asked}, receive, send)
+        headers = [item for item in scope["headers"] if item[0] not in (b"range", b"if-range")]
+        await super().__call__({**scope, "headers": headers}, receive, send)
 
 
 async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRecord:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the read routes as FastAPI knows them, the submit routes with each model's own schemas."""
+"""The OpenAPI document: FastAPI describes its own routes, this module the submit routes with each model's schemas."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ _PARAMETERS = [
     {
         "name": "deadline_s",
         "in": "query",
-        "description": "Seconds from submit to the end",
+        "description": "The job must end within this many seconds of its submit",
         "schema": {"type": "number", "exclusiveMinimum": 0},
     },
-    {"name": "traceparent", "in": "header", "description": "W3C trace context; comes back", "schema": {"type": "string"}},
+    {
+        "name": "traceparent",
+        "in": "header",
+        "description": "W3C trace context; the response has it too",
+        "schema": {"type": "string"},
+    },
     {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}},
 ]
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
@@ -47,8 +52,8 @@ _PROBLEM_SCHEMA = {
     },
 }
 _COUNT = {"type": "integer", "minimum": 0}
-_AGE = {"type": "number", "minimum": 0, "description": "Seconds that the oldest waiting job has waited; 0 when none does"}
-_BACKLOG = {"type": ["number", "null"], "description": "Seconds until those waiting are served; null while no rate is known"}
+_AGE = {"type": "number", "minimum": 0, "description": "Seconds that the oldest waiting job has waited; 0 if none waits"}
+_BACKLOG = {"type": ["number", "null"], "description": "Seconds until the waiting jobs have run; null while no rate is known"}
 _QUEUE_SCHEMA = {
     "type": "object",
     "required": ["model", "depth", "oldest_age_s", "backlog_s", "in_flight", "priorities"],
@@ -58,9 +63,9 @@ _QUEUE_SCHEMA = {
         "oldest_age_s": _AGE,
         "backlog_s": _BACKLOG,
         "in_flight": {**_COUNT, "description": "Jobs leased to workers"},
-        "delayed": {**_COUNT, "description": "Jobs put aside until a retry"},
+        "delayed": {**_COUNT, "description": "Jobs that wait for their next attempt"},
         "ready_slots": _COUNT,
-        "rate_per_s": {"type": ["number", "null"], "description": "Jobs per second that the queue is served with, when known"},
+        "rate_per_s": {"type": ["number", "null"], "description": "Jobs that workers end per second; null if not known"},
         "priorities": {
             "type": "object",
             "additionalProperties": {
@@ -74,7 +79,7 @@ _QUEUE_REF = {"$ref": "#/components/schemas/Queue"}
 _QUEUE_LIST = {"type": "object", "properties": {"data": {"type": "array", "items": _QUEUE_REF}}}
 _JOB_PATH = "/v1/jobs/{job_id}"
 _JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
-# Of the read routes that answer with anything but plain JSON.
+# Media types and schemas of the routes that answer with more than JSON of no fixed schema.
 _READ_CONTENT: dict[str, dict[str, Any]] = {
     _JOB_PATH: _JOB_CONTENT,
     f"{_JOB_PATH}/cancel": _JOB_CONTENT,
@@ -90,7 +95,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
 
 
 def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = False) -> dict[str, Any]:
-    """Built anew at each call, since models come and go. `keyed`: with the roles that each route takes."""
+    """Built anew for each call, since models come and go. `keyed`: with the roles that each route requires."""
     described = copy.deepcopy(app.openapi())
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
@@ -101,7 +106,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
             operation["responses"] = _read_responses(path, operation["responses"])
     described["paths"] |= _generic_paths()
     if keyed:
-        _tell_roles(described)
+        _add_roles(described)
     for entry in models.values():
         own = _model_paths(entry, schemas)
         for operation in (operation for item in own.values() for operation in item.values() if keyed):
@@ -110,7 +115,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     return described
 
 
-def _tell_roles(described: dict[str, Any]) -> None:
+def _add_roles(described: dict[str, Any]) -> None:
     described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "ID.SECRET"}}
     for path, item in described["paths"].items():
         for method, operation in item.items():
@@ -120,15 +125,15 @@ def _tell_roles(described: dict[str, Any]) -> None:
 def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
     success = next(status for status in declared if status.startswith("2"))
     content = _READ_CONTENT.get(path, {"application/json": {}})
-    told = {
+    responses = {
         success: {"description": declared[success]["description"], "content": content},
         "default": _problem("Any refusal"),
     }
     if path == f"{_JOB_PATH}/result":
-        told["202"] = {"description": "The job, which has not ended yet", "content": _JOB_CONTENT}
+        responses["202"] = {"description": "The job has not ended yet", "content": _JOB_CONTENT}
     if path == _JOB_PATH and success == "200":
-        told["304"] = {"description": "Unchanged since If-None-Match"}
-    return told
+        responses["304"] = {"description": "Unchanged since If-None-Match"}
+    return responses
 
 
 def _problem(description: str) -> dict[str, Any]:
@@ -165,23 +170,23 @@ def _model_paths(entry: ModelEntry, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Request and answer media types, the version's schemas put among the components."""
+    """Media types of request and response; adds the version's schemas to the components."""
     if version.info is None:
         return {"*/*": {}}, {"*/*": {}}
-    told: dict[str, dict[str, Any]] = {}
+    content: dict[str, dict[str, Any]] = {}
     for side, schema in (("input", version.info.input_schema), ("output", version.info.output_schema)):
-        told[side] = {}
+        content[side] = {}
         if schema:
             name = f"{entry.name}.{version.name}.{side}"
             schemas[name] = rebased(schema, f"#/components/schemas/{name}")
-            told[side] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
-    body = {media: told["input"] if media == "application/json" else {} for media in version.info.accepts}
-    # Without a schema the output may be bytes, which leave as they are.
-    return body, {"application/json": told["output"]} if told["output"] else {"application/json": {}, "*/*": {}}
+            content[side] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
+    body = {media: content["input"] if media == "application/json" else {} for media in version.info.accepts}
+    # Without a schema the output may be bytes, which are sent unchanged.
+    return body, {"application/json": content["output"]} if content["output"] else {"application/json": {}, "*/*": {}}
 
 
 def rebased(schema: Any, base: str) -> Any:
-    """The schema with its own `#/...` references pointing below `base`, where it now stands."""
+    """The schema with its `#/...` references changed to point below `base`, where the document has it."""
     if isinstance(schema, dict):
         moved = {key: rebased(value, base) for key, value in schema.items()}
         ref = schema.get("$ref")
@@ -198,7 +203,7 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
         "parameters": [*own, *_PARAMETERS, _PREFER],
         "requestBody": {"required": True, "content": body},
         "responses": {
-            "200": {"description": "The output, when Prefer: wait was met in time", "content": answer},
+            "200": {"description": "The output, if the job ended within the seconds of Prefer: wait", "content": answer},
             "202": {"description": "Stored", "content": _JOB_CONTENT},
             "default": _problem("Any refusal"),
         },
@@ -206,7 +211,11 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
 
 
 def _predict(
-    own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, Any], *, summary: str = "Run and answer now"
+    own: list[dict[str, Any]],
+    body: dict[str, Any],
+    answer: dict[str, Any],
+    *,
+    summary: str = "Answer with the output",
 ) -> dict[str, Any]:
     return {
         "tags": ["predictions"],

@@ -1,4 +1,4 @@
-"""What one gateway process is told at start, as plain values."""
+"""The settings of one gateway process as plain values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Sizes in bytes, durations in seconds. `hosts` are the Host names answered (empty: any); `models` those declared here.
+    """Sizes are in bytes, durations in seconds.
 
-    Without `keys` everybody who reaches the gateway may do everything, at `rate_per_s` (0: any rate). `metrics`: whether the
-    scrape is served beside the API; `torchserve_metrics`: whether it has TorchServe's names too. `log_jobs`: which
-    changes of jobs are logged. `blob_dir`: whose disk the scrape tells. `dashboard`: whether the pages are
-    served, with links that begin with `root_path`. `files_dir`: uploaded and produced files, each kept `file_ttl_s` unless its
-    uploader says otherwise; `run_roots`: folders below which runs may read by path.
+    `models` are those that this gateway's settings declare; `hosts` the Host names it answers to (empty: any).
+    Without `keys`, whoever reaches the gateway may do everything, at `rate_per_s` (0: any rate).
+    `metrics`: whether /metrics is served beside the API; `torchserve_metrics`: whether it also has TorchServe's names.
+    `log_jobs`: which changes of jobs are logged. `blob_dir`: the folder whose free disk space /metrics shows.
+    `dashboard`: whether the pages are served; their links begin with `root_path`.
+    `files_dir`: where uploaded and produced files lie, each kept for `file_ttl_s` unless its uploader says otherwise.
+    `run_roots`: the folders below which runs may read by path.
     """
 
     models: tuple[ModelInfo, ...] = ()

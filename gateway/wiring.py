@@ -18,7 +18,7 @@ from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import KeyAuth
-from penstock.gateway.auth.roles import Holds, allowed
+from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
 from penstock.gateway.jobs.events import JobEvents
@@ -73,7 +73,7 @@ class GatewayParts:
         self.submit = SubmitEndpoint(self._submitter, store=store, results=self._results, lifetime=lifetime)
         self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
-        self._holds = Holds()
+        self._waiting = WaitingResponses()
         file_store = FileStore(options.files_dir)
         self.files = OpenAIFiles(file_store, options)
         self._runs = RunService(AsyncRunStore(store), file_store, file_ttl_s=options.file_ttl_s)
@@ -106,10 +106,10 @@ class GatewayParts:
             self._options,
             store=self._store,
             blobs=self._blobs,
-            door=self.auth,
+            auth=self.auth,
             registry=self.registry,
             replays=self._replays,
-            holds=self._holds,
+            waiting=self._waiting,
             lifetime=self._lifetime,
             document=self._document,
             runs=self._runs,
@@ -127,16 +127,16 @@ class GatewayParts:
         ]
 
     def _job_routers(self) -> list[APIRouter]:
-        options, store, lifetime, holds = self._options, self._store, self._lifetime, self._holds
+        options, store, lifetime, waiting = self._options, self._store, self._lifetime, self._waiting
         reads = JobReads(
             store,
             registry=self.registry,
             results=self._results,
             lifetime=lifetime,
-            holds=holds,
+            waiting=waiting,
             job_log=GatewayJobLog(options.log_jobs),
         )
-        events = JobEvents(store, lifetime=lifetime, holds=holds, heartbeat_s=options.heartbeat_s)
+        events = JobEvents(store, lifetime=lifetime, waiting=waiting, heartbeat_s=options.heartbeat_s)
         return [reads.router(), self._replays.router(), events.router()]
 
     def _foreign_routers(self) -> list[APIRouter]:
@@ -169,7 +169,7 @@ class GatewayParts:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
-            dependencies=[Depends(allowed)],
+            dependencies=[Depends(authorize)],
         )
         for router in self.routers:
             api.include_router(router)

@@ -1,4 +1,4 @@
-"""Model code: the handler contract, its loading by name, the runtimes, the built-in tasks.
+"""Model code: the contract of a handler, loading a handler by name, the runtimes, the built-in tasks.
 
 Knows nothing of queues. May import core only.
 """

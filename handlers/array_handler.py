@@ -25,17 +25,16 @@ class ArrayHandler(Handler):
 
     An item is `{input name: nested list}`, or the bare list where the model has one input; shapes are without the batch axis.
     Items of one shape are stacked and run together; a model whose batch is fixed at 1 runs item by item. An output is
-    `{output name: array}`. Subclasses usually replace `preprocess` (return such items, passed through `upload`) and
-    `postprocess`.
+    `{output name: array}`. Subclasses usually replace `preprocess`, which returns such items after `upload`, and `postprocess`.
     """
 
     model_file: str = "model.onnx"
-    # How many calls run in parallel, one thread each; `open_parallel` says it.
+    # How many calls run in parallel, one thread each: what `open_parallel` returned.
     calls_at_once = 1
     _padding_ratio = 0.0
 
     def initialize(self, context: Context, /) -> None:
-        """Raises `HandlerLoadError` without the runtime, with an unusable model, or when the device would not be used."""
+        """Raises `HandlerLoadError` if the runtime is not installed, the model is unusable, or the device would not be used."""
         self.runtime = open_runtime(self.model_source(context), context)
         self.provider = self.runtime.provider
         self.first_call_s = getattr(self.runtime, "first_call_s", 0.0)
@@ -50,7 +49,7 @@ class ArrayHandler(Handler):
         return self.upload([self._item(value) for value in inputs])
 
     def upload(self, items: list[Any], /) -> list[Any]:
-        """The items, on their way to the device if the runtime can copy there while another batch runs; failures stay."""
+        """Start copying the items to the device, if the runtime can do so while another batch runs. Failures stay in place."""
         upload = getattr(self.runtime, "upload", None)
         if upload is None:
             return items
@@ -73,7 +72,7 @@ class ArrayHandler(Handler):
         return outputs
 
     def padding_ratio(self) -> float:
-        """The share of rows of the last `inference` that filled batches up to a size of `batch_buckets`."""
+        """The share of rows of the last `inference` that only filled its batches up to a size of `batch_buckets`."""
         return self._padding_ratio
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
@@ -93,7 +92,7 @@ class ArrayHandler(Handler):
         return item
 
     def _groups(self, batch: list[Arrays]) -> list[list[int]]:
-        """Places of items that can run as one: equal shapes, or each alone where the model takes one at a time."""
+        """The places of the items of each call: items of equal shapes, or a single item where the model takes only one."""
         if not self.runtime.stacks:
             return [[place] for place in range(len(batch))]
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
@@ -102,19 +101,20 @@ class ArrayHandler(Handler):
         return list(groups.values())
 
     def run_stack(self, items: list[Arrays]) -> list[Arrays]:
-        """One call of the model on items of equal shapes; one `{output name: array}` per item."""
+        """Run items of equal shapes in one call of the model; one `{output name: array}` per item."""
         return _rows(self.run_arrays(self._feed(items)))
 
     def run_arrays(self, feed: dict[str, Any]) -> Arrays:
-        """One call of the model on arrays that have the items as first axis, and so have its outputs."""
+        """Run the model once on arrays whose first axis is the batch; the first axis of each output is the batch too."""
         return _with_rows(self.runtime.run(feed), feed)
 
     def open_parallel(self) -> int:
-        """How many calls `run_parallel` makes at once: 1 for runtimes that cannot, and where there is one thread."""
+        """Prepare `run_parallel`; returns how many calls it makes at once: 1 if runtime or threads allow no more."""
+        # D45: where a batch can be cut, each thread gets a call of its own.
         return self.runtime.open_parallel()
 
     def run_stacks(self, items: list[Arrays], calls: list[list[int]]) -> list[Arrays]:
-        """Calls in parallel on items of equal shapes, whose places `calls` holds; one `{output name: array}` per item."""
+        """Run items of equal shapes in parallel; `calls` has each call's places. One `{output name: array}` per item."""
         outputs: list[Any] = [None] * len(items)
         feeds = [self._feed([items[place] for place in places]) for places in calls]
         for places, results in zip(calls, self.run_parallel(feeds), strict=True):
@@ -124,11 +124,11 @@ class ArrayHandler(Handler):
         return outputs
 
     def run_parallel(self, feeds: Sequence[dict[str, Any]]) -> Iterator[Arrays]:
-        """Several calls at once, in the given order; where `open_parallel` said more than 1."""
+        """The results of several calls, in the order of `feeds`. Only if `open_parallel` returned more than 1."""
         return map(_with_rows, self.runtime.run_parallel(feeds), feeds)
 
     def _feed(self, items: list[Any]) -> dict[str, Any]:
-        """Every input of the items as one array; those already on the device are left to the runtime."""
+        """Every input of the items as one array. Rows that are on the device already stay as they are, for the runtime."""
         import numpy as np
 
         columns = {port.name: [item[port.name] for item in items] for port in self.runtime.inputs}
@@ -140,7 +140,7 @@ def _rows(results: Arrays) -> list[Arrays]:
 
 
 def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
-    """The results, if each has one row per item; raises `HandlerContractError`."""
+    """The results. Raises `HandlerContractError` if one of them has not one row per item."""
     import numpy as np
 
     count = len(next(iter(feed.values())))
@@ -154,7 +154,7 @@ def _with_rows(results: Arrays, feed: dict[str, Any]) -> Arrays:
 
 
 def _input_schema(ports: list[Port]) -> dict[str, Any]:
-    """An object with one nested list per input, or for a single input also the bare list."""
+    """An object with one nested list per input; a model with a single input also takes the bare list."""
     fields = {port.name: _array_schema(port) for port in ports}
     whole = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     return whole if len(ports) != 1 else {"anyOf": [whole, fields[ports[0].name]]}

@@ -1,4 +1,4 @@
-"""One input of a model file read from plain values: in the model's element type, or refused with what is wrong. Pure."""
+"""Reads one input of a model file from plain values into the model's element type, or refuses it and says why. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.shapes import misfit, ragged
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Every whole number up to here has a double of its own; beyond, two neighbours may have been read as one.
+# Up to here every whole number has a double of its own. Above, two neighbours may have become one when they were read.
 _LARGEST_EXACT = 2**53 - 1
-_HELD = {
+_KIND_WORDS = {
     "b": "true or false",
     "i": "whole numbers",
     "u": "whole numbers",
@@ -25,7 +25,7 @@ _HELD = {
 
 
 def read_array(port: Port, value: Any) -> NDArray[Any]:
-    """The value in the model's element type; raises `InvalidInput`. Nothing is rounded, wrapped or parsed from text."""
+    """The value in the model's element type. Raises `InvalidInput`: no value is rounded, wrapped around or parsed from text."""
     given = (_texts if port.dtype == "object" else _numbers)(port, value)
     if not port.fits(given.shape):
         raise InvalidInput(misfit(port.name, given.shape, port.limits()))
@@ -33,17 +33,19 @@ def read_array(port: Port, value: Any) -> NDArray[Any]:
 
 
 def _texts(port: Port, value: Any) -> NDArray[Any]:
-    """As objects from the first: numpy's own text is of fixed width, so a long one makes all others as long, and it is filled
-    with NULs, which are lost where they end a value. It also makes text of the numbers beside a text.
+    """An array of Python strings. numpy's own text is not used, because it has three faults.
+
+    It has a fixed width, so that one long text makes all others as long in memory; it drops the NULs at the end of a text;
+    and it makes text of the numbers that stand beside a text.
     """
     import numpy as np
 
     made = np.asarray(value, dtype=object)
-    for held in made.flat:
-        if isinstance(held, list):
+    for element in made.flat:
+        if isinstance(element, list):
             raise InvalidInput(ragged(port.name))
-        if not isinstance(held, str):
-            raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds {held!r:.80}, which is no text")
+        if not isinstance(element, str):
+            raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds {element!r:.80}, which is no text")
     return made
 
 
@@ -54,7 +56,7 @@ def _numbers(port: Port, value: Any) -> NDArray[Any]:
         given = _with_digits(value, np.asarray(value), port.dtype)
     except ValueError as error:
         raise InvalidInput(ragged(port.name)) from error
-    # An empty list is of no type; whether it may be empty is a question of shape.
+    # An empty list has no element type. Whether it may be empty is checked with its shape.
     wrong = _why_unreadable(given, port.dtype) if given.size else ""
     if wrong:
         raise InvalidInput(f"{port.name} cannot be read as {port.dtype}: it holds {wrong}")
@@ -62,7 +64,7 @@ def _numbers(port: Port, value: Any) -> NDArray[Any]:
 
 
 def _with_digits(value: Any, given: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """numpy reads whole numbers below and above 2**63 in one list as doubles; a uint64 has room for their digits."""
+    """The numbers with all their digits: numpy reads a list that spans 2**63 as doubles, although a uint64 could hold it."""
     import numpy as np
 
     if dtype != "uint64" or given.dtype.kind != "f" or not given.size or given.max() < 2**63:
@@ -73,24 +75,24 @@ def _with_digits(value: Any, given: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _why_unreadable(given: NDArray[Any], dtype: str) -> str:
-    """What the array holds that `dtype` cannot; empty if it can."""
+    """What the array holds and `dtype` cannot; empty if there is nothing."""
     import numpy as np
 
     kind = np.dtype(dtype).kind
     if given.dtype.kind not in ("b" if kind == "b" else "biuf"):
-        return _HELD.get(given.dtype.kind, f"values of type {given.dtype}")
+        return _KIND_WORDS.get(given.dtype.kind, f"values of type {given.dtype}")
     return _why_not_whole(given, dtype) if kind in "iu" else ""
 
 
 def _why_not_whole(given: NDArray[Any], dtype: str) -> str:
-    """As JSON Schema's `integer` has it, 1.0 is a whole number."""
+    """As `_why_unreadable`, for whole numbers. 1.0 is one, as JSON Schema's `integer` has it."""
     import numpy as np
 
     if given.dtype.kind == "f":
         broken = given[~(np.isfinite(given) & (given == np.floor(given)))]
         if broken.size:
             return f"{broken.flat[0]}, which is no whole number"
-    # Compared as numbers of Python: beside a double, numpy would round the limits of 64 bits.
+    # Compared as Python's numbers: numpy would round the limits of 64 bits to doubles.
     low, high = int(given.min()), int(given.max())
     limits = np.iinfo(dtype)
     if low < limits.min or high > limits.max:
@@ -103,7 +105,7 @@ def _why_not_whole(given: NDArray[Any], dtype: str) -> str:
 def _cast(port: Port, given: NDArray[Any]) -> NDArray[Any]:
     import numpy as np
 
-    # numpy would warn and go on with infinity.
+    # On overflow numpy warns and writes infinity, which is looked for below.
     with np.errstate(over="ignore"):
         made = given.astype(port.dtype)
     if made.dtype.kind == "f" and np.isinf(made).any():

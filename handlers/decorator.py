@@ -15,8 +15,8 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """What model code says of itself before anything is loaded; None or empty where it says nothing."""
+class ModelAttributes:
+    """What model code says of itself, known before anything is loaded. None or empty: it does not say."""
 
     name: str = ""
     version: str = ""
@@ -27,14 +27,14 @@ class Declared:
 
 
 class ModelFunction(Generic[P, R]):
-    """A function that can be served. Calling it calls the function, so it can be tested like one."""
+    """A function that can be served. It can still be called, so that it can be tested like any function."""
 
     __name__: str
 
-    def __init__(self, function: Callable[P, R], *, declared: Declared, batch: bool, sample: Any = None) -> None:
+    def __init__(self, function: Callable[P, R], *, attributes: ModelAttributes, batch: bool, sample: Any = None) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.declared = declared
+        self.attributes = attributes
         self.batch = batch
         self.sample = sample
 
@@ -45,14 +45,14 @@ class ModelFunction(Generic[P, R]):
         return function_types(self.function, batch=self.batch)
 
     def handler(self) -> Handler:
-        """A fresh handler around the function."""
+        """A new handler that calls the function."""
         handler = BatchFunction(self.function) if self.batch else ItemFunction(self.function)
         handler.sample = self.sample
         return handler
 
 
 class BatchFunction(Handler):
-    """A function of a list as a handler."""
+    """The handler of a function that takes a list of items."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -63,15 +63,15 @@ class BatchFunction(Handler):
 
 
 class ItemFunction(Handler):
-    """A function of one item as a handler: an item that raises fails alone, at the cost of no second call."""
+    """The handler of a function that takes one item. If the function raises, that item fails alone, and no call is repeated."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def inference(self, batch: list[Any], /) -> list[Any]:
-        return [self._one(item) for item in batch]
+        return [self._call(item) for item in batch]
 
-    def _one(self, item: Any) -> Any | Failure:
+    def _call(self, item: Any) -> Any | Failure:
         try:
             return self._function(item)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
@@ -109,15 +109,15 @@ def model(
     accepts: tuple[str, ...] | None = None,
     sample: Any = None,
 ) -> ModelFunction[P, R] | Callable[[Callable[P, R]], ModelFunction[P, R]]:
-    """Mark a function as a model: of one item, or of a list of items with `batch=True`.
+    """Make a function a model. The function takes one item, or with `batch=True` a list of items.
 
-    `max_batch_size` and `max_wait_s` (seconds) are defaults that a `penstock.toml` may override; `sample` is one item to warm
-    up with.
+    `max_batch_size` and `max_wait_s` (seconds) are defaults that a `penstock.toml` may override; `sample` is one item that a
+    worker warms the model up with.
     """
 
     def mark(target: Callable[P, R]) -> ModelFunction[P, R]:
-        declared = Declared(name, version, max_batch_size, max_wait_s, accepts, _summary(target))
-        return ModelFunction(target, declared=declared, batch=batch, sample=sample)
+        attributes = ModelAttributes(name, version, max_batch_size, max_wait_s, accepts, _summary(target))
+        return ModelFunction(target, attributes=attributes, batch=batch, sample=sample)
 
     return mark if function is None else mark(function)
 
@@ -126,9 +126,9 @@ def _summary(target: object) -> str:
     return (getattr(target, "__doc__", None) or "").strip()
 
 
-def declared_by(handler: type[Handler]) -> Declared:
-    """The same, from the attributes of a Handler class; its docstring only where the class has one of its own."""
-    return Declared(
+def attributes_of(handler: type[Handler]) -> ModelAttributes:
+    """The attributes of a Handler class. The description is the docstring of the class itself, never that of a base class."""
+    return ModelAttributes(
         max_batch_size=handler.max_batch_size,
         max_wait_s=handler.max_wait_s,
         accepts=handler.accepts,

@@ -1,4 +1,4 @@
-"""One input that fits a JSON Schema: what a model that declares no sample is warmed up with. Pure."""
+"""Makes an input that fits a JSON Schema: a model that declares no sample is warmed up with it. Pure."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _DEPTH = 16
-# The keys whose value is an input itself, the author's own words first.
+# The keys whose value is an input itself; what the author wrote as an example comes first.
 _GIVEN = ("examples", "default", "const", "enum")
 
 
 class NoExample(Exception):
-    """The schema says too little, or says it in a way that is not understood here; the message says where."""
+    """The schema says too little, or uses a part of JSON Schema that is not supported here; the message names the place."""
 
 
 def example_input(schema: Mapping[str, Any]) -> Any:
     """The smallest input that the schema's types, bounds and required fields admit; raises `NoExample`.
 
-    `pattern`, `format`, `not` and `oneOf` between overlapping branches are not solved: what they forbid is found out by the
-    model's own validation.
+    `pattern`, `format`, `not` and overlapping branches of `oneOf` are ignored. The model's own validation may therefore refuse
+    the input.
     """
-    return _Maker(schema).make(schema, 0)
+    return _ExampleMaker(schema).make(schema, 0)
 
 
-class _Maker:
+class _ExampleMaker:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
 
@@ -53,7 +53,7 @@ class _Maker:
         return found
 
     def _first(self, branches: list[Any], depth: int) -> Any:
-        """Of the first branch that has one; null only if nothing else is offered."""
+        """An example of the first branch that has one; null only if there is no other."""
         for branch in sorted(branches, key=lambda branch: branch == {"type": "null"}):
             try:
                 return self.make(branch, depth)
@@ -82,7 +82,7 @@ class _Maker:
         missing = max(1, int(schema.get("minItems", 1))) - len(fixed)
         if schema.get("maxItems") == 0 or missing <= 0 or schema.get("items") is False:
             return fixed
-        # One element made, and repeated: a tensor's schema may ask for a million of them.
+        # One element is made and repeated, because a tensor's schema may ask for a million of them.
         return fixed + [self.make(schema.get("items"), depth + 1)] * missing
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _merged(parts: list[Any]) -> dict[str, Any]:
 
 
 def _number(schema: Mapping[str, Any]) -> float:
-    """The admitted number nearest to 1, on the step if there is one."""
+    """The number nearest to 1 within the bounds; a multiple of `multipleOf` if the schema has it."""
     low = float(schema.get("minimum", schema.get("exclusiveMinimum", "-inf")))
     high = float(schema.get("maximum", schema.get("exclusiveMaximum", "inf")))
     step = float(schema.get("multipleOf", 1))

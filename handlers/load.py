@@ -1,6 +1,6 @@
-"""From the text that names a model (`file.py`, `package.module:Name`, `model.onnx`) to a handler that runs.
+"""Turns the text that names a model (`file.py`, `package.module:Name`, `model.onnx`) into a handler that runs.
 
-Two steps: `declare` imports the code and reads what it declares, `load` also creates the handler and calls `initialize`.
+`import_model` imports the code and reads what it says of itself; `load` also creates the handler and calls `initialize`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Handler
-from penstock.handlers.decorator import Declared, ModelFunction, declared_by
+from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, missing_module
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
-from penstock.handlers.tasks.catalogue import task_class
+from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration:
-    """Model code found and imported, nothing of it loaded. `create` makes a handler; `folder` holds the source."""
+class ImportedModel:
+    """Model code that was imported and not yet initialised. `create` makes a handler; `folder` holds the source."""
 
     label: str
     folder: Path
-    declared: Declared
+    attributes: ModelAttributes
     types: ItemTypes
     create: Callable[[], Handler]
 
@@ -52,13 +52,12 @@ def load(
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
 
-    `task` is a built-in task (docs/tasks.md) to put around a model file. Without `max_batch_size` the one that the code
-    declares holds.
+    `task` is a built-in task (docs/tasks.md) to put around a model file. `max_batch_size` is that of the code unless given.
     """
-    found = declare(source, task=task)
-    largest = max_batch_size or found.declared.max_batch_size or BatchPolicy().max_batch_size
+    found = import_model(source, task=task)
+    largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
     context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
-    # Before the weights: what no batch fills, no runtime reads and no input can be is known in a millisecond.
+    # These checks take a millisecond, so they come before the weights are loaded.
     fault = bucket_fault(context.runtime.batch_buckets, largest)
     if fault:
         raise HandlerLoadError(fault)
@@ -68,8 +67,8 @@ def load(
     return _assemble(found, _initialized(found, context), context, codec=codec)
 
 
-def declare(source: str, *, task: str = "") -> Declaration:
-    """What the code named by `source` declares. Runs the module's top level, never `initialize`."""
+def import_model(source: str, *, task: str = "") -> ImportedModel:
+    """The model named by `source`. Runs the top level of its module, never `initialize`. Raises `HandlerLoadError`."""
     if is_model_file(source):
         return _model_file(Path(source), task)
     if task:
@@ -81,53 +80,53 @@ def declare(source: str, *, task: str = "") -> Declaration:
     if not file.endswith(".py"):
         return _from_module(source)
     path = Path(file).resolve()
-    return _declaration(_pick(import_file(path), name, str(path)), path.parent)
+    return _imported(_pick(import_file(path), name, str(path)), path.parent)
 
 
-def _from_module(source: str) -> Declaration:
+def _from_module(source: str) -> ImportedModel:
     module_name, _, name = source.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise HandlerLoadError(f"{source!r} does not name a model that can be loaded; write {SOURCES}")
     module = import_name(module_name)
     folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
-    return _declaration(_pick(module, name, module_name), folder)
+    return _imported(_pick(module, name, module_name), folder)
 
 
-def _model_file(path: Path, task: str) -> Declaration:
+def _model_file(path: Path, task: str) -> ImportedModel:
     if not path.exists():
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
     base = task_class(task) if task else ArrayHandler
-    words = f"The model file {path.name}." if not task else base.__doc__
-    # Arrays come as JSON alone; what else an untyped model takes could not be read, and is refused at the gateway.
+    description = f"The model file {path.name}." if not task else base.__doc__
+    # Arrays can be read from JSON only. Without this line the gateway would let other media types through.
     accepts = base.accepts if task else (JSON,)
-    handler = type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": words})
-    return _declaration(handler, path.resolve().parent)
+    handler = type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": description})
+    return _imported(handler, path.resolve().parent)
 
 
 def _pick(module: object, name: str, where: str) -> object:
-    """The model called `name`, or the only one there is."""
+    """The model called `name`, or without a name the only one there is."""
     candidates = _candidates(module)
     if name:
         chosen = getattr(module, name, None)
         if not _is_model(chosen):
             raise HandlerLoadError(
-                f"{where} has no Handler class or @penstock.model function called {name!r}; {_told(candidates)}"
+                f"{where} has no Handler class or @penstock.model function called {name!r}; {_listed(candidates)}"
             )
         return chosen
     if len(candidates) != 1:
-        raise HandlerLoadError(f"{where} must hold exactly one model, or the source must name one; {_told(candidates)}")
+        raise HandlerLoadError(f"{where} must hold exactly one model, or the source must name one; {_listed(candidates)}")
     return next(iter(candidates.values()))
 
 
 def _candidates(module: object) -> dict[str, object]:
-    """Models defined in the module itself: what it only imports (base classes, say) is not meant to be served."""
+    """The models that the module itself defines. What it imports, such as base classes, is not meant to be served."""
     home = getattr(module, "__name__", "")
     return {
         name: value for name, value in vars(module).items() if _is_model(value) and getattr(value, "__module__", "") == home
     }
 
 
-def _told(candidates: dict[str, object]) -> str:
+def _listed(candidates: dict[str, object]) -> str:
     if not candidates:
         return "it holds none: subclass penstock.Handler or decorate a function with @penstock.model"
     return f"it holds {', '.join(candidates)}: append one, as in :{next(iter(candidates))}"
@@ -139,14 +138,14 @@ def _is_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Handler) and value is not Handler
 
 
-def _declaration(found: object, folder: Path) -> Declaration:
+def _imported(found: object, folder: Path) -> ImportedModel:
     if isinstance(found, ModelFunction):
         _check_function(found)
-        return Declaration(found.function.__name__, folder, found.declared, found.types(), found.handler)
+        return ImportedModel(found.function.__name__, folder, found.attributes, found.types(), found.handler)
     assert isinstance(found, type)
     assert issubclass(found, Handler)
     _check_class(found)
-    return Declaration(found.__name__, folder, declared_by(found), handler_types(found), found)
+    return ImportedModel(found.__name__, folder, attributes_of(found), handler_types(found), found)
 
 
 def _check_function(found: ModelFunction[Any, Any]) -> None:
@@ -169,7 +168,7 @@ def _check_class(found: type[Handler]) -> None:
             raise HandlerLoadError(f"{found.__name__}.{stage} is async, and stages run in threads; write a plain def")
 
 
-def _initialized(found: Declaration, context: Context) -> Handler:
+def _initialized(found: ImportedModel, context: Context) -> Handler:
     try:
         handler = found.create()
         handler.initialize(context)
@@ -178,7 +177,7 @@ def _initialized(found: Declaration, context: Context) -> Handler:
     except ModuleNotFoundError as error:
         raise missing_module(error, f"{found.label}.initialize") from error
     except SystemExit as error:
-        # The child would end without a word, and its worker take that for a crash.
+        # Without this the child would end without a message, and its worker would take that for a crash.
         raise HandlerLoadError(
             f"{found.label}.initialize ended the process with sys.exit({error.code!r}); "
             "raise an error there that says what is missing"
@@ -191,14 +190,14 @@ def _initialized(found: Declaration, context: Context) -> Handler:
     return handler
 
 
-def _assemble(found: Declaration, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
+def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
     kind, types = type(handler), found.types
     return Loaded(
         context=context,
         handler=handler,
-        declared=found.declared,
+        attributes=found.attributes,
         codec=codec,
-        accepts=found.declared.accepts or accepted(types.input),
+        accepts=found.attributes.accepts or accepted(types.input),
         inference=handler.inference,
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,

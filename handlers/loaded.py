@@ -1,4 +1,7 @@
-"""A model ready to run: its stages, how its inputs are read, and what it says of itself."""
+"""A model ready to run: its stages, the reader of its inputs, and what it says of itself.
+
+Apart from `load.py`, so that the child's runner imports none of the code that finds and imports models.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.handlers.contract import Context, Handler
-from penstock.handlers.decorator import Declared
+from penstock.handlers.decorator import ModelAttributes
 from penstock.handlers.media import Codec
 from penstock.model_spec import VersionInfo
 
@@ -16,11 +19,11 @@ Stage = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An initialised handler. A stage that the handler leaves to the base class is None and costs nothing."""
+    """An initialised handler. A stage that the handler does not define is None, and the runner skips it."""
 
     context: Context
     handler: Handler
-    declared: Declared
+    attributes: ModelAttributes
     codec: Codec
     accepts: tuple[str, ...]
     inference: Stage
@@ -32,14 +35,14 @@ class Loaded:
     provider: str = ""
 
     def padding_ratio(self) -> float | None:
-        """Which share of the batch just run was padding, 0 to 1, from the handler's property or method of that name.
+        """The share of the last `inference` call's batch that was padding, 0 to 1; None if the handler does not say.
 
-        None where it has none or does not know. Asked after each `inference`.
+        A handler says it by an attribute, a property or a method of this name.
         """
-        told: Any = getattr(self.handler, "padding_ratio", None)
-        told = told() if callable(told) else told
-        return None if told is None else min(1.0, max(0.0, float(told)))
+        ratio: Any = getattr(self.handler, "padding_ratio", None)
+        ratio = ratio() if callable(ratio) else ratio
+        return None if ratio is None else min(1.0, max(0.0, float(ratio)))
 
     def info(self) -> VersionInfo:
-        """What the workers announce of this version."""
-        return VersionInfo(self.input_schema, self.output_schema, self.accepts, self.declared.description)
+        """What workers announce of this version."""
+        return VersionInfo(self.input_schema, self.output_schema, self.accepts, self.attributes.description)

@@ -1,4 +1,4 @@
-"""Bytes with a media type in, a value of the item type out; and back. Nothing here knows of batches."""
+"""Reads a body of some media type into a value of the item type, and writes an output as bytes. Knows nothing of batches."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ARRAYS = ("numpy", "torch", "jax", "jaxlib")
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Reads the inputs of one model. `raw`: its items are bytes, so the body is handed over as it is, whatever its type."""
+    """Reads the inputs of one model. `raw`: its items are bytes, and a body of any media type is passed on as it is."""
 
     item_type: Any
     reader: Reader
     raw: bool
 
     def decode(self, content_type: str, data: bytes) -> Any:
-        """One input; raises `InvalidInput` when it does not fit, `UnsupportedMedia` when its type cannot be read."""
+        """One input. Raises `InvalidInput` if it does not fit the item type, `UnsupportedMedia` for other media types."""
         if self.raw:
             return data
         if content_type == JSON:
@@ -40,15 +40,15 @@ class Codec:
         return self._decode_other(content_type, data)
 
     def from_value(self, value: Any) -> Any:
-        """As `decode` of the JSON text for `value`. A model of bytes gets bytes as they are, and of a string its UTF-8."""
+        """What `decode` makes of the JSON for `value`. A model of bytes gets bytes as they are, and a string as UTF-8."""
         return _as_bytes(value) if self.raw else self.reader.from_value(value)
 
     def from_values(self, values: list[Any]) -> list[Any]:
-        """Many at once, for the price of a few; raises `InvalidInput` if any of them is bad."""
+        """`from_value` of each, much faster together. Raises `InvalidInput` if any of them is bad."""
         return list(map(_as_bytes, values)) if self.raw else self.reader.from_values(values)
 
     def schema(self) -> dict[str, Any] | None:
-        """JSON Schema of one input; None when anything goes."""
+        """JSON Schema of one input; None if the model takes anything."""
         return None if self.raw else self.reader.schema()
 
     def _decode_other(self, content_type: str, data: bytes) -> Any:
@@ -70,14 +70,14 @@ def codec_for(item_type: Any) -> Codec:
 
 
 def accepted(item_type: Any) -> tuple[str, ...]:
-    """The media types that inputs of this type may have; `*/*` for bytes, and for an untyped model, which gets what comes."""
+    """The media types that inputs of this item type may have. A model of bytes, or without types, takes `*/*`."""
     if item_type is bytes or item_type is Any:
         return (ANYTHING,)
     return (JSON, TEXT) if item_type is str else (JSON,)
 
 
 def encode(value: Any) -> tuple[str, bytes]:
-    """Bytes stay as they are; everything else is JSON, strings too, so that clients read every other output one way.
+    """The media type and the bytes of an output. Bytes stay as they are; everything else, strings too, is written as JSON.
 
     Arrays and scalars of numpy and torch are written as lists and numbers, pydantic models as objects. Raises
     `HandlerContractError` for what JSON cannot hold: NaN, Infinity, unknown classes.
@@ -88,21 +88,21 @@ def encode(value: Any) -> tuple[str, bytes]:
         data = _encoder.encode(value)
     except _UNWRITABLE as error:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
-    # msgspec writes NaN and Infinity as null without a word; only then is the walk worth its time.
+    # msgspec writes NaN and Infinity as null and reports nothing. The value is walked only if there is a null.
     if b"null" in data:
         _refuse_nan(msgspec.to_builtins(value, enc_hook=_plain))
     return JSON, data
 
 
 def plain(value: Any) -> Any:
-    """What reading the JSON of `encode` would give; bytes stay as they are. Raises as that does."""
+    """What a reader of `encode`'s JSON would get; bytes stay as they are. Raises as `encode` does."""
     if isinstance(value, _BYTES_LIKE):
         return bytes(value)
     return _builtins(value)
 
 
 def plain_all(values: list[Any]) -> list[Any]:
-    """`plain` of each, for the price of a few; raises `HandlerContractError` if any of them is bad."""
+    """`plain` of each, much faster together. Raises `HandlerContractError` if any of them is bad."""
     kinds = set(map(type, values))
     if kinds == {bytes}:
         return values
@@ -115,7 +115,7 @@ def plain_all(values: list[Any]) -> list[Any]:
 def _builtins(value: Any) -> Any:
     try:
         made = msgspec.to_builtins(value, enc_hook=_values, str_keys=True)
-        # Also finds what is no JSON although it is plain, and writes NaN as null, which is quicker found than NaN itself.
+        # Encoding finds plain values that JSON cannot hold. It writes NaN as null, and a null is found faster than a NaN.
         data = _encoder.encode(made)
     except _UNWRITABLE as error:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
@@ -131,7 +131,7 @@ def _as_bytes(value: Any) -> bytes:
 
 
 def split_media_type(content_type: str) -> tuple[str, str]:
-    """The bare media type in lower case, and its charset (`utf-8` unless it says)."""
+    """The media type alone in lower case, and its charset, which is `utf-8` unless it is named."""
     media, _, parameters = content_type.partition(";")
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
@@ -148,14 +148,14 @@ def _text(data: bytes, charset: str) -> str:
 
 
 def _foreign(value: Any) -> Any:
-    """As `_plain`, but arrays of numpy are written at their own precision: float32 in half the bytes and time."""
+    """As `_plain`, but numpy's arrays are written at their own precision: float32 takes half the bytes and half the time."""
     if type(value).__module__ == "numpy" and _writable(value):
         return msgspec.Raw(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
     return _plain(value)
 
 
 def _values(value: Any) -> Any:
-    """What reading the JSON of `_foreign` gives; NaN stays, to be refused."""
+    """What a reader of `_foreign`'s JSON gets. NaN stays, so that it can be refused."""
     if type(value).__module__ == "numpy" and _writable(value):
         data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
         return value.tolist() if b"null" in data else orjson.loads(data)
@@ -163,7 +163,7 @@ def _values(value: Any) -> Any:
 
 
 def _writable(value: Any) -> bool:
-    """Whether orjson writes it: an array of plain numbers that lies in one piece, in this machine's byte order."""
+    """Whether orjson can write it: a contiguous array of plain numbers in this machine's byte order."""
     dtype = getattr(value, "dtype", None)
     return (
         hasattr(value, "flags")
@@ -177,7 +177,7 @@ def _writable(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know: arrays by module name, so that numpy and torch are never imported here."""
+    """A plain value for what msgspec does not know. Arrays are known by their module: numpy and torch are not imported."""
     if type(value).__module__.partition(".")[0] in _ARRAYS and hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(type(value), "__pydantic_validator__"):

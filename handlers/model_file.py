@@ -1,7 +1,9 @@
-"""What keeps a model file from loading, as far as the file and its settings tell: known before any process is started.
+"""Finds what keeps a model file from loading, as far as the file and its settings show it, before any process is started.
 
-No library that runs models is imported; what only they or the device can say is found by the worker's child.
+No library that runs models is imported. What only such a library or the device can show is found by the worker's child.
 """
+
+# D46: this runs in `config check`, `doctor`, `up` and `worker`.
 
 from __future__ import annotations
 
@@ -21,18 +23,17 @@ from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_options
 from penstock.handlers.runtimes.torch.declared import declared_inputs
 from penstock.handlers.runtimes.torch.files import class_place
-from penstock.handlers.tasks.catalogue import task_class
 from penstock.handlers.tasks.labels import read_labels
-from penstock.handlers.tasks.options import read_options
-from penstock.handlers.tasks.words import need_tokenizer
+from penstock.handlers.tasks.options import read_options, task_class
+from penstock.handlers.tasks.vocabulary import require_tokenizer
 from penstock.model_spec import bucket_fault
 
 
 def file_faults(path: Path, context: Context, *, task: str = "") -> list[str]:
-    """Sentences, one per fault; empty if nothing speaks against the model. The file must be there."""
+    """One sentence per fault; empty if none is found. The file must exist."""
     found = [bucket_fault(context.runtime.batch_buckets, context.max_batch_size)]
     found.append(_fault_of(lambda: check_option_names(path, context, task=task)))
-    # A task whose options have a wrong name would only say so again.
+    # The check of the task would report a wrong name of an option a second time.
     if task and not found[-1]:
         found.append(_fault_of(lambda: _check_task(context, task)))
     found.append(_fault_of(lambda: _CHECKS[chosen_runtime(path, context)](path, context)))
@@ -50,14 +51,14 @@ def _fault_of(check: Callable[[], None]) -> str:
 
 
 def _check_task(context: Context, task: str) -> None:
-    """The values of its options, and the files that they name."""
+    """Check the values of the task's options, and read the files that they name."""
     kind: Any = task_class(task)
     options = read_options(kind.defaults, context.options, task=task)
     labels, tokenizer = getattr(options, "labels", None), getattr(options, "tokenizer", None)
     if labels is not None:
         read_labels(context.folder, labels)
     if tokenizer is not None:
-        need_tokenizer(context.folder / tokenizer)
+        require_tokenizer(context.folder / tokenizer)
 
 
 def _check_onnx(path: Path, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Imports a user's file or module; every way in which that goes wrong becomes a `HandlerLoadError` that says what to do."""
+"""Imports a user's file or module. Whatever goes wrong there becomes a `HandlerLoadError` that says what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 
 from penstock.errors import HandlerLoadError, PenstockError
 
-# Where the name to install differs from the name to import.
+# Modules whose package has another name.
 _PACKAGES = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
@@ -26,7 +26,7 @@ _PACKAGES = {
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module made by running the file, under a name of its own, with its folder importable as for a script."""
+    """Run the file as a module with a name of its own; its folder can be imported from, as for a script."""
     if not path.is_file():
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
     name = f"penstock_model_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -36,7 +36,7 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    # Annotations are looked up through sys.modules, so the module must be there before its classes are made.
+    # Annotations are looked up through sys.modules, so the module must be in it before its classes are created.
     sys.modules[name] = module
     loader = spec.loader
     _guarded(lambda: loader.exec_module(module), str(path))
@@ -50,7 +50,7 @@ def import_name(name: str) -> ModuleType:
 
 
 def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
-    """Which install brings the module that `where` asked for in vain."""
+    """The error for a module that `where` imports and that is not installed; it says what to install."""
     name = (error.name or str(error)).partition(".")[0]
     package = _PACKAGES.get(name, name)
     return HandlerLoadError(
@@ -81,6 +81,6 @@ def _guarded(run: Callable[[], None], where: str) -> None:
 
 
 def _place(error: Exception, where: str) -> str:
-    """The line of the user's file that the error came through, or just the file."""
+    """The line of the user's file in which the error arose, or the file alone."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
     return f"{where}, line {lines[-1]}" if lines else where

@@ -1,4 +1,9 @@
-"""The options of a model file without code of its own: a name that nobody reads is refused, and what was meant is said."""
+"""Refuses options of a model file that nothing reads, and says which option was probably meant.
+
+A model file has no code of its own, so that its runtime and its task are all that read options.
+"""
+
+# D32: nothing about a model file is guessed, and D46: what would be ignored is refused.
 
 from __future__ import annotations
 
@@ -11,15 +16,15 @@ from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.contract import chosen_runtime
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import OPTIONS
-from penstock.handlers.tasks.catalogue import TASKS, option_names
+from penstock.handlers.tasks.options import TASKS, option_names
 
 
 def check_option_names(path: Path, context: Context, *, task: str = "") -> None:
-    """Raises `HandlerLoadError` for every option that neither the file's runtime nor the task reads: it would be ignored."""
+    """Raises `HandlerLoadError` if neither the file's runtime nor the task reads an option, which would then be ignored."""
     if not context.options:
         return
-    of_file = OPTIONS[file_kind(path)] if chosen_runtime(path, context) == "torch" else ()
-    known = sorted({*option_names(task), *of_file})
+    file_options = OPTIONS[file_kind(path)] if chosen_runtime(path, context) == "torch" else ()
+    known = sorted({*option_names(task), *file_options})
     unknown = [f"{name!r}{_meant(name, known)}" for name in context.options if name not in known]
     if unknown:
         owner = f"{path.name} as {task}" if task else path.name

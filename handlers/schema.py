@@ -1,4 +1,4 @@
-"""Item types: found in a handler's annotations, turned into JSON Schema and into readers that say where an input is wrong."""
+"""Item types: found in a handler's annotations, turned into JSON Schema, and into readers that name the place of each fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure, Handler
 
 _LISTS = (list, Sequence, Iterable, tuple)
-# A stage that is annotated to return one of these does not return a list; anything else foreign may be an array of rows.
+# A stage annotated with one of these returns no list. Any other class is accepted, because it may be an array of rows.
 _NOT_LISTS = (int, float, str, bytes, bool, dict, NoneType)
 _MISFIT = "the input does not fit the model's schema"
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -23,7 +23,7 @@ _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 @dataclass(frozen=True, slots=True)
 class ItemTypes:
-    """The type of one input and of one output; `Any` where nothing is annotated."""
+    """The type of one input and of one output; `Any` where there is no annotation."""
 
     input: Any = Any
     output: Any = Any
@@ -32,7 +32,8 @@ class ItemTypes:
 class Reader(Protocol):
     """Turns one input into a value of the item type, or raises `InvalidInput` with the place of each fault.
 
-    `from_value` takes what the JSON text would give; `from_values` many of those at once, and raises if one of them is bad.
+    `from_value` takes the plain value that the JSON text stands for. `from_values` takes many at once, and raises if one of
+    them is bad.
     """
 
     def from_json(self, data: bytes, /) -> Any: ...
@@ -43,7 +44,7 @@ class Reader(Protocol):
 
 
 def handler_types(handler: type[Handler]) -> ItemTypes:
-    """From the annotations of the first stage defined (its items) and of the last (its results)."""
+    """The input type from the annotations of the handler's first stage, the output type from those of its last."""
     first = "inference" if handler.preprocess is Handler.preprocess else "preprocess"
     last = "inference" if handler.postprocess is Handler.postprocess else "postprocess"
     source, target = _hints(getattr(handler, first)), _hints(getattr(handler, last))
@@ -54,7 +55,7 @@ def handler_types(handler: type[Handler]) -> ItemTypes:
 
 
 def function_types(function: Callable[..., Any], *, batch: bool) -> ItemTypes:
-    """From a plain function of one item, or of a list of items (`batch`)."""
+    """The types of a plain function that takes one item, or with `batch` a list of items."""
     hints = _hints(function)
     given, made = _first_parameter(hints), hints.get("return", Any)
     if not batch:
@@ -63,7 +64,7 @@ def function_types(function: Callable[..., Any], *, batch: bool) -> ItemTypes:
 
 
 def reader_for(item_type: Any) -> Reader:
-    """A reader for JSON inputs of `item_type`; raises `HandlerLoadError` when JSON cannot be read into that type."""
+    """A reader for JSON inputs of `item_type`. Raises `HandlerLoadError` if JSON cannot be read into that type."""
     if _is_pydantic(item_type):
         return PydanticReader(item_type)
     try:
@@ -77,7 +78,7 @@ def reader_for(item_type: Any) -> Reader:
 
 
 def output_schema(item_type: Any) -> dict[str, Any] | None:
-    """JSON Schema of the outputs, or None where the type says nothing or is foreign (arrays are written as lists)."""
+    """JSON Schema of the outputs. None if there is no annotation, or if the type is not one of JSON, as an array is not."""
     if item_type is Any or item_type is bytes:
         return None
     try:
@@ -87,7 +88,7 @@ def output_schema(item_type: Any) -> dict[str, Any] | None:
 
 
 class MsgspecReader:
-    """Reads dataclasses, Structs, TypedDicts and plain types. The schema is made here, so that a bad type fails at load."""
+    """Reads dataclasses, Structs, TypedDicts and plain types. Makes the schema at once, so that a bad type fails at load."""
 
     def __init__(self, item_type: Any) -> None:
         self._type = item_type
@@ -111,10 +112,10 @@ class MsgspecReader:
 
     def from_value(self, value: Any) -> Any:
         try:
-            # Keys of a mapping are text in JSON, whatever the type says.
+            # The keys of a JSON object are text, whatever the item type says.
             return msgspec.convert(value, self._type, str_keys=True)
         except (msgspec.ValidationError, RecursionError):
-            # Whatever is wrong is said as of any other input; and some types (`msgspec.Raw`) exist in text only.
+            # Read again as JSON text, so that a fault reads as for any other input. Some types (`msgspec.Raw`) need the text.
             return self.from_json(msgspec.json.encode(value))
 
     def from_values(self, values: list[Any]) -> list[Any]:
@@ -131,7 +132,7 @@ class MsgspecReader:
 
 
 class PydanticReader:
-    """Reads pydantic models and lists or mappings of them; pydantic is imported only where the user's code has it."""
+    """Reads pydantic models, and lists or mappings of them. pydantic is imported only here, since the user's code has it."""
 
     def __init__(self, item_type: Any) -> None:
         from pydantic import TypeAdapter
@@ -146,7 +147,7 @@ class PydanticReader:
         return self._read(self._adapter.validate_python, text)
 
     def from_value(self, value: Any) -> Any:
-        # Through JSON: pydantic is stricter with Python's values than with JSON's, and an input's way here must not matter.
+        # Through JSON, because pydantic is stricter with Python's values, and an input must be judged alike on each way.
         return self._read(self._adapter.validate_json, msgspec.json.encode(value))
 
     def from_values(self, values: list[Any]) -> list[Any]:
@@ -171,7 +172,7 @@ def pointer_of(path: str) -> str:
     steps: list[str] = []
     for name, index in _PATH_STEP.findall(path):
         if index == "...":
-            # msgspec does not name the key of a mapping.
+            # In place of a mapping's key msgspec writes dots.
             break
         steps.append(name or index)
     return _pointer(steps)
@@ -195,7 +196,7 @@ def _pointer(steps: Iterable[str | int]) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations with their names looked up, parameters in order, `self` left out (it has none)."""
+    """The annotations, resolved, in the order of the parameters. `self` is not among them, because it has none."""
     try:
         return typing.get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -206,12 +207,12 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _first_parameter(hints: dict[str, Any]) -> Any:
-    # An unannotated first parameter followed by an annotated one does not occur: a stage has one parameter.
+    # The first annotation is that of the first parameter, because a stage has only one.
     return next((hint for name, hint in hints.items() if name != "return"), Any)
 
 
 def _element(hint: Any, where: str, verb: str) -> Any:
-    """X of list[X]; `Any` of a bare list; an error for what is not a list."""
+    """X of `list[X]`, `Any` of a bare list. Raises `HandlerLoadError` for what is not a list."""
     if hint is Any:
         return Any
     if (typing.get_origin(hint) or hint) not in _LISTS:

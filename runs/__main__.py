@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.runs.execution import RunServices
 from penstock.runs.runner import Runner
 from penstock.settings.tables import Settings
 
-# As the command line's table of exit codes has it for settings that cannot be used.
+# The code for unusable settings in the command line's table of exit codes.
 CONFIG_EXIT = 4
 
 
@@ -26,26 +27,32 @@ def main() -> int:
     try:
         settings = Settings.load()
         if not settings.store.url:
-            raise ConfigError("no Redis is named, and a runner starts none", hint="set PENSTOCK_REDIS_URL")
+            raise ConfigError("no Redis is configured, and a runner starts none", hint="set PENSTOCK_REDIS_URL")
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT
-    ended = threading.Event()
+    services = RunServices(settings.store.url, settings.blob_place, settings.store.state_dir)
+    Runner(services, stopped=_stop_waiter()).run()
+    return 0
 
-    def end(number: int, frame: Any) -> None:
-        ended.set()
+
+def _stop_waiter() -> Callable[[float], bool]:
+    """Waits at most the given seconds for a stop signal; True once one has come."""
+    received = threading.Event()
+
+    def on_signal(number: int, frame: Any) -> None:
+        received.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    sign = Path(os.environ["PENSTOCK_RUNNER_SIGN"]) if os.environ.get("PENSTOCK_RUNNER_SIGN") else None
+        signal.signal(number, on_signal)
+    sign = os.environ.get("PENSTOCK_RUNNER_SIGN")
 
-    def stopped(seconds: float) -> bool:
-        if sign is not None:
-            sign.touch()  # for whoever checks that we are alive
-        return ended.wait(seconds)
+    def wait(seconds: float) -> bool:
+        if sign:
+            Path(sign).touch()  # A health check reads its age.
+        return received.wait(seconds)
 
-    Runner(RunServices(settings.store.url, settings.blob_place, settings.store.state_dir), stopped=stopped).run()
-    return 0
+    return wait
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Drives one run from its first row, or from where it was left, to its last: read, submit, collect, write, commit."""
+"""Drives one run from its first row, or from its last checkpoint, to its last row: read, submit, collect, write, commit."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import ProgressMeter, RunProgress
 from penstock.runs.read_ahead import ReadAhead
 from penstock.runs.rows import Sink, Source
-from penstock.runs.shards.shard_queue import End, ShardQueue
+from penstock.runs.shards.shard_queue import ShardEnd, ShardQueue
 from penstock.runs.shards.sizing import batch_rows, first_size, most_rows, open_shards
-from penstock.runs.shards.window import Finished, ShardPiece, Window
+from penstock.runs.shards.window import FinishedBatch, ShardPiece, Window
 
 COMMIT_S = 1.0
 COMMIT_ROWS = 200_000
-# A commit waits for disks; it may take a tenth of the time.
-_COMMIT_SHARE = 10.0
+# A commit waits for disks. Commits may take a tenth of the time: the pause after one is ten times as long as it took.
+_COMMIT_PAUSE = 10.0
 _WAIT_S = 0.25
 _READ_WAIT_S = 0.05
-# No second try changes these ends: the run's own deadline, or somebody's will.
-_ENDED_BY_WILL = frozenset({"expired", "cancelled"})
+# Another attempt cannot change these ends: the run's own deadline passed, or somebody cancelled the job.
+_NOT_RETRIED = frozenset({"expired", "cancelled"})
 
 
 class TooManyFailed(CallerError):
-    """More rows failed than `--max-failed` allows; what was written so far is kept, and the run can be resumed."""
+    """More rows failed than `--max-failed` allows. The rows written so far are kept, and the run can be resumed."""
 
     kind: ClassVar[str] = "too_many_failed"
 
@@ -47,7 +47,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a run had come at its last commit: where the source goes on, the sink's mark, the rows counted."""
+    """The state of a run at its last commit: where the source goes on, the sink's mark, the rows counted."""
 
     after: dict[str, Any] | None = None
     mark: dict[str, Any] | None = None
@@ -64,38 +64,38 @@ class RunLimits:
 
 
 class RunWatch(Protocol):
-    """What a driver asks of the world around it, at every turn; answers without waiting."""
+    """What a driver reads from, and reports to, the world around it at every turn. No method waits."""
 
-    def stop(self) -> StopReason: ...
+    def stop_reason(self) -> StopReason: ...
 
     def slots(self) -> Slots:
-        """How many processes serve the model now, and what keeps those that do not."""
+        """How many processes serve the model now, and why the others do not."""
         ...
 
-    def told(self, progress: RunProgress) -> None: ...
+    def on_progress(self, progress: RunProgress) -> None: ...
 
 
 class Driver:
-    """One drive, for one thread. `commit` makes a place durable before anything goes on."""
+    """One drive, for one thread. `commit` makes a checkpoint durable before the drive goes on."""
 
     def __init__(
         self,
         source: Source,
         sink: Sink,
         *,
-        pace: RunLimits,
-        place: Checkpoint,
+        limits: RunLimits,
+        checkpoint: Checkpoint,
         watch: RunWatch,
         commit: Callable[[Checkpoint], None],
     ) -> None:
-        self._source, self._sink, self._pace, self._watch, self._commit = source, sink, pace, watch, commit
-        self._place = place
+        self._source, self._sink, self._limits, self._watch, self._commit = source, sink, limits, watch, commit
+        self._committed = checkpoint
         self._window = Window()
-        self._size = first_size(pace.shard_rows, window_rows=pace.window_rows, slots=1)
-        self._ahead = ReadAhead(source, place.after, rows=lambda: batch_rows(self._size, pace.window_rows))
+        self._size = first_size(limits.shard_rows, window_rows=limits.window_rows, slots=1)
+        self._ahead = ReadAhead(source, checkpoint.after, rows=lambda: batch_rows(self._size, limits.window_rows))
         self._cut: deque[ShardPiece] = deque()
-        self._meter = ProgressMeter(place.counts, now=time.monotonic())
-        self._after = place.after
+        self._meter = ProgressMeter(checkpoint.counts, now=time.monotonic())
+        self._after = checkpoint.after
         self._uncommitted = 0
         self._commit_at = 0.0
         self._slots = 1
@@ -103,64 +103,68 @@ class Driver:
     def inputs(self, piece: ShardPiece) -> list[Any]:
         return self._window.inputs(piece)
 
-    def drive(self, desk: ShardQueue) -> StopReason:
-        """Until all rows are written and committed, or told to stop. Raises `TooManyFailed`, and what source and sink raise."""
+    def drive(self, shards: ShardQueue) -> StopReason:
+        """Drive until all rows are written and committed, or the watch gives a reason to stop.
+
+        Raises `TooManyFailed`, and what source and sink raise.
+        """
         self._ahead.start()
         try:
-            why = self._turn_until_over(desk)
+            reason = self._turn_until_over(shards)
         finally:
             self._ahead.close()
-            desk.cancel()
-        if why is not StopReason.LOST:
-            # Somebody else may write to this output already, if the run was lost to them.
+            shards.cancel()
+        if reason is not StopReason.LOST:
+            # A run that was lost to another driver has another writer, which this one must not disturb.
             self._commit_now()
-        return why
+        return reason
 
-    def _turn_until_over(self, desk: ShardQueue) -> StopReason:
-        while not self._over(desk):
-            if why := self._watch.stop():
-                return why
+    def _turn_until_over(self, shards: ShardQueue) -> StopReason:
+        while not self._is_over(shards):
+            if reason := self._watch.stop_reason():
+                return reason
             self._follow_slots()
-            self._fill(desk)
-            self._collect(desk)
+            self._fill(shards)
+            self._collect(shards)
             self._write()
             self._commit_if_due()
-            self._tell(desk)
+            self._report(shards)
         return StopReason.GO_ON
 
-    def _over(self, desk: ShardQueue) -> bool:
-        return self._ahead.ended and not len(desk) and not self._window.rows
+    def _is_over(self, shards: ShardQueue) -> bool:
+        return self._ahead.ended and not len(shards) and not self._window.rows
 
     def _follow_slots(self) -> None:
         slots = max(1, self._watch.slots().ready)
         if slots != self._slots:
             self._slots = slots
-            if not self._pace.shard_rows:
-                self._size = self._size.capped(most_rows(self._pace.window_rows, slots))
+            if not self._limits.shard_rows:
+                self._size = self._size.capped(most_rows(self._limits.window_rows, slots))
 
-    def _fill(self, desk: ShardQueue) -> None:
-        room = open_shards(self._slots) - len(desk)
+    def _fill(self, shards: ShardQueue) -> None:
+        room = open_shards(self._slots) - len(shards)
         while len(self._cut) < room:
-            batch = self._ahead.take(self._pace.window_rows - self._window.rows)
+            batch = self._ahead.take(self._limits.window_rows - self._window.rows)
             if batch is None:
                 break
             self._cut += self._window.add(batch, self._size.rows)
-        desk.submit([self._cut.popleft() for _ in range(min(room, len(self._cut)))])
+        shards.submit([self._cut.popleft() for _ in range(min(room, len(self._cut)))])
 
-    def _collect(self, desk: ShardQueue) -> None:
-        if not len(desk):
-            # Nothing is under way: the next thing to happen is a batch read.
+    def _collect(self, shards: ShardQueue) -> None:
+        if not len(shards):
+            # No shard is submitted, so the next event is a batch that was read.
             self._ahead.wait(_READ_WAIT_S)
             return
-        for end in desk.ends(_READ_WAIT_S if len(desk) < open_shards(self._slots) else _WAIT_S):
-            desk.submit(self._settled(end))
+        for end in shards.ends(_READ_WAIT_S if len(shards) < open_shards(self._slots) else _WAIT_S):
+            shards.submit(self._settle(end))
 
-    def _settled(self, end: End) -> list[ShardPiece]:
-        self._meter.device(end.device_s)
+    def _settle(self, end: ShardEnd) -> list[ShardPiece]:
+        """Take the end of a shard into the window; returns the pieces to submit again."""
+        self._meter.add_device_time(end.device_s)
         if end.outcome is not None:
             self._size = self._size.after(end.piece.weight, end.run_s)
             return self._window.settle(end.piece, end.outcome)
-        if end.error.code in _ENDED_BY_WILL:
+        if end.error.code in _NOT_RETRIED:
             return self._window.give_up(end.piece, end.error)
         return self._window.fail(end.piece, end.error)
 
@@ -169,15 +173,15 @@ class Driver:
             self._append(finished)
             self._check_failed()
 
-    def _append(self, finished: Finished) -> None:
+    def _append(self, finished: FinishedBatch) -> None:
         self._sink.append(finished.results)
         rows, failed = len(finished.results.outputs), len(finished.results.failed)
-        self._meter.rows(done=rows - failed, failed=failed, now=time.monotonic())
+        self._meter.add_rows(done=rows - failed, failed=failed, now=time.monotonic())
         self._after = finished.after
         self._uncommitted += rows
 
     def _check_failed(self) -> None:
-        most, counts = self._pace.max_failed, self._meter.counts
+        most, counts = self._limits.max_failed, self._meter.counts
         if most is not None and counts.failed > most:
             self._commit_now()
             raise TooManyFailed(
@@ -191,22 +195,22 @@ class Driver:
     def _commit_now(self) -> None:
         started_at = time.monotonic()
         if self._uncommitted:
-            self._place = Checkpoint(self._after, self._sink.commit(), self._meter.counts)
-            self._commit(self._place)
+            self._committed = Checkpoint(self._after, self._sink.commit(), self._meter.counts)
+            self._commit(self._committed)
         self._uncommitted = 0
         now = time.monotonic()
-        self._commit_at = now + max(COMMIT_S, _COMMIT_SHARE * (now - started_at))
+        self._commit_at = now + max(COMMIT_S, _COMMIT_PAUSE * (now - started_at))
 
-    def _tell(self, desk: ShardQueue) -> None:
+    def _report(self, shards: ShardQueue) -> None:
         slots = self._watch.slots()
         waits_for = "" if slots.ready else slots.why or "no worker serves the model; its shards wait"
-        note = desk.note or (waits_for if len(desk) else "")
-        self._watch.told(self._meter.look(time.monotonic(), slots=self._slots, stage="running", note=note))
+        note = shards.note or (waits_for if len(shards) else "")
+        self._watch.on_progress(self._meter.measure(time.monotonic(), slots=self._slots, stage="running", note=note))
 
     @property
-    def place(self) -> Checkpoint:
-        """The last commit's."""
-        return Checkpoint(self._place.after, self._place.mark, self._meter.counts)
+    def checkpoint(self) -> Checkpoint:
+        """Source and sink as of the last commit, with the rows counted until now."""
+        return Checkpoint(self._committed.after, self._committed.mark, self._meter.counts)
 
     @property
     def counts(self) -> RunCounts:
@@ -215,5 +219,5 @@ class Driver:
     def mean_rate(self) -> float:
         return self._meter.mean_rate(time.monotonic())
 
-    def look(self, stage: str) -> RunProgress:
-        return self._meter.look(time.monotonic(), slots=self._slots, stage=stage)
+    def progress(self, stage: str) -> RunProgress:
+        return self._meter.measure(time.monotonic(), slots=self._slots, stage=stage)

@@ -1,9 +1,10 @@
-"""Files by path or fsspec URL: find, describe, open, upload. fsspec is imported for URLs only."""
+"""Files by path or fsspec URL: find, describe, open, upload. The libraries of the extra `runs` are imported when needed."""
 
 from __future__ import annotations
 
 import glob
 import hashlib
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,15 +19,15 @@ _WILD = frozenset("*?[")
 _LOCAL = "file://"
 _ENDS_BYTES = 64 * 1024
 _COPY_BYTES = 1 << 20
-# What file systems of fsspec call an etag or a moment of change, the surest first.
+# The keys under which fsspec's file systems report an etag or a modification time, the most reliable first.
 _CHANGED = ("ETag", "etag", "e_tag", "LastModified", "last_modified", "mtime", "created")
-# obstore speaks to these without a further library, and has an fsspec face.
+# The schemes for which obstore needs no other library; it has an fsspec interface.
 _OBSTORE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "adl"})
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """`changed` is the moment of the last change in ns for a local file, the etag or moment of an object elsewhere."""
+    """`changed`: for a local file its modification time in ns, for an object its etag or modification time."""
 
     size_bytes: int
     changed: str
@@ -45,25 +46,25 @@ def is_pattern(name: str) -> bool:
 
 
 def expand(name: str) -> tuple[list[str], bool]:
-    """Every file that a path, folder, glob or URL of one names, sorted, and whether it may name more than one.
+    """The files that a path, folder, glob or URL names, sorted, and whether it can name several.
 
-    A folder gives all files below it but hidden ones. Raises `NotFound` where there is none.
+    A folder stands for all files below it except hidden ones. Raises `NotFound` if there is no file.
     """
     found, many = _expand_url(name) if is_url(name) else _expand_local(local_path(name))
     if not found:
-        raise NotFound(f"no input: {name} names no file", hint="check the path; a glob with ** looks into folders")
+        raise NotFound(f"no input: {name} names no file", hint="check the path; a glob with ** also searches subfolders")
     return sorted(found), many
 
 
 def stat(name: str) -> Stat:
-    """Raises `NotFound` where nothing is."""
+    """Raises `NotFound` if there is no such file."""
     if is_url(name):
         return _stat_url(name)
     try:
-        told = os.stat(local_path(name))
+        status = os.stat(local_path(name))
     except FileNotFoundError as error:
         raise NotFound(f"no such file: {name}") from error
-    return Stat(told.st_size, str(told.st_mtime_ns))
+    return Stat(status.st_size, str(status.st_mtime_ns))
 
 
 def exists(name: str) -> bool:
@@ -74,7 +75,7 @@ def exists(name: str) -> bool:
 
 
 def open_read(name: str) -> BinaryIO:
-    """A file that can seek; raises `NotFound` where nothing is."""
+    """A seekable file. Raises `NotFound` if there is no such file."""
     try:
         if is_url(name):
             system, path = filesystem(name)
@@ -85,15 +86,15 @@ def open_read(name: str) -> BinaryIO:
 
 
 def identity(name: str) -> dict[str, Any]:
-    """Name, size, moment of change, and a digest of the first and last 64 KiB: equal for an unchanged file."""
-    told = stat(name)
+    """Name, size, modification time, and a digest of the first and last 64 KiB: equal for an unchanged file."""
+    found = stat(name)
     digest = hashlib.sha256()
     with open_read(name) as file:
         digest.update(file.read(_ENDS_BYTES))
-        if told.size_bytes > _ENDS_BYTES:
-            file.seek(max(_ENDS_BYTES, told.size_bytes - _ENDS_BYTES))
+        if found.size_bytes > _ENDS_BYTES:
+            file.seek(max(_ENDS_BYTES, found.size_bytes - _ENDS_BYTES))
             digest.update(file.read(_ENDS_BYTES))
-    return {"name": name, "bytes": told.size_bytes, "changed": told.changed, "ends": digest.hexdigest()}
+    return {"name": name, "bytes": found.size_bytes, "changed": found.changed, "ends": digest.hexdigest()}
 
 
 def sha256(path: Path) -> str:
@@ -102,14 +103,14 @@ def sha256(path: Path) -> str:
 
 
 def upload(path: Path, url: str) -> None:
-    """Put a local file under a URL. The object is there once it is whole: stores show no half of an upload."""
+    """Copy a local file to a URL. Object stores show an object only when its upload is complete."""
     system, target = filesystem(url)
     with path.open("rb") as source, system.open(target, "wb") as sink:
         shutil.copyfileobj(source, sink, _COPY_BYTES)
 
 
 def remove(name: str) -> None:
-    """Nothing happens where nothing is."""
+    """Remove a file; nothing happens if there is none."""
     if not is_url(name):
         Path(local_path(name)).unlink(missing_ok=True)
         return
@@ -119,7 +120,7 @@ def remove(name: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in it survive a power cut."""
+    """Make renames in the folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -128,8 +129,8 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to fill that takes the place of `path` when all went well, whole and synced."""
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A file to fill. It replaces `path`, whole and synced, if the block ends without an error."""
     aside = path.with_name(path.name + ".new")
     with aside.open("wb") as file:
         yield file
@@ -140,19 +141,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL and the path in it; raises `ConfigError` where a library for it is missing."""
+    """The fsspec file system of a URL and the path in it. Raises `ConfigError` if a library for it is missing."""
     scheme = url.partition("://")[0]
     try:
         import fsspec
 
         return cast("tuple[Any, str]", _with_obstore(fsspec, scheme).core.url_to_fs(url))
     except (ImportError, ValueError) as error:
-        hint = "pip install 'penstock[bulk]' and the fsspec library of that store (obstore or s3fs for s3://)"
+        hint = "pip install 'penstock[runs]' and the fsspec library of that store (for s3://, obstore or s3fs)"
         raise ConfigError(f"cannot reach {scheme}:// addresses: {error}", hint=hint) from error
 
 
+def import_arrow() -> Any:
+    """The module `pyarrow` with `pyarrow.parquet` loaded. Raises `ConfigError` if it is not installed."""
+    try:
+        importlib.import_module("pyarrow.parquet")
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ConfigError("Parquet needs pyarrow, which is not installed", hint="pip install 'penstock[runs]'") from error
+
+
 def _with_obstore(fsspec: Any, scheme: str) -> Any:
-    """fsspec, with obstore answering for object stores that no library of their own answers for."""
+    """fsspec, with obstore registered for object stores whose own library is not installed."""
     if scheme in _OBSTORE and scheme not in fsspec.registry:
         try:
             fsspec.get_filesystem_class(scheme)
@@ -193,8 +203,8 @@ def _expand_url(url: str) -> tuple[list[str], bool]:
 def _stat_url(url: str) -> Stat:
     system, path = filesystem(url)
     try:
-        told = system.info(path)
+        found = system.info(path)
     except FileNotFoundError as error:
         raise NotFound(f"no such object: {url}") from error
-    changed = next((told[key] for key in _CHANGED if key in told), "")
-    return Stat(int(told["size"]), str(changed))
+    changed = next((found[key] for key in _CHANGED if key in found), "")
+    return Stat(int(found["size"]), str(changed))

@@ -1,6 +1,6 @@
-"""The journal of one run, in its partial folder: how far source and sink are, one synced JSON line per commit.
+"""The journal of one run, in its partial folder: the state of source and sink, one synced JSON line per commit.
 
-A line that a crash cut short, and all behind it, is as if it had never been written.
+A line that a crash cut short is ignored, with everything behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS = 8
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """What the run works on. A run is resumed over the same input, spec and model version only, unless it is told otherwise."""
+    """What the run works on. Unless the user accepts changes, a run resumes only over the same input, spec and version."""
 
     run_id: str
     spec_digest: str
@@ -31,7 +31,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """`rows_done`: rows in the sink, failed ones included. `after` and `mark` are the source's and the sink's own."""
+    """`rows_done`: rows in the sink, failed ones included. Only the source understands `after`, only the sink `mark`."""
 
     rows_done: int
     failed: int
@@ -41,7 +41,7 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Use: `create` or `open`, then `append` after every commit of the sink, `close` at the end. One writer at a time."""
+    """Call `create` or `open`, then `append` after every commit of the sink, at the end `close`. One writer at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,18 +56,18 @@ class Journal:
         return self._header
 
     def create(self, header: Header) -> None:
-        """Begin anew; what was there is gone."""
+        """Begin a new journal; an older one is lost."""
         self._file = self.path.open("wb")
         self._header, self._last = header, None
         self._write(msgspec.json.encode(header))
         sync_folder(self.path.parent)
 
     def open(self) -> bool:
-        """Go on behind the last whole entry; False where there is no journal, or none that got as far as its header."""
+        """Continue behind the last whole entry; False if there is no journal, or none with a whole header."""
         if not self.path.exists():
             return False
         file = self.path.open("r+b")
-        end = self._take_in(file)
+        end = self._load(file)
         if self._header is None:
             file.close()
             return False
@@ -77,7 +77,7 @@ class Journal:
         return True
 
     def append(self, entry: JournalEntry) -> None:
-        """Returns once the entry survives a power cut. The sink's `commit` comes first: a mark names what is on disk."""
+        """Returns once the entry survives a power cut. Call the sink's `commit` first: the mark describes what is on disk."""
         self._write(msgspec.json.encode(entry))
         self._last = entry
 
@@ -85,7 +85,7 @@ class Journal:
         return self._last
 
     def changed(self, now: Header) -> list[str]:
-        """What differs between then and `now`, one sentence each; empty: the run may go on."""
+        """The differences between the header and `now`, one sentence each; empty: the run may resume."""
         return _differences(self.header, now)
 
     def close(self) -> None:
@@ -100,8 +100,8 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def _take_in(self, file: BinaryIO) -> int:
-        """Where the last whole entry ends."""
+    def _load(self, file: BinaryIO) -> int:
+        """Read all whole entries; returns the offset behind the last one."""
         end = 0
         for line in file:
             body = _body(line)
@@ -119,23 +119,23 @@ def refuse_changed(changed: list[str]) -> None:
     """Raises `Conflict` naming every difference."""
     if changed:
         raise Conflict(
-            f"the run cannot go on as it was: {'; '.join(changed)}",
-            hint="start a new run, or resume with --accept-changes if the rows already written are still right",
+            f"the run cannot resume: {'; '.join(changed)}",
+            hint="start a new run, or resume with --accept-changes if the rows already written are still valid",
         )
 
 
 def _body(line: bytes) -> bytes | None:
-    told, space, rest = line.partition(b" ")
-    if not (line.endswith(b"\n") and space and len(told) == _DIGITS):
+    checksum, space, rest = line.partition(b" ")
+    if not (line.endswith(b"\n") and space and len(checksum) == _DIGITS):
         return None
     body = rest[:-1]
-    return body if told == b"%08x" % zlib.crc32(body) else None
+    return body if checksum == b"%08x" % zlib.crc32(body) else None
 
 
 def _differences(then: Header, now: Header) -> list[str]:
     found = []
     if then.spec_digest != now.spec_digest:
-        found.append("its settings differ from those it started with")
+        found.append("its settings differ from those at its start")
     if (then.model, then.version) != (now.model, now.version):
         found.append(f"it started with {then.model} {then.version}, the model is now {now.model} {now.version}")
     if then.input != now.input:
@@ -144,7 +144,7 @@ def _differences(then: Header, now: Header) -> list[str]:
 
 
 def _input_difference(then: dict[str, Any], now: dict[str, Any]) -> str:
-    """Sources tell one file each under `files`, or totals of a folder."""
+    """A source's identity lists files under `files`, or holds the totals of a folder."""
     old = {each["name"]: each for each in then.get("files", [])}
     new = {each["name"]: each for each in now.get("files", [])}
     differing = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
@@ -159,5 +159,5 @@ def _input_difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     return f"the input file {name}{more} changed{sizes} since the run started"
 
 
-def _totals(told: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in sorted(told.items()) if key != "files")
+def _totals(identity: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in sorted(identity.items()) if key != "files")

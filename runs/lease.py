@@ -1,4 +1,4 @@
-"""A run held by this process: its lease is renewed, its record kept up to date, and what is asked of it is heard."""
+"""The lease of a run that this process drives: renewed in the store, which keeps the record and passes on requests to stop."""
 
 from __future__ import annotations
 
@@ -19,39 +19,44 @@ log = logging.getLogger("penstock.runs")
 
 LEASE_S = 15.0
 BEAT_S = 1.0
-_SLOTS_EVERY = 2
-_LAST_WORD_S = 30.0
-_PAUSE_S = 0.25
+_BEATS_PER_SLOT_COUNT = 2
+_WRITE_TIMEOUT_S = 30.0
+_RETRY_PAUSE_S = 0.25
 _STOPS = {RunWord.CANCEL: StopReason.CANCEL, RunWord.LOST: StopReason.LOST, RunWord.FINAL: StopReason.LOST}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedRun:
-    """Which run, and the name under which this process drives it."""
+    """A run, and the name under which this process drives it."""
 
     run: Run
     driver: str
 
 
 class RunLease:
-    """Beats from a thread of its own, over connections of its own, until `close`. Answers the driver without waiting.
+    """Renews the lease from a thread of its own, over a connection of its own, until `close`. A `RunWatch` for the driver.
 
-    While the store is away it beats on; a run that another driver took meanwhile ends here with `StopReason.LOST`.
+    While the store is away the thread keeps trying. If another driver takes the run meanwhile, the reason to stop is `LOST`.
     """
 
     def __init__(
-        self, held: OwnedRun, runs: Runs, *, count_slots: Callable[[], Slots], told: Callable[[RunProgress], None]
+        self,
+        owned: OwnedRun,
+        runs: Runs,
+        *,
+        count_slots: Callable[[], Slots],
+        on_progress: Callable[[RunProgress], None],
     ) -> None:
-        self._held, self._runs, self._count_slots, self._told = held, runs, count_slots, told
+        self._owned, self._runs, self._count_slots, self._on_progress = owned, runs, count_slots, on_progress
         self._slots = Slots()
         self._stop = StopReason.GO_ON
-        wanted = held.run.spec.deadline_s
-        self._expires_at = held.run.created_at + wanted if wanted else float("inf")
+        deadline_s = owned.run.spec.deadline_s
+        self._expires_at = owned.run.created_at + deadline_s if deadline_s else float("inf")
         self._progress: RunProgress | None = None
         self._ended = threading.Event()
-        # The record is written by the beat and by whoever ends the run, over one connection.
+        # The thread of the lease and the thread that ends the run write the record over one connection.
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._beat_on, name="run-beat", daemon=True)
+        self._thread = threading.Thread(target=self._keep_beating, name="run-beat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -60,7 +65,7 @@ class RunLease:
         self._ended.set()
         self._thread.join()
 
-    def stop(self) -> StopReason:
+    def stop_reason(self) -> StopReason:
         if not self._stop and time.time() > self._expires_at:
             return StopReason.EXPIRE
         return self._stop
@@ -68,24 +73,24 @@ class RunLease:
     def slots(self) -> Slots:
         return self._slots
 
-    def told(self, progress: RunProgress) -> None:
+    def on_progress(self, progress: RunProgress) -> None:
         self._progress = progress
-        self._told(progress)
+        self._on_progress(progress)
 
     @property
-    def last(self) -> RunProgress | None:
+    def last_progress(self) -> RunProgress | None:
         return self._progress
 
     def interrupt(self) -> None:
-        """Leave the run as it is, to be resumed."""
+        """Have the driver leave the run at its next commit, so that it can be resumed."""
         self._stop = self._stop or StopReason.INTERRUPT
 
-    def look_at_slots(self) -> None:
+    def refresh_slots(self) -> None:
         try:
             with self._lock:
                 self._slots = self._count_slots()
         except StoreUnavailable as away:
-            log.info("slots_not_counted", extra={"run": self._held.run.id, "error": away.message})
+            log.info("slots_not_counted", extra={"run": self._owned.run.id, "error": away.message})
 
     def beat(self) -> None:
         progress = self._progress
@@ -94,35 +99,36 @@ class RunLease:
             change = RunChange(counts=progress.counts, rows_per_s=progress.rows_per_s, busy=progress.busy)
         try:
             with self._lock:
-                self._heed(self._runs.update(self._held.run.id, self._held.driver, change, lease_s=LEASE_S))
+                self._follow(self._runs.update(self._owned.run.id, self._owned.driver, change, lease_s=LEASE_S))
         except StoreUnavailable as away:
-            log.info("run_not_updated", extra={"run": self._held.run.id, "error": away.message})
+            log.info("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
 
-    def _heed(self, word: RunWord) -> None:
+    def _follow(self, word: RunWord) -> None:
         if word is RunWord.MISSING:
-            # The store lost its memory. The journal beside the output has not; others find the run again under its name.
-            run = self._held.run
+            # The store lost its records; the journal beside the output still has the run. Creating the record again lets
+            # others find the run under its id.
+            run = self._owned.run
             self._runs.create(run.id, run.spec, owner=run.owner)
-            self._runs.take(run.id, self._held.driver, lease_s=LEASE_S)
+            self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
         self._stop = _STOPS.get(word, self._stop)
 
-    def say(self, change: RunChange, *, lease_s: float = LEASE_S) -> RunWord | None:
-        """Write a change for sure: asked again while the store is away, for half a minute. None when it stayed away."""
-        give_up_at = time.monotonic() + _LAST_WORD_S
+    def write(self, change: RunChange, *, lease_s: float = LEASE_S) -> RunWord | None:
+        """Write a change, trying again for half a minute while the store is away. None if it stayed away."""
+        give_up_at = time.monotonic() + _WRITE_TIMEOUT_S
         while True:
             try:
                 with self._lock:
-                    return self._runs.update(self._held.run.id, self._held.driver, change, lease_s=lease_s)
+                    return self._runs.update(self._owned.run.id, self._owned.driver, change, lease_s=lease_s)
             except StoreUnavailable as away:
-                log.warning("run_not_updated", extra={"run": self._held.run.id, "error": away.message})
+                log.warning("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
                 if time.monotonic() > give_up_at:
                     return None
-                time.sleep(_PAUSE_S)
+                time.sleep(_RETRY_PAUSE_S)
 
-    def _beat_on(self) -> None:
+    def _keep_beating(self) -> None:
         turn = 0
         while not self._ended.wait(BEAT_S):
             turn += 1
             self.beat()
-            if turn % _SLOTS_EVERY == 0:
-                self.look_at_slots()
+            if turn % _BEATS_PER_SLOT_COUNT == 0:
+                self.refresh_slots()

@@ -1,4 +1,4 @@
-"""The manifest of a finished run: what went in, what came out, and with which model and settings."""
+"""The manifest of a finished run: its input, its output files, its model and settings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Struct
 
 from penstock.run import RunCounts, RunSpec
-from penstock.runs.files import is_url, local_path, replacing, upload
+from penstock.runs.files import atomic_write, is_url, local_path, upload
 
 SUFFIX = ".manifest.json"
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
-    """One published file. `bytes` and `sha256` are of the file as it lies there."""
+    """One published file. `bytes` and `sha256` describe the file as published, after any compression."""
 
     path: str
     rows: int
@@ -24,7 +24,7 @@ class FileReport(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """Moments are Unix seconds. `errors` is None where no row failed; `input` is the source's identity."""
+    """Times are Unix seconds. `errors` is None if no row failed; `input` is the source's identity."""
 
     run_id: str
     model: str
@@ -44,10 +44,12 @@ def manifest_path(output: str) -> str:
 
 
 def write_manifest(manifest: Manifest, state: Path) -> str:
-    """Where the manifest now lies, beside the output, put there whole. `state`: a local folder to build it in for a URL."""
+    """Write the manifest beside the output, whole or not at all; returns its name. `state`: a local folder to build it in
+    if the output is a URL.
+    """
     name = manifest_path(manifest.settings.output)
     path = state / f"manifest{SUFFIX}" if is_url(name) else Path(local_path(name))
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     if is_url(name):
         upload(path, name)

@@ -1,4 +1,4 @@
-"""What serves a model now: the version a run is pinned to, its queue's limit, the processes that take shards."""
+"""The model that a run uses, as it is served now: its version, its queue's limit, the slots that take shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.rollout import Rollout, followed
 
 
 class ModelLookup(Protocol):
-    """What is asked of the store; `RedisStore` answers it."""
+    """The part of the store that is needed here; `RedisStore` has it."""
 
     def models(self) -> list[ModelInfo]: ...
 
@@ -23,8 +23,8 @@ class ModelLookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One version of a model as it can be used now."""
+class ServedModel:
+    """One version of a model that is served now."""
 
     model: str
     version: str
@@ -34,49 +34,49 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Processes that can run a version now; with none `why` says what keeps those that should."""
+    """How many slots are ready to run a version. `why`: what keeps the others from it, if none is ready."""
 
     ready: int = 0
     why: str = ""
 
 
-def served(registry: ModelLookup, model: str, *, version: str = "") -> Served:
-    """The version named, else the default one. Raises `NotFound` for a model or version that nobody serves."""
-    info = chosen(registry.models(), registry.rollouts(), model)
+def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedModel:
+    """The version named, else the default version. Raises `NotFound` for a model or version that is not served."""
+    info = find_model(store.models(), store.rollouts(), model)
     version = version or info.default_version
     if version not in {*info.versions, info.default_version}:
         raise NotFound(
-            f"model {model!r} has no version {version!r} any more; it has {', '.join(info.versions)}",
-            hint="`penstock run resume --accept-changes` goes on with the version in force",
+            f"model {model!r} no longer has version {version!r}; it has {', '.join(info.versions)}",
+            hint="to continue with the current default version: penstock run resume --accept-changes",
         )
-    told = info.versions.get(version)
-    return Served(model, version, info.limits.max_queue_depth, told.input_schema if told else None)
+    found = info.versions.get(version)
+    return ServedModel(model, version, info.limits.max_queue_depth, found.input_schema if found else None)
 
 
-def chosen(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], name: str) -> ModelInfo:
-    """The model as it is served; raises `NotFound`."""
+def find_model(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], name: str) -> ModelInfo:
+    """The model with its rollout applied. Raises `NotFound`."""
     known = {info.name: info for info in models}
     info = known.get(name)
     found = followed(info, rollouts.get(name)) if info else None
     if found is None:
         raise NotFound(
-            f"no model {name!r} is served{meant(name, known)}",
-            hint="start it with `penstock up SOURCE`, or let the run do so: penstock run MODEL INPUT -o OUTPUT --models SOURCE",
+            f"no model {name!r} is served{suggest_names(name, known)}",
+            hint="start it with `penstock up SOURCE`, or name its source: penstock run MODEL INPUT -o OUTPUT --models SOURCE",
         )
     return found
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence on a name that is not among those `known`: the nearest one, and all."""
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the most similar of the `known` names, and all of them."""
     names = sorted(known)
     if not names:
-        return "; no model is"
+        return "; no model is served at all"
     near = get_close_matches(name, names, n=1)
-    return f"; {f'did you mean {near[0]}? ' if near else ''}served are {', '.join(names)}"
+    return f"; {f'did you mean {near[0]}? ' if near else ''}the served models are {', '.join(names)}"
 
 
 def slots_of(workers: Iterable[WorkerInfo], model: str, version: str) -> Slots:
-    """Those of one version, as their workers announced them last."""
+    """The slots of one version, as their workers announced them last."""
     found = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
     ready = sum(slot.state == "ready" for slot in found)
     failed = [slot.error for slot in found if slot.state == "failed"]

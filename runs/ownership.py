@@ -1,71 +1,106 @@
-"""Becoming the driver of a run: a new one, one that was left, one whose driver died."""
+"""Who drives a run: taking a new one, one that was interrupted or one whose driver died; reopening and cancelling it.
+
+A driver's name says which process on which machine it is, so that other processes there can tell when it is gone.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import ReopenStatus, RunChange, Runs, TakeStatus
 from penstock.errors import Conflict, NotFound
+from penstock.job_id import new_serial
 from penstock.run import Run, RunState
-from penstock.runs.driver_names import driver_name, is_gone
 from penstock.runs.lease import LEASE_S, OwnedRun
 
-# Of a run's metadata: a command drives it, and no runner is to take it.
+# A key of a run's metadata: a command drives the run, and no runner may take it.
 BY_COMMAND = "penstock:command"
+_START_FIELD = 19  # `starttime` of proc(5), counted behind the process's name in /proc/PID/stat, which may hold spaces
 
 
-class HeldElsewhere(Conflict):
-    """Another driver has the run, and it cannot be told from here whether it lives."""
+class DrivenElsewhere(Conflict):
+    """Another driver owns the run, and this process cannot tell whether that driver is still alive."""
 
 
-def take(runs: Runs, run_id: str) -> OwnedRun:
-    """The run, held by this process for a lease. Raises `NotFound`, `Conflict` for one that is over, `HeldElsewhere`."""
+def take_run(runs: Runs, run_id: str) -> OwnedRun:
+    """The run, owned by this process for a lease. Raises `NotFound`, `Conflict` if it has ended, `DrivenElsewhere`."""
     driver = driver_name()
     taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.status is TakeStatus.HELD and taken.run is not None and is_gone(taken.run.driver):
-        # In the name of the dead, who would otherwise keep the run for the rest of its lease.
+        # The dead driver's lease is ended in its name; otherwise the run would stay taken until the lease expires.
         runs.update(run_id, taken.run.driver, RunChange(), lease_s=0.0)
         taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.run is None:
-        raise NotFound(f"there is no run {run_id!r}", hint="`penstock run list` shows them")
+        raise no_such_run(run_id)
     if taken.status is TakeStatus.HELD:
-        raise HeldElsewhere(
+        raise DrivenElsewhere(
             f"run {run_id} is driven by {taken.run.driver.rpartition(':')[0]}",
-            hint="cancel it, or wait: a driver that died is forgotten after 15 s",
+            hint="cancel it, or wait: the lease of a driver that died ends after 15 s",
         )
     if taken.status is TakeStatus.FINAL:
         raise Conflict(f"run {run_id} has ended: it is {taken.run.state.value}")
     return OwnedRun(taken.run, driver)
 
 
-def reopened(runs: Runs, run_id: str) -> None:
-    """Make a run that ended early one that can be taken. Raises `NotFound`, and `Conflict` for one that is completed."""
+def reopen_run(runs: Runs, run_id: str) -> None:
+    """Make a run that ended early available again. Raises `NotFound`, and `Conflict` if it is completed."""
     answer = runs.reopen(run_id)
     if answer is ReopenStatus.MISSING:
-        raise NotFound(f"there is no run {run_id!r}", hint="`penstock run list` shows them")
+        raise no_such_run(run_id)
     if answer is ReopenStatus.COMPLETED:
         raise Conflict(
             f"run {run_id} is completed: there is nothing left to do",
-            hint=f"rows that failed are tried again by: penstock run retry-failed {run_id}",
+            hint=f"to run its failed rows again: penstock run retry-failed {run_id}",
         )
 
 
-def cancelled(runs: Runs, run_id: str) -> str:
-    """Ends a run, at once where no driver is at work; the word for what became of it. Raises `NotFound`, `Conflict`."""
+def cancel_run(runs: Runs, run_id: str) -> str:
+    """Cancel a run, at once if no driver is at work; returns what happened, in words. Raises `NotFound`, `Conflict`."""
     answer = runs.ask_cancel(run_id)
     if answer is CancelStatus.MISSING:
-        raise NotFound(f"there is no run {run_id!r}", hint="`penstock run list` shows them")
+        raise no_such_run(run_id)
     if answer is CancelStatus.FINAL:
         raise Conflict(f"run {run_id} has ended already")
     if answer is CancelStatus.CANCELLED:
         return "cancelled"
     try:
-        held = take(runs, run_id)
-    except HeldElsewhere:
-        return "its driver was told"
-    runs.update(run_id, held.driver, RunChange(state=RunState.CANCELLED), lease_s=0.0)
+        owned = take_run(runs, run_id)
+    except DrivenElsewhere:
+        return "cancel requested"
+    runs.update(run_id, owned.driver, RunChange(state=RunState.CANCELLED), lease_s=0.0)
     return "cancelled"
 
 
-def orphaned(run: Run, *, now: float) -> bool:
-    """True for a run under way whose driver is gone; shown as `interrupted`. `now` is Unix time."""
+def is_orphaned(run: Run, *, now: float) -> bool:
+    """True for an unfinished run whose driver is gone; commands show it as `interrupted`. `now` is Unix time."""
     return not run.state.final and bool(run.driver) and (run.driver_until <= now or is_gone(run.driver))
+
+
+def no_such_run(run_id: str) -> NotFound:
+    return NotFound(f"there is no run {run_id!r}", hint="`penstock run list` shows them")
+
+
+def driver_name() -> str:
+    """A name unique to one drive: machine, process, the process's start, a serial."""
+    return f"{os.uname().nodename}:{os.getpid()}:{_start_of(os.getpid())}:{new_serial()}"
+
+
+def is_gone(driver: str) -> bool:
+    """True if the driver's process ran on this machine and has ended. For other machines always False."""
+    host, _, rest = driver.partition(":")
+    pid, _, rest = rest.partition(":")
+    started = rest.partition(":")[0]
+    if host != os.uname().nodename or not pid.isdecimal() or not Path("/proc/self/stat").exists():
+        return False
+    return _start_of(int(pid)) != started
+
+
+def _start_of(pid: int) -> str:
+    """The start of a process in the kernel's clock ticks; empty if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[_START_FIELD]

@@ -1,4 +1,4 @@
-"""How far a run is, in figures. Pure: moments are passed in."""
+"""The progress of a run in numbers. Pure: times are passed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPAN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """One look. `rows_per_s` is over the last seconds, `busy` since the start; `note` says what is being waited for."""
+    """`rows_per_s`: over the last seconds. `busy`: the devices' busy share since the start. `note`: what the run waits for."""
 
     counts: RunCounts = field(default_factory=RunCounts)
     stage: str = ""
@@ -23,37 +23,34 @@ class RunProgress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the last row at this rate; None as long as nobody can tell."""
+        """Seconds until the last row at this rate; None while rate or total is unknown."""
         if self.counts.total is None or self.rows_per_s <= 0.0:
             return None
         return max(0.0, (self.counts.total - self.counts.done - self.counts.failed) / self.rows_per_s)
 
 
 class ProgressMeter:
-    """Counts rows with a verdict and seconds on devices. Moments are monotonic seconds."""
+    """Counts finished rows and seconds on devices. Times are monotonic seconds."""
 
     def __init__(self, counts: RunCounts, *, now: float) -> None:
         self.counts = counts
         self._started_at = now
         self._before = counts.done + counts.failed
-        self._seen: deque[tuple[float, int]] = deque([(now, self._before)])
+        self._samples: deque[tuple[float, int]] = deque([(now, self._before)])
         self._device_s = 0.0
 
-    def rows(self, *, done: int, failed: int, now: float) -> None:
+    def add_rows(self, *, done: int, failed: int, now: float) -> None:
         self.counts = RunCounts(total=self.counts.total, done=self.counts.done + done, failed=self.counts.failed + failed)
-        self._seen.append((now, self.counts.done + self.counts.failed))
-        while len(self._seen) > 2 and now - self._seen[1][0] > _SPAN_S:
-            self._seen.popleft()
+        self._samples.append((now, self.counts.done + self.counts.failed))
+        while len(self._samples) > 2 and now - self._samples[1][0] > _SPAN_S:
+            self._samples.popleft()
 
-    def device(self, seconds: float) -> None:
+    def add_device_time(self, seconds: float) -> None:
         self._device_s += seconds
 
-    def total(self, rows: int) -> None:
-        self.counts = RunCounts(total=rows, done=self.counts.done, failed=self.counts.failed)
-
-    def look(self, now: float, *, slots: int, stage: str = "", note: str = "") -> RunProgress:
+    def measure(self, now: float, *, slots: int, stage: str = "", note: str = "") -> RunProgress:
         elapsed_s = now - self._started_at
-        first_at, first = self._seen[0]
+        first_at, first = self._samples[0]
         recent_s = now - first_at
         rate = (self.counts.done + self.counts.failed - first) / recent_s if recent_s > 0 else 0.0
         busy = min(1.0, self._device_s / (elapsed_s * slots)) if elapsed_s > 0 and slots else None

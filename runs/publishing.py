@@ -1,4 +1,4 @@
-"""The end of a run: its files in their places, the manifest beside them, nothing else left behind."""
+"""The end of a run: put its files in place, write the manifest beside them, remove everything else."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from penstock.runs.run_files import RunFiles
 
 
 def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str) -> dict[str, Any]:
-    """What was published. Safe to repeat after a crash at any point of it."""
-    told = files.sink.publish()
+    """Publish; returns a report of the files. Safe to repeat after a crash at any point."""
+    report = files.sink.publish()
     if run.spec.kind != OPENAI:
-        told["manifest"] = _manifest(run, files, told, counts=counts, version=version)
+        report["manifest"] = _write_manifest(run, files, report, counts=counts, version=version)
     files.close()
     files.discard()
-    return told
+    return report
 
 
-def published_before(run: Run) -> Manifest | None:
-    """The manifest of this very run, if all was put in place and only the store was not told any more."""
+def published_manifest(run: Run) -> Manifest | None:
+    """The manifest of this very run, if an earlier drive published everything and died before it could tell the store."""
     name = manifest_path(run.spec.output)
     if run.spec.kind == OPENAI or not exists(name):
         return None
@@ -35,7 +35,7 @@ def published_before(run: Run) -> Manifest | None:
     return manifest if manifest.run_id == run.id else None
 
 
-def _manifest(run: Run, files: RunFiles, told: dict[str, Any], *, counts: RunCounts, version: str) -> str:
+def _write_manifest(run: Run, files: RunFiles, report: dict[str, Any], *, counts: RunCounts, version: str) -> str:
     manifest = Manifest(
         run_id=run.id,
         model=run.spec.model,
@@ -43,8 +43,8 @@ def _manifest(run: Run, files: RunFiles, told: dict[str, Any], *, counts: RunCou
         settings=run.spec,
         input=files.source.identity(),
         counts=counts,
-        output=msgspec.convert(told["output"], FileReport),
-        errors=msgspec.convert(told["errors"], FileReport | None),
+        output=msgspec.convert(report["output"], FileReport),
+        errors=msgspec.convert(report["errors"], FileReport | None),
         started_at=run.started_at or run.created_at,
         finished_at=time.time(),
         penstock_version=penstock.__version__,

@@ -1,4 +1,4 @@
-"""Reads the next batches of a source while the rest works: a thread and a short queue."""
+"""Reads the next batches of a source in a thread while the driver works on earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCHES = 2
 
 
 class ReadAhead:
-    """`rows` says how many the next batch should hold, at the moment it is read. What the source raises, `take` raises."""
+    """`rows` is called before each read: how many rows the batch may hold. An error of the source is raised by `take`."""
 
     def __init__(self, source: Source, after: dict[str, Any] | None, *, rows: Callable[[], int]) -> None:
         self._source, self._after, self._rows = source, after, rows
@@ -30,12 +30,12 @@ class ReadAhead:
 
     @property
     def ended(self) -> bool:
-        """True when all that the source had was taken."""
+        """True when every batch of the source has been taken."""
         with self._changed:
             return self._over and not self._batches and self._error is None
 
     def take(self, most_rows: int) -> RowBatch | None:
-        """The next batch, if it is there and has at most so many rows."""
+        """The next batch, if it has been read and has at most `most_rows` rows."""
         with self._changed:
             if self._batches:
                 if len(self._batches[0]) > most_rows:
@@ -48,7 +48,7 @@ class ReadAhead:
             return None
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is something to take, or nothing more to come."""
+        """Wait until a batch can be taken or the source has ended."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._batches) or self._over, timeout_s)
 

@@ -1,4 +1,4 @@
-"""The rows of an ended run that failed, run again: all others come from the output that is there."""
+"""Runs the failed rows of a completed run again; all other rows keep their outputs from its output file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.runs.files import exists, open_read
 from penstock.runs.manifest import manifest_path, read_manifest
 from penstock.runs.rows import RowBatch, Source
 
-# Of a run's metadata: whose failed rows it runs again.
+# A key of a run's metadata: the run whose failed rows this one runs again.
 RETRY_OF = "penstock:retry-of"
 _OUTPUT = "output"
 _ERRORS_SUFFIX = ".errors.jsonl"
@@ -30,26 +30,26 @@ class _ErrorLine(msgspec.Struct):
     row: int
 
 
-_line = msgspec.json.Decoder(_OutputLine)
-_error = msgspec.json.Decoder(_ErrorLine)
+_output_line = msgspec.json.Decoder(_OutputLine)
+_error_line = msgspec.json.Decoder(_ErrorLine)
 
 
 def retry_source(source: Source, spec: RunSpec) -> Source:
-    """`source` for a run that tries failed rows again. Raises `Conflict` where output or input are not the first run's."""
+    """`source` for a run that retries failed rows. Raises `Conflict` if output or input are no longer the first run's."""
     before, name = spec.metadata[RETRY_OF], manifest_path(spec.output)
     if not exists(name):
-        raise Conflict(f"{name} is gone: nobody can tell that {spec.output} is what run {before} wrote")
+        raise Conflict(f"{name} is gone, and without it {spec.output} cannot be recognized as the output of run {before}")
     with open_read(name) as file:
         manifest = read_manifest(file.read())
     if manifest.run_id != before:
-        raise Conflict(f"{spec.output} is the output of run {manifest.run_id} by now, not of {before}")
+        raise Conflict(f"{spec.output} is now the output of run {manifest.run_id}, not of {before}")
     if manifest.input != source.identity():
-        raise Conflict(f"the input changed since run {before}", hint="start a new run over it: penstock run --overwrite")
+        raise Conflict(f"the input has changed since run {before}", hint="start a new run over it: penstock run --overwrite")
     return RetrySource(source, spec)
 
 
 def retry_spec(run: Run) -> RunSpec:
-    """What a run does that repeats the failed rows of an ended one, in the same version. Raises `Conflict`."""
+    """The spec of a run that retries the failed rows of a completed one, with the same version. Raises `Conflict`."""
     if run.state is not RunState.COMPLETED:
         raise Conflict(f"run {run.id} is {run.state.value}", hint=f"complete it first: penstock run resume {run.id}")
     if not run.counts.failed:
@@ -59,7 +59,7 @@ def retry_spec(run: Run) -> RunSpec:
 
 
 class RetrySource:
-    """The same rows as `source`; those that did not fail have their output with them."""
+    """The same rows as `source`; those that did not fail carry their known output."""
 
     def __init__(self, source: Source, spec: RunSpec) -> None:
         self.media = source.media
@@ -95,18 +95,18 @@ class RetrySource:
         self._row = first + count
         found = list(islice(self._outputs, count))
         if len(found) < count:
-            raise Conflict(f"{self._output} has fewer rows than the input: it is not this run's output any more")
+            raise Conflict(f"{self._output} has fewer rows than the input: it is no longer this run's output")
         return found
 
     def _failed_rows(self) -> frozenset[int]:
         if self._failed is None:
             with open_read(self._errors) as file:
-                self._failed = frozenset(_error.decode(line).row for line in file)
+                self._failed = frozenset(_error_line.decode(line).row for line in file)
         return self._failed
 
 
 def old_outputs(name: str) -> Iterator[Any]:
-    """The output of each row of a finished file, JSON Lines or Parquet; raises `InvalidInput` for anything else."""
+    """The output of each row of a finished file, JSON Lines or Parquet; raises `InvalidInput` for any other file."""
     with open_read(name) as file:
         if file.read(4) == b"PAR1":
             yield from _parquet_outputs(file)
@@ -114,7 +114,7 @@ def old_outputs(name: str) -> Iterator[Any]:
         file.seek(0)
         try:
             for line in file:
-                yield _line.decode(line).output
+                yield _output_line.decode(line).output
         except msgspec.DecodeError as fault:
             raise InvalidInput(f"{name} is not the output of a run: {fault}") from fault
 

@@ -1,4 +1,4 @@
-"""Rows between a source, the shards and a sink: columns of plain values, numbered from 0 in the input's order."""
+"""The rows that pass from a source through shards to a sink: columns of plain values, numbered from 0 in input order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class RowError:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Consecutive rows. `inputs[i]` is what the model gets for row `first + i` (a plain value, or bytes where the source's
-    `media` is not JSON); `carried` holds one list per carried column. Rows that could not be read are in `bad` by place, their
-    input None.
+    """Consecutive rows. `inputs[i]` is the model's input for row `first + i`: a plain value, or bytes if the source's `media`
+    is not JSON. `carried` holds one list per carried column.
 
-    `known`: rows whose output is there already, by place; the model does not see them.
+    `bad`: rows that could not be read, by their place in the batch; their input is None. `known`: outputs that are already
+    known, by place; the model does not get these rows.
 
-    `after` is where the source goes on behind this batch: plain values that survive JSON, understood by that source only.
+    `after`: the position in the source behind this batch, as plain values that survive JSON. Only the source understands it.
     """
 
     first: int
@@ -38,7 +38,7 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class ResultBatch:
-    """What came of consecutive rows, in order: `outputs[i]` belongs to row `first + i`, None where `failed` names the place."""
+    """The results of consecutive rows: `outputs[i]` belongs to row `first + i`, and is None if `failed` has the place `i`."""
 
     first: int
     outputs: list[Any]
@@ -47,21 +47,21 @@ class ResultBatch:
 
 
 class Source(Protocol):
-    """An input, read forward from any row that it once told the place of."""
+    """An input, read forward from its beginning or from any `after` that it returned earlier."""
 
     media: str
 
     def identity(self) -> dict[str, Any]:
-        """What the input is (names, sizes, moments of change or etags): resuming compares it."""
+        """What the input is (names, sizes, modification times or etags); a resumed run compares it."""
         ...
 
     def count(self) -> int | None:
-        """How many rows there are, if that is known without reading all."""
+        """The number of rows, if it is known without reading them all."""
         ...
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
-        """The next rows behind `after` (None: from the first), at most `rows` of them and about `size_bytes` of input, at
-        least one; None at the end.
+        """The rows behind `after` (None: from the first): at least one, at most `rows`, about `size_bytes` of input. None at
+        the end.
         """
         ...
 
@@ -69,24 +69,24 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """An output and its errors file, invisible under their names until `publish`."""
+    """An output and its errors file; both get their names only in `publish`."""
 
     def append(self, results: ResultBatch) -> None: ...
 
     def commit(self) -> dict[str, Any]:
-        """Make all that was appended survive a power cut; a mark (plain values) from which `restore` can go on."""
+        """Make all appended rows survive a power cut; returns a mark (plain values) to which `restore` can go back."""
         ...
 
     def restore(self, mark: dict[str, Any] | None) -> None:
-        """Forget everything behind the mark (None: everything)."""
+        """Drop everything behind the mark (None: everything)."""
         ...
 
     def publish(self) -> dict[str, Any]:
-        """Put output and errors file in place by rename; what the manifest says of them (path, rows, bytes, sha256)."""
+        """Rename output and errors file to their names; returns the manifest's report of them (path, rows, bytes, sha256)."""
         ...
 
     def discard(self) -> None:
-        """Remove what was kept for going on: after the manifest is written, or for a run that was given up."""
+        """Remove what a resume would need: after the manifest is written, or when the run is abandoned."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What one run reads and writes: its source, its sink, and the journal that says how far both are."""
+"""The files of one run: its source, its sink, and the journal of their checkpoints."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock.runs.retry import RETRY_OF, retry_source
 from penstock.runs.rows import Sink, Source
 
 FILES = "files"
-# How a run goes, not what comes of it: these may differ when it is resumed.
-_PACE: dict[str, Any] = {
+# The settings that do not affect the output, with the values that the digest of a spec assumes; a resumed run may change them.
+_NOT_IN_DIGEST: dict[str, Any] = {
     "window_rows": 10_000,
     "shard_rows": 0,
     "max_failed": None,
@@ -33,24 +33,24 @@ _PACE: dict[str, Any] = {
 
 @dataclass(slots=True)
 class RunFiles:
-    """Open while a run is driven. `place` is where it was left, or its beginning."""
+    """Open while a run is driven. `checkpoint`: where the last drive stopped, or the beginning."""
 
     source: Source
     sink: Sink
     journal: Journal
-    place: Checkpoint
+    checkpoint: Checkpoint
     folder: Path
     discard: Callable[[], None]
 
-    def commit(self, place: Checkpoint) -> None:
-        """Make a place durable; the sink's own commit has been."""
-        counts = place.counts
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint durable. The sink has committed before."""
+        counts = checkpoint.counts
         self.journal.append(
             JournalEntry(
                 rows_done=counts.done + counts.failed,
                 failed=counts.failed,
-                after=place.after or {},
-                mark=place.mark or {},
+                after=checkpoint.after or {},
+                mark=checkpoint.mark or {},
                 at=time.time(),
             )
         )
@@ -62,17 +62,17 @@ class RunFiles:
 
 
 def spec_digest(spec: RunSpec) -> str:
-    """Equal for specs that give equal outputs."""
-    settled = msgspec.structs.replace(spec, **_PACE)
-    return hashlib.sha256(msgspec.json.encode(settled, order="deterministic")).hexdigest()
+    """Equal for specs with equal outputs."""
+    digested = msgspec.structs.replace(spec, **_NOT_IN_DIGEST)
+    return hashlib.sha256(msgspec.json.encode(digested, order="deterministic")).hexdigest()
 
 
 def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Source, int | None]:
-    """The run's input, and the line its first row stands on where rows are lines; raises what is wrong with it."""
+    """The run's input, and the line number of its first row where rows are lines. Raises for faults of the input."""
     if spec.kind == OPENAI:
         return open_batch(spec), 1
     if spec.kind != FILES:
-        raise InvalidInput(f"this version of penstock drives no runs of the kind {spec.kind!r}")
+        raise InvalidInput(f"this version of penstock cannot drive runs of the kind {spec.kind!r}")
     from penstock.runs.sources.opening import open_source as open_files
 
     source = open_files(spec, input_schema=input_schema)
@@ -80,7 +80,7 @@ def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Sou
 
 
 def _open_sink(run: Run, first_line: int | None, state_dir: Path) -> tuple[Sink, Path, Callable[[], None]]:
-    """The output, the folder that is the run's own until it ends, and what removes from there what is done with."""
+    """The output, the run's own folder, and the function that cleans up there when the run has ended."""
     if run.spec.kind == OPENAI:
         return open_answers(run.spec)
     from penstock.runs.sinks.opening import open_sink as open_files
@@ -89,9 +89,11 @@ def _open_sink(run: Run, first_line: int | None, state_dir: Path) -> tuple[Sink,
     return sink, sink.partial.folder, sink.discard
 
 
-def opened(run: Run, source: Source, *, version: str, first_line: int | None, state_dir: Path, accept: bool) -> RunFiles:
-    """The run's files at the place where it was left. Raises `Conflict` when input, settings or version are not those it
-    started with; with `accept` it goes on over what is there now.
+def open_run_files(
+    run: Run, source: Source, *, version: str, first_line: int | None, state_dir: Path, accept_changes: bool
+) -> RunFiles:
+    """The run's files at its last checkpoint. Raises `Conflict` when input, settings or version have changed since its start,
+    unless `accept_changes` is set: then the run continues with the present ones.
     """
     header = Header(
         run_id=run.id,
@@ -102,23 +104,23 @@ def opened(run: Run, source: Source, *, version: str, first_line: int | None, st
     )
     sink, folder, discard = _open_sink(run, first_line, state_dir)
     journal = Journal(folder / NAME)
-    place = _left_at(journal, header, accept=accept)
+    last = _last_checkpoint(journal, header, accept_changes=accept_changes)
     total = source.count()
-    counts = RunCounts(total=total, done=place.counts.done, failed=place.counts.failed)
-    sink.restore(place.mark)
-    return RunFiles(source, sink, journal, Checkpoint(place.after, place.mark, counts), folder, discard)
+    counts = RunCounts(total=total, done=last.counts.done, failed=last.counts.failed)
+    sink.restore(last.mark)
+    return RunFiles(source, sink, journal, Checkpoint(last.after, last.mark, counts), folder, discard)
 
 
-def _left_at(journal: Journal, header: Header, *, accept: bool) -> Checkpoint:
+def _last_checkpoint(journal: Journal, header: Header, *, accept_changes: bool) -> Checkpoint:
     if not journal.open():
         journal.create(header)
         return Checkpoint()
-    if not accept:
+    if not accept_changes:
         refuse_changed(journal.changed(header))
-    return _place(journal.last())
+    return _checkpoint_of(journal.last())
 
 
-def _place(entry: JournalEntry | None) -> Checkpoint:
+def _checkpoint_of(entry: JournalEntry | None) -> Checkpoint:
     if entry is None:
         return Checkpoint()
     counts = RunCounts(done=entry.rows_done - entry.failed, failed=entry.failed)

@@ -61,4 +61,4 @@ def anchors(page: Path) -> set[str]:
 
 def links(page: Path) -> list[str]:
     """What the page links to, pictures included."""
-    return [target for _, line in prose(page) for target in _LINK.findall(line)]
+    return _LINK.findall("\n".join(line for _, line in prose(page)))

@@ -1,4 +1,4 @@
-"""`python -m penstock.workers`: the worker process. The same as `celery -A penstock.broker.celery_app worker`."""
+"""`python -m penstock.workers`: the worker process, the same as `celery -A penstock.broker.celery_app worker`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from penstock.errors import ConfigError
 from penstock.process_lifetime import die_with_parent
 
-# As the command line's table of exit codes has it for settings that cannot be used.
+# The exit code of all commands for settings that cannot be used (see `penstock.cli.exits`).
 CONFIG_EXIT = 4
 # And for a process that cannot run here.
 START_EXIT = 7
@@ -27,14 +27,14 @@ def main() -> int:
         return START_EXIT
     die_with_parent()
     try:
-        # Imported here: the settings are read, and found wanting, as the app is built.
+        # Imported here, because building the app reads the settings and may refuse them.
         from penstock.broker.celery_app import app
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT
     from celery.bin.celery import celery
 
-    # What `app.worker_main` does, but for the exit code, which that throws away.
+    # What `app.worker_main` does, which would discard the exit code.
     celery.params[0].default = app
     return int(celery.main(args=["worker", "--loglevel=INFO", *sys.argv[1:]], standalone_mode=False) or 0)
 

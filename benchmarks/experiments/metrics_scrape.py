@@ -23,7 +23,7 @@ from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.telemetry.gauges import Upkeep
+from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
 
 _MODELS = [f"model-{number}" for number in range(50)]
@@ -69,7 +69,7 @@ def _worker() -> tuple[float, int]:
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
-    Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
     for model in _MODELS:
         _work(metrics, ModelSpec(model, "m.py"))
     return _median(lambda: generate_latest(metrics.registry).decode())
@@ -81,14 +81,14 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
         ClaimedJob(new_job_id(spec.name), "t", Payload("application/json", b"1"), priority, now - 1.0, now + 60.0, 1, 0)
         for priority in Priority
     )
-    batch = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
-    metrics.claimed(spec, batch)
-    metrics.ran(spec, batch, BatchDone(1, [], batch.claimed_at, batch.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+    held = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
+    metrics.claimed(spec, held)
+    metrics.ran(spec, held, BatchDone(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
-    metrics.settled(spec, replace(batch, endings=endings), [Settled.OK] * len(jobs), 0.1)
+    metrics.settled(spec, replace(held, endings=endings), [Settled.OK] * len(jobs), 0.1)
     metrics.loaded(spec, 1.0)
     for cause in Cause:
-        metrics.lost(spec, cause, batch)
+        metrics.lost(spec, cause, held)
     for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
         metrics.child_ended(spec, why)
 

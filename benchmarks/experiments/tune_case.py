@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import msgspec
 from rich.console import Console
@@ -36,6 +37,7 @@ ENDS = "<!-- end -->\n"
 _REPORTS = EXAMPLES.parent / "docs" / "reports"
 _TRIED = EXAMPLES.parent / "build" / "tune_case"
 _MOST_ROWS = 12
+_PAGE_WIDTH = 120
 # Of `penstock tune`: a winner, and none.
 _DONE = (0, 1)
 
@@ -158,7 +160,8 @@ def _told(device: str, result: TuneResult) -> str:
         f"{spent.configurations} configurations in {spent.total_s / 60:.1f} minutes, {spent.confirmed} of them under real load"
     )
     report = f"[report](reports/{CASES[device].report})"
-    return f"**{device}**, {machine_line(result.machine)}; {search}; {report}.\n\n{findings.answer(result)}\n\n{table}"
+    circumstances = f"**{device}**, {machine_line(result.machine)}; {search}; {report}."
+    return "\n\n".join([fill(circumstances, _PAGE_WIDTH), fill(findings.answer(result), _PAGE_WIDTH), table])
 
 
 def _searched(device: str, options: argparse.Namespace) -> TuneResult:

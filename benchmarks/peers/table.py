@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ RESULTS = Path("benchmarks/results/peers.json")
 _HEAD = ("server", "requests/s", "penstock is", "p50 ms", "p99 ms", "lone p50 ms", "p99 ms at 100/s", "batch", "errors")
 _BEGINS = "<!-- peers: python -m benchmarks.peers table --docs -->"
 _ENDS = "<!-- end of peers -->"
+_PAGE_WIDTH = 120
 
 Result = Mapping[str, Any]
 
@@ -101,7 +103,8 @@ def page_text(result: Result) -> str:
     )
     titles = {workload.name: workload.title for workload in WORKLOADS}
     tables = [f"**{titles[name]}**\n\n{_markdown(_HEAD, rows(result, name))}" for name in titles if _any(result, name)]
-    return "\n\n".join([told, *tables, *(f"- {note}" for note in notes(result))])
+    told_notes = (fill(f"- {note}", _PAGE_WIDTH, subsequent_indent="  ") for note in notes(result))
+    return "\n\n".join([fill(told, _PAGE_WIDTH), *tables, *told_notes])
 
 
 def short_text(result: Result) -> str:
@@ -111,7 +114,7 @@ def short_text(result: Result) -> str:
     lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if _any(result, one.name)]
     durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
     told = "The same workloads on other model servers, with the best documented settings ([method and caveats](docs/peers.md)):"
-    return f"{told}\n\n{_markdown(head, [*lines, durable])}"
+    return f"{fill(told, _PAGE_WIDTH)}\n\n{_markdown(head, [*lines, durable])}"
 
 
 def _any(result: Result, workload: str) -> bool:

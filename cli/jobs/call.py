@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import exits
-from penstock.cli.connect import JsonOption, KeyOption, TimeoutOption, UrlOption, connected
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import profile as recording
+from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
 from penstock.client import protocol
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client, JobHandle
@@ -55,7 +55,7 @@ def call(
     value, media_type = read_input(input, content_type)
     if profile and no_wait:
         raise typer.BadParameter("--profile waits for the job, and --async does not: leave one of them out")
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         if profile:
             recording.arm(client, model, version)
         handle = client.submit(model, value, version=version, content_type=media_type, priority=priority, deadline_s=deadline_s)

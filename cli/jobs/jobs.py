@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
 from penstock.cli.display import age, print_fields, print_json, print_table, total_seconds
 from penstock.cli.jobs.timelines import print_timeline
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.client.views import JobView
 from penstock.errors import Conflict
 from penstock.words import duration
@@ -34,7 +34,7 @@ def list_jobs(
     api_key: KeyOption = None,
 ) -> None:
     """The newest jobs. `--json` prints one job per line."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         found = [handle.view for handle in islice(client.jobs(model=model, status=status, limit=min(limit, 100)), limit)]
     if as_json:
         for job in found:
@@ -48,7 +48,7 @@ def list_jobs(
 @app.command()
 def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """One job: its state, its times, why it failed, and where its time went."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         handle = client.job(job_id)
         job, told = handle.view, handle.timeline()
     if as_json:
@@ -60,7 +60,7 @@ def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None
 @app.command()
 def cancel(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Cancel a job: at once if it waits; if it runs, its output is dropped when its batch ends."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         job = client.job(job_id).cancel()
     if as_json:
         return print_json(dict(job.body))
@@ -81,7 +81,7 @@ def replay(
     """Run the input of a failed, expired or cancelled job again, as a new job. Prints the new ids, one per line."""
     if (job_id is None) == (not failed) or failed != (model is not None):
         raise typer.BadParameter("name one JOB, or --failed with --model MODEL")
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         if job_id is not None:
             _print_replay(client.job(job_id).replay(version=version), as_json=as_json)
         for handle in client.jobs(model=model, status="failed") if failed else ():

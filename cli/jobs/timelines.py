@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from penstock.cli.display import colored, print_table
+from penstock.cli.display import is_colored, print_table
 from penstock.client.timelines import AttemptView, RanIn, TimelineView
 from penstock.words import duration
 
@@ -36,7 +36,7 @@ def print_timeline(told: TimelineView) -> None:
 
 def _sentence(told: TimelineView) -> str:
     text = f"{told.summary} (of {duration(told.total_s)})" if told.summary else f"total {duration(told.total_s)}"
-    return typer.style(text, bold=True) if colored(sys.stdout) else text
+    return typer.style(text, bold=True) if is_colored(sys.stdout) else text
 
 
 def _bar(share: float) -> str:

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 
 from penstock.cli import exits
-from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
 from penstock.cli.display import print_faint
-from penstock.cli.measure.bench_progress import shown_progress
+from penstock.cli.measure.progress import show_load_progress
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.cli.state import running_stack
 from penstock.client.sync import Client
 from penstock.loadtest.asking import LoadOptions, as_told, base_of, bodies_for, door_of, need_writable, shape_of
@@ -42,10 +42,10 @@ RateOption = Annotated[
     ),
 ]
 ClosedOption = Annotated[
-    int | None, typer.Option(min=1, help="Instead: so many calls are always under way.", rich_help_panel=_LOAD)
+    int | None, typer.Option(min=1, help="Instead of a rate: keep this many calls under way.", rich_help_panel=_LOAD)
 ]
 ArrivalsOption = Annotated[
-    str, typer.Option(help="poisson, constant, or trace:FILE with one moment per line.", rich_help_panel=_LOAD)
+    str, typer.Option(help="poisson, constant, or trace:FILE with one time per line.", rich_help_panel=_LOAD)
 ]
 DurationOption = Annotated[
     float | None,
@@ -53,28 +53,31 @@ DurationOption = Annotated[
 ]
 WarmUpOption = Annotated[
     float | None,
-    typer.Option("--warm-up", min=0, help="Seconds before, not measured. Default: 5, or 0 of a trace.", rich_help_panel=_LOAD),
+    typer.Option("--warm-up", min=0, help="Seconds before, not measured. Default: 5; for a trace 0.", rich_help_panel=_LOAD),
 ]
 DeadlineOption = Annotated[
     float | None,
     typer.Option(
-        "--deadline", min=0.001, help="Seconds; later answers are no goodput. Told to penstock.", rich_help_panel=_LOAD
+        "--deadline", min=0.001, help="Seconds; later answers do not count as goodput. Sent to penstock.", rich_help_panel=_LOAD
     ),
 ]
 ProcessesOption = Annotated[int, typer.Option(min=1, help="Processes that send the load together.", rich_help_panel=_LOAD)]
-ConnectionsOption = Annotated[int, typer.Option(min=1, help="At most so many, without --closed.", rich_help_panel=_LOAD)]
-SeedOption = Annotated[int, typer.Option(help="The same seed sends at the same moments.", rich_help_panel=_LOAD)]
+ConnectionsOption = Annotated[
+    int, typer.Option(min=1, help="At most this many connections, without --closed.", rich_help_panel=_LOAD)
+]
+SeedOption = Annotated[int, typer.Option(help="The same seed sends at the same times.", rich_help_panel=_LOAD)]
 BodyOption = Annotated[
     str | None,
     typer.Option(
-        help="JSON, @FILE, a folder, FILE.jsonl, or schema: made from the model's. Default: schema.", rich_help_panel=_CALL
+        help="JSON, @FILE, a folder, FILE.jsonl, or schema: made from the model's schema. Default: schema.",
+        rich_help_panel=_CALL,
     ),
 ]
 ClientOption = Annotated[
     CallStyle, typer.Option(help="sync: answer now. async: submit and poll. submit: the 202 is the end.", rich_help_panel=_CALL)
 ]
 TargetOption = Annotated[
-    Kind | None, typer.Option(help="Whose paths are called. Default: penstock, and http for a URL.", rich_help_panel=_CALL)
+    Kind | None, typer.Option(help="The server whose API is called. Default: penstock; for a URL, http.", rich_help_panel=_CALL)
 ]
 VersionOption = Annotated[str, typer.Option(help="The model's version. Default: the one in force.", rich_help_panel=_CALL)]
 MethodOption = Annotated[
@@ -115,9 +118,9 @@ def bench(
 
     penstock bench square --rate 50..500 --html report.html     penstock bench http://host:80/predict --body @cat.jpg --closed 8
 
-    Leaves with 1 when the load generator was the limit, for then the result says nothing of the server.
+    Exits with 1 when the load generator was the limit, because then the result says nothing about the server.
     """
-    asked = LoadOptions(
+    options = LoadOptions(
         subject=model,
         target=target,
         url=url,
@@ -139,44 +142,44 @@ def bench(
     )
     need_writable(csv)
     need_writable(html)
-    result = measured(asked)
+    result = measure(options)
     _report(result, csv=csv, html=html, as_json=as_json)
     raise typer.Exit(exits.FAILED if result.generator_limited or not result.outcome.answered else exits.OK)
 
 
-def measured(asked: LoadOptions) -> LoadTestResult:
+def measure(options: LoadOptions) -> LoadTestResult:
     """The result; raises `typer.Exit` when Ctrl-C was pressed twice."""
-    # Left to itself it would log to stdout, which is the report's alone.
+    # structlog would log to stdout, which belongs to the report.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    with connected(asked.url, asked.api_key) if asked.kind is Kind.PENSTOCK else nullcontext() as gateway:
-        made = _bench(asked, gateway)
-        with shown_progress(made.shape.whole_s) as told:
+    with connect(options.url, options.api_key) if options.kind is Kind.PENSTOCK else nullcontext() as gateway:
+        test = _load_test(options, gateway)
+        with show_load_progress(test.shape.whole_s) as on_progress:
             try:
-                return asyncio.run(run_bench(made, told))
+                return asyncio.run(run_bench(test, on_progress))
             except asyncio.CancelledError:
                 raise typer.Exit(exits.INTERRUPTED) from None
 
 
-def _bench(asked: LoadOptions, gateway: Client | None) -> LoadTest:
-    shape = shape_of(asked)
-    found = standing(gateway, asked.subject, asked.version) if gateway else Standing()
-    base = base_of(asked, gateway.base_url if gateway else None)
-    bodies = bodies_for(asked, base, found)
-    door = door_of(asked, base, has_body=bool(bodies))
+def _load_test(options: LoadOptions, gateway: Client | None) -> LoadTest:
+    shape = shape_of(options)
+    found = standing(gateway, options.subject, options.version) if gateway else Standing()
+    base = base_of(options, gateway.base_url if gateway else None)
+    bodies = bodies_for(options, base, found)
+    door = door_of(options, base, has_body=bool(bodies))
     return LoadTest(
         door=door,
         shape=shape,
         bodies=bodies,
-        told=as_told(asked, shape),
+        told=as_told(options, shape),
         standing=found,
         client=gateway,
-        processes=asked.processes,
+        processes=options.processes,
         roots=_stack_at(base),
     )
 
 
 def _stack_at(base: str) -> tuple[int, ...]:
-    """The process of this folder's `penstock up`, when that is what is measured."""
+    """The process of this folder's `penstock up`, if its gateway is the one measured."""
     stack = running_stack(Path.cwd() / ".penstock")
     return (stack.pid,) if stack and stack.url == base else ()
 
@@ -187,9 +190,9 @@ def _report(result: LoadTestResult, *, csv: Path | None, html: Path | None, as_j
         print_faint(f"written: {html}")
     if csv:
         append_row(result, csv)
-        print_faint(f"one line more: {csv}")
+        print_faint(f"appended a line: {csv}")
     if as_json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
-        # Not a terminal's: a file gets what a wide one would.
+        # A file gets the layout of a wide terminal.
         print_result(result, Console(width=None if sys.stdout.isatty() else 140))

@@ -14,11 +14,10 @@ import typer
 from rich.console import Console
 
 from penstock.cli import exits
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_faint
-from penstock.cli.measure.tune_progress import shown_steps
-from penstock.cli.options import ConfigOption
-from penstock.cli.serve.plan import planned
+from penstock.cli.measure.progress import show_tune_progress
+from penstock.cli.options import ConfigOption, JsonOption
+from penstock.cli.serve.plan import make_plan
 from penstock.cli.serve.sources import CONFIG_NAME, model_name
 from penstock.loadtest.asking import need_writable
 from penstock.loadtest.bodies import read_bodies
@@ -40,18 +39,20 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model of 
 SloOption = Annotated[str, typer.Option("--slo", help="The latency to keep: p99=100ms, p95=0.5s.", rich_help_panel=_GOAL)]
 MinRateOption = Annotated[
     float | None,
-    typer.Option("--min-rate", min=0.01, help="So many requests per second are enough: the cheapest.", rich_help_panel=_GOAL),
+    typer.Option(
+        "--min-rate", min=0.01, help="Requests per second that are enough: finds the cheapest settings.", rich_help_panel=_GOAL
+    ),
 ]
 RateOption = Annotated[
     float | None,
-    typer.Option("--rate", min=0.01, help="How many workers do so many requests per second need?", rich_help_panel=_GOAL),
+    typer.Option("--rate", min=0.01, help="Requests per second: finds how many workers they need.", rich_help_panel=_GOAL),
 ]
 ToleranceOption = Annotated[
     float,
     typer.Option(min=0.0, help="How far answers may drift, as a share of their largest value.", rich_help_panel=_GOAL),
 ]
 PriceOption = Annotated[
-    float | None, typer.Option("--price-per-hour", min=0.0, help="Of this machine, for the cost.", rich_help_panel=_GOAL)
+    float | None, typer.Option("--price-per-hour", min=0.0, help="This machine's price, for the cost.", rich_help_panel=_GOAL)
 ]
 SpaceOption = Annotated[
     list[str] | None,
@@ -60,14 +61,14 @@ SpaceOption = Annotated[
 SweepOption = Annotated[
     Path | None, typer.Option("--sweep", help="A YAML or TOML file of dimensions and values.", rich_help_panel=_SPACE)
 ]
-BudgetOption = Annotated[str, typer.Option("--budget", help="How long it may take: 90s, 10m, 1h.", rich_help_panel=_SPACE)]
+BudgetOption = Annotated[str, typer.Option("--budget", help="Time the search may take: 90s, 10m, 1h.", rich_help_panel=_SPACE)]
 InputOption = Annotated[
     str | None,
-    typer.Option("--input", help="What to send: JSON, @FILE, a folder, FILE.jsonl.", rich_help_panel=_SPACE),
+    typer.Option("--input", help="The inputs to send: JSON, @FILE, a folder, FILE.jsonl.", rich_help_panel=_SPACE),
 ]
 ResumeOption = Annotated[
     Path | None,
-    typer.Option("--resume", help="Keep measurements in this file, and use those it holds.", rich_help_panel=_SPACE),
+    typer.Option("--resume", help="Keep measurements in this file, and reuse those in it.", rich_help_panel=_SPACE),
 ]
 TaskOption = Annotated[str | None, typer.Option("--task", help="The built-in task of a model file.", rich_help_panel=_SPACE)]
 WriteOption = Annotated[
@@ -105,7 +106,7 @@ def tune(
 
     penstock tune digits --slo p99=50ms --write penstock.toml     penstock tune detector.py --rate 500 --input photos/
 
-    Leaves with 1 when no configuration kept the goal under real load.
+    Exits with 1 when no configuration met the goal under real load.
     """
     goal = goal_of(slo, min_rate=min_rate, rate=rate, tolerance=tolerance, price_per_hour=price_per_hour)
     for path in (write, report, resume):
@@ -122,41 +123,41 @@ def tune(
         budget_s=seconds_of(budget),
         resume=resume,
     )
-    result = found(question)
-    _tell(result, report=report, as_json=as_json)
+    result = run_search(question)
+    _report(result, report=report, as_json=as_json)
     if write and result.winner:
         _write(write, result.model, subject.table, result.winner, dry_run=dry_run)
     raise typer.Exit(exits.OK if result.winner else exits.FAILED)
 
 
-def found(question: Question) -> TuneResult:
-    # Left to itself it would log to stdout, which is the report's alone.
+def run_search(question: Question) -> TuneResult:
+    # structlog would log to stdout, which belongs to the report.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    with shown_steps(question.budget_s) as told:
-        return search(question, told)
+    with show_tune_progress(question.budget_s) as on_progress:
+        return search(question, on_progress)
 
 
 def _declared(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
-    """The settings that declare the model, and its name: of penstock.toml first, else a file on the command line."""
+    """The settings that declare the model, and its name: from penstock.toml, else from a file on the command line."""
     file = config or Path.cwd() / CONFIG_NAME
     if file.is_file():
-        settings = planned([], config=file, flags={}).settings
+        settings = make_plan([], config=file, flags={}).settings
         if model in settings.models:
             return settings, model
-    settings = planned([model], config=config, flags={}, task=task, need_files=True).settings
+    settings = make_plan([model], config=config, flags={}, task=task, need_files=True).settings
     source = model.partition("=")[2] or model
     name = model.partition("=")[0] if "=" in model else model_name(source)
     return settings, name
 
 
-def _tell(result: TuneResult, *, report: Path | None, as_json: bool) -> None:
+def _report(result: TuneResult, *, report: Path | None, as_json: bool) -> None:
     if report:
         _write_report(result, report)
         print_faint(f"written: {report}")
     if as_json:
         sys.stdout.write(to_json(result).decode() + "\n")
     else:
-        # Not a terminal's: a file gets what a wide one would.
+        # A file gets the layout of a wide terminal.
         print_result(result, Console(width=None if sys.stdout.isatty() else 140))
 
 
@@ -170,12 +171,12 @@ def _write_report(result: TuneResult, path: Path) -> None:
 
 
 def _write(path: Path, model: str, table: Mapping[str, Any], winner: Configuration, *, dry_run: bool) -> None:
-    """The winner's settings into the file, which may be new; the change is shown."""
+    """Write the winner's settings into the file, which may be new, and show the change."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    said = tomllib.loads(before).get("models", {}).get(model, {})
+    declared = tomllib.loads(before).get("models", {}).get(model, {})
     chosen = settings_of(winner.choice, table)
-    values = {key: value for key, value in chosen.items() if key in said or value != default_of(key)}
-    if not said:
+    values = {key: value for key, value in chosen.items() if key in declared or value != default_of(key)}
+    if not declared:
         values = {"source": table["source"], **values}
     after = with_settings(before, "models", values, name=model)
     if winner.choice.engine.pinning != "cores":
@@ -184,6 +185,6 @@ def _write(path: Path, model: str, table: Mapping[str, Any], winner: Configurati
     for line in lines:
         print_faint(line)
     if dry_run:
-        return print_faint(f"not written, as asked: {path}")
+        return print_faint(f"dry run, not written: {path}")
     path.write_text(after, encoding="utf-8")
     return print_faint(f"written: {path}")

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.options import ConfigOption, WorkersOption
+from penstock.cli.options import ConfigOption, JsonOption, WorkersOption
 from penstock.cli.serve import plan
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, table
@@ -30,7 +29,7 @@ def devices(
     as_json: JsonOption = False,
 ) -> None:
     """Cores and GPUs of this machine, and the pinning plan of a worker started here. Starts nothing."""
-    chosen = plan.planned(models or [], config=config, flags={}, workers=workers)
+    chosen = plan.make_plan(models or [], config=config, flags={}, workers=workers)
     machine = discover()
     if as_json:
         print_json({"machine": _machine_view(machine), **_plan_view(pinned(chosen.settings.specs(), machine))})

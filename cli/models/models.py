@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import exits
-from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
 from penstock.cli.display import print_faint, print_json, print_table
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.client.sync import Client
 from penstock.words import duration
 
@@ -29,7 +29,7 @@ def models(ctx: typer.Context, as_json: JsonOption = False, url: UrlOption = Non
     """The models a gateway serves (`--json` prints one per line), or with a command, change one while it runs."""
     if ctx.invoked_subcommand is not None:
         return
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         found = client.models()
     if as_json:
         for model in found:
@@ -55,7 +55,7 @@ def load(
 
     penstock models load square square/2.py --version 2, then penstock models switch square 2, then unload square 1.
     """
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         view = client.load_version(model, version, source, settings=dict(map(_setting, setting or [])))
         view = _await_ready(client, view, version, until=time.monotonic() + wait_s)
     _told(view, f"version {version} of {model} is ready" if _ready(view, version) else f"{version} is loading", as_json)
@@ -70,7 +70,7 @@ def switch(
     api_key: KeyOption = None,
 ) -> None:
     """Make a version the one that callers get who name none. Jobs accepted before keep theirs."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         view = client.switch_version(model, version)
     _told(view, f"callers of {model} now get version {version}", as_json)
 
@@ -84,7 +84,7 @@ def unload(
     api_key: KeyOption = None,
 ) -> None:
     """Take no more jobs for a version; its workers end what waits for it, then let it go."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         view = client.unload_version(model, version)
     _told(view, f"{model} takes no more jobs for version {version}; its workers end what waits, then let it go", as_json)
 
@@ -92,7 +92,7 @@ def unload(
 @app.command()
 def reset(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Take back every change: the model is served as the settings say; what waits for other versions is still run."""
-    with connected(url, api_key) as client:
+    with connect(url, api_key) as client:
         view = client.reset_model(model)
     _told(view, f"{model} is served as the settings say", as_json)
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
+from penstock.cli.options import JsonOption
 from penstock.errors import BadRequest
 from penstock.job_id import MODEL_NAME
 

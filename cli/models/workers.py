@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from penstock.cli.connect import JsonOption, KeyOption, UrlOption, connected
 from penstock.cli.display import print_faint, print_json, print_table
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.words import duration
 
 app = typer.Typer(add_completion=False)
@@ -15,8 +15,8 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """The workers that are alive, one line per slot. `--json` prints one worker per line."""
-    with connected(url, api_key) as client:
+    """List the live workers, one line per slot. `--json` prints one worker per line."""
+    with connect(url, api_key) as client:
         found = client.workers()
     if as_json:
         for worker in found:
@@ -40,13 +40,13 @@ def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _faults(worker: dict[str, Any]) -> list[str]:
-    """Why slots do not run their model; several slots of one model usually say the same."""
+    """Why slots do not run their model; slots of one model often have the same fault."""
     slots = [slot for slot in worker.get("slots") or [] if slot.get("error")]
     return [f"{slot.get('model')} {slot.get('version')} {slot.get('state')}: {slot['error']}" for slot in slots]
 
 
 def _start_of(slot: dict[str, Any]) -> tuple[str, str]:
-    """How long the model took to load, warm-up included, and the dearest of its first calls, with its batch size."""
+    """How long the model took to load, warm-up included, and the slowest of its first calls with its batch size."""
     first = (slot.get("warm_up") or {}).get("first_call_s") or {}
     loaded = duration(slot["load_s"]) if slot.get("load_s") else "-"
     size = max(first, key=first.__getitem__, default=None)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
-from penstock.cli.readiness import readiness
 from penstock.cli.serve import plan
 from penstock.cli.serve.model_files import model_file_faults
-from penstock.cli.state import running_stack
+from penstock.cli.state import check_readiness, running_stack
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.settings.sources import source_file
@@ -143,7 +142,7 @@ def port(settings: Settings) -> Finding:
         plan.free_port(host, number)
     except StartError as taken:
         # Ours, or another program's? Only the former answers as a gateway does.
-        seen = readiness(url)
+        seen = check_readiness(url)
         if seen.ready:
             return Finding("port", Level.OK, f"a gateway is ready at {url}")
         return Finding("port", Level.WARN, f"{taken.message} ({seen.why or 'not a ready gateway'})", taken.hint or "")

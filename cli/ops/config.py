@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json, print_table
-from penstock.cli.options import ConfigOption
+from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.settings.tables import Settings
 
@@ -48,7 +47,7 @@ def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
 
 
 def _settings(config: Path | None, *, need_files: bool = False) -> Settings:
-    return plan.planned([], config=config, flags={}, need_files=need_files).settings
+    return plan.make_plan([], config=config, flags={}, need_files=need_files).settings
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,9 +11,9 @@ import typer
 
 from penstock.access import digest_of, new_secret
 from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, acl_lines, passwords_in
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
 from penstock.cli.ops.keys import toml_of
+from penstock.cli.options import JsonOption
 from penstock.errors import ConfigError
 from penstock.settings.keys import declared
 

@@ -8,11 +8,10 @@ from dataclasses import asdict
 import typer
 
 from penstock.cli import exits
-from penstock.cli.connect import JsonOption
-from penstock.cli.display import colored, print_json
+from penstock.cli.display import is_colored, print_json
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Finding, Level
-from penstock.cli.options import ConfigOption
+from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 
@@ -36,14 +35,14 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def line_of(finding: Finding) -> str:
     word = finding.level.value.ljust(4)
-    shown = typer.style(word, fg=_COLORS[finding.level]) if colored(sys.stdout) else word
+    shown = typer.style(word, fg=_COLORS[finding.level]) if is_colored(sys.stdout) else word
     line = f"{shown}  {finding.name.ljust(11)}  {finding.text}"
     return f"{line}\n      next: {finding.next}" if finding.next else line
 
 
 def _findings(config: ConfigOption) -> list[Finding]:
     try:
-        return checks.findings(plan.planned([], config=config, flags={}).settings)
+        return checks.findings(plan.make_plan([], config=config, flags={}).settings)
     except ConfigError as error:
         # The rest depends on the settings; a check on their defaults would answer another question.
         return [checks.python(), checks.cores(), checks.broken_settings(error)]

@@ -51,8 +51,8 @@ def flower(
     """
     _need_flower()
     flags = {"store.url": redis_url, "store.state_dir": state_dir.absolute() if state_dir else None}
-    chosen = plan.planned([], config=config, flags=flags)
-    env = guarded(chosen.env, address=address, logins=_logins(basic_auth_file))
+    chosen = plan.make_plan([], config=config, flags=flags)
+    env = guard_environment(chosen.env, address=address, logins=_logins(basic_auth_file))
     free = plan.free_port(address, port)
     env = {
         **plan.with_store(env, _store_url(chosen.settings)),
@@ -63,7 +63,7 @@ def flower(
     os.execve(sys.executable, [sys.executable, "-P", "-m", "penstock.cli.ops.flower_process", *words], env)
 
 
-def guarded(environ: Mapping[str, str], *, address: str, logins: str) -> dict[str, str]:
+def guard_environment(environ: Mapping[str, str], *, address: str, logins: str) -> dict[str, str]:
     """Flower's environment. Raises `ConfigError` if strangers could enter; a file's logins stand over the variable's."""
     env = {"FLOWER_READ_ONLY": "true", **environ}
     if logins:

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from penstock.access import digest_of, new_secret
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json, print_table
-from penstock.cli.options import ConfigOption
+from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.settings.keys import KeySettings, declared
 
@@ -49,7 +48,7 @@ def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             "roles": ",".join(key.roles),
             "expires_at": key.expires_at.isoformat() if key.expires_at else None,
         }
-        for key in plan.planned([], config=config, flags={}).settings.keys
+        for key in plan.make_plan([], config=config, flags={}).settings.keys
     ]
     if as_json:
         for row in rows:

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli import exits
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
-from penstock.cli.options import ConfigOption
+from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 
@@ -39,9 +38,9 @@ def gateway(
     as_json: JsonOption = False,
 ) -> None:
     """Ready: its store can be written to, and every declared model has a worker."""
-    from penstock.cli.readiness import readiness
+    from penstock.cli.state import check_readiness
 
-    found = readiness(url, timeout_s=_TIMEOUT_S)
+    found = check_readiness(url, timeout_s=_TIMEOUT_S)
     _tell([] if found.ready else [found.why or "not ready"], as_json=as_json)
 
 
@@ -51,7 +50,7 @@ def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     A store that is away is not the worker's fault, and starting the worker again would not help: it is well then.
     """
-    settings = plan.planned([], config=config, flags={}).settings
+    settings = plan.make_plan([], config=config, flags={}).settings
     table = settings.worker
     if not table.metrics_port:
         raise ConfigError(

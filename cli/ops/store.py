@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 from penstock.broker.server.users import FLOWER, GATEWAY, WORKER, setuser_lines
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
-from penstock.cli.connect import JsonOption
 from penstock.cli.display import print_json
+from penstock.cli.options import JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError, StoreUnavailable
 
@@ -47,7 +47,7 @@ def load(
     as_json: JsonOption = False,
 ) -> None:
     """Load this version's functions, which those users may call and not load. Repeat it after every upgrade of penstock."""
-    url = plan.planned([], config=None, flags={"store.url": redis_url}).settings.store.url
+    url = plan.make_plan([], config=None, flags={"store.url": redis_url}).settings.store.url
     if not url:
         raise ConfigError(
             "no Redis is named", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"

@@ -1,1 +1,1 @@
-"""Commands about runs over files: `run`."""
+"""`penstock run`: runs over files, from the command line."""

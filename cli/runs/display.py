@@ -1,4 +1,4 @@
-"""How a run looks while it goes: a bar on a terminal, a line every few seconds elsewhere, or JSON events; and as a record."""
+"""The display of runs: progress as a bar, as lines or as JSON events, and the records of `list` and `show`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.display import colored, print_faint, print_json
+from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.run import Run
-from penstock.runs.ownership import orphaned
+from penstock.runs.ownership import is_orphaned
 from penstock.runs.progress import RunProgress
 from penstock.words import duration
 
-Shown = Callable[[RunProgress], None]
+OnRunProgress = Callable[[RunProgress], None]
 
 _LINE_EVERY_S = 5.0
 _EVENT_EVERY_S = 1.0
@@ -24,59 +24,59 @@ INTERRUPTED = "interrupted"
 
 
 @contextmanager
-def shown_run(*, as_json: bool) -> Iterator[Shown]:
-    """What is to be called with each look at the run, often; it shows as many as its reader wants."""
+def show_run_progress(*, as_json: bool) -> Iterator[OnRunProgress]:
+    """The call-back for progress. It may be called at any rate and shows as much as its reader can use."""
     if as_json:
-        yield _Paced(_EVENT_EVERY_S, lambda look: print_json(event_of(look)))
-    elif colored(sys.stderr):
-        with _bar() as shown:
-            yield shown
+        yield _Throttled(_EVENT_EVERY_S, lambda progress: print_json(event_of(progress)))
+    elif is_colored(sys.stderr):
+        with _bar() as on_progress:
+            yield on_progress
     else:
-        yield _Paced(_LINE_EVERY_S, lambda look: print_faint(words(look)))
+        yield _Throttled(_LINE_EVERY_S, lambda progress: print_faint(line_of(progress)))
 
 
-class _Paced:
-    """Passes on what has changed, at most every so many seconds; a new stage or note at once."""
+class _Throttled:
+    """Passes progress on at most every `every_s` seconds; a new stage or note at once."""
 
-    def __init__(self, every_s: float, show: Shown) -> None:
+    def __init__(self, every_s: float, show: OnRunProgress) -> None:
         self._every_s, self._show = every_s, show
-        self._at, self._said = float("-inf"), ("", "")
+        self._at, self._shown = float("-inf"), ("", "")
 
-    def __call__(self, look: RunProgress) -> None:
-        now, said = time.monotonic(), (look.stage, look.note)
-        if said != self._said or now - self._at >= self._every_s:
-            self._at, self._said = now, said
-            self._show(look)
+    def __call__(self, progress: RunProgress) -> None:
+        now, state = time.monotonic(), (progress.stage, progress.note)
+        if state != self._shown or now - self._at >= self._every_s:
+            self._at, self._shown = now, state
+            self._show(progress)
 
 
-def words(look: RunProgress) -> str:
-    """One line: how much of how much, how fast, how long still, what keeps it."""
-    counts = look.counts
+def line_of(progress: RunProgress) -> str:
+    """One line: rows done of all rows, rate, time left, what the run waits for."""
+    counts = progress.counts
     total = "" if counts.total is None else f" of {counts.total:,}"
-    parts = [f"{look.stage}: {counts.done + counts.failed:,}{total} rows", f"{look.rows_per_s:,.0f} rows/s"]
+    parts = [f"{progress.stage}: {counts.done + counts.failed:,}{total} rows", f"{progress.rows_per_s:,.0f} rows/s"]
     parts += [f"{counts.failed:,} failed"] if counts.failed else []
-    parts += [f"device busy {look.busy:.0%}"] if look.busy is not None else []
-    parts += [f"{duration(look.eta_s)} left"] if look.eta_s else []
-    return ", ".join(parts) + (f"; {look.note}" if look.note else "")
+    parts += [f"device busy {progress.busy:.0%}"] if progress.busy is not None else []
+    parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s else []
+    return ", ".join(parts) + (f"; {progress.note}" if progress.note else "")
 
 
-def event_of(look: RunProgress) -> dict[str, Any]:
-    counts = look.counts
+def event_of(progress: RunProgress) -> dict[str, Any]:
+    counts = progress.counts
     return {
         "event": "progress",
-        "stage": look.stage,
+        "stage": progress.stage,
         "done": counts.done,
         "failed": counts.failed,
         "total": counts.total,
-        "rows_per_s": round(look.rows_per_s, 1),
-        "eta_s": None if look.eta_s is None else round(look.eta_s, 1),
-        "busy": None if look.busy is None else round(look.busy, 3),
-        "note": look.note,
+        "rows_per_s": round(progress.rows_per_s, 1),
+        "eta_s": None if progress.eta_s is None else round(progress.eta_s, 1),
+        "busy": None if progress.busy is None else round(progress.busy, 3),
+        "note": progress.note,
     }
 
 
 @contextmanager
-def _bar() -> Iterator[Shown]:
+def _bar() -> Iterator[OnRunProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -85,23 +85,24 @@ def _bar() -> Iterator[Shown]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def shown(look: RunProgress) -> None:
-            counts = look.counts
-            bar.update(task, total=counts.total, completed=counts.done + counts.failed, description=words(look))
+        def on_progress(progress: RunProgress) -> None:
+            counts = progress.counts
+            bar.update(task, total=counts.total, completed=counts.done + counts.failed, description=line_of(progress))
 
-        yield shown
+        yield on_progress
 
 
 def state_word(run: Run) -> str:
-    return INTERRUPTED if orphaned(run, now=time.time()) else run.state.value
+    return INTERRUPTED if is_orphaned(run, now=time.time()) else run.state.value
 
 
 def record_of(run: Run) -> dict[str, Any]:
-    """The run as programs read it."""
+    """The record of a run as programs read it."""
     return {**msgspec.to_builtins(run), "state": state_word(run)}
 
 
 def fields_of(run: Run) -> dict[str, Any]:
+    """The record of a run as people read it."""
     counts = run.counts
     took_s = (run.finished_at or time.time()) - run.started_at if run.started_at else None
     return {

@@ -1,4 +1,7 @@
-"""The declared model files, looked at before anything is started. Reads the files; imports no library that runs them."""
+"""Checks the declared model files before anything starts, without a library that runs them.
+
+A module of its own because it loads the handlers' package, which only commands that serve models need.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from pathlib import Path
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.runtimes.contract import is_model_file
-from penstock.handlers.tasks.catalogue import task_class
+from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import on_cpu
 
 
 def model_file_faults(settings: Settings) -> list[str]:
-    """`models.faces (version 2): ...`, one per fault. Files that are not there are told elsewhere."""
+    """`models.faces (version 2): ...`, one per fault. Missing files are reported elsewhere."""
     specs = [spec for spec in settings.specs() if is_model_file(spec.source) and Path(spec.source).is_file()]
     return [
         f"models.{spec.name} (version {spec.version}): {fault}"
@@ -24,7 +27,7 @@ def model_file_faults(settings: Settings) -> list[str]:
 
 
 def _context(spec: ModelSpec, settings: Settings) -> Context:
-    """As a worker's child would be told; the device by its kind, for which of them is not known yet."""
+    """The context that a worker's child would get; of the device only the kind is known before a worker starts."""
     own = task_class(spec.task).max_batch_size if spec.task else None
     unset = "max_batch_size" in settings.policy_left_open(spec)
     return Context(

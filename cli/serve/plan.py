@@ -1,4 +1,4 @@
-"""What `penstock up`, `gateway` and `worker` are about to run: the settings in force, and the environment that carries them."""
+"""The plan of a serving command: the settings in force, and the environment that hands them to the processes it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.exits import StartError
-from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared
+from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 from penstock.workers.__main__ import platform_fault
@@ -23,13 +23,13 @@ URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
 @dataclass(frozen=True, slots=True)
 class ServePlan:
-    """`env` is what a gateway or worker process starts with; it lacks the store's address when the store is to be embedded."""
+    """`env`: the environment of the processes, without the store's address where the command starts an embedded store."""
 
     settings: Settings
     env: dict[str, str]
 
 
-def planned(
+def make_plan(
     arguments: Sequence[str],
     *,
     config: Path | None,
@@ -42,14 +42,18 @@ def planned(
 ) -> ServePlan:
     """The plan for a command line. Raises `ConfigError` with every fault of the settings.
 
-    `need_files`: also what is missing among the models' files, or keeps one of them from loading.
+    `need_files`: also report model files that are missing or cannot be loaded.
     """
     environ = dict(os.environ if environ is None else environ)
     folder = folder or Path.cwd()
     inherited = environ.get("PENSTOCK_CONFIG")
-    named = declared(arguments, config=config or (Path(inherited) if inherited and not arguments else None), folder=folder)
+    named = declared_models(
+        arguments, config=config or (Path(inherited) if inherited and not arguments else None), folder=folder
+    )
     if task and not named.models:
-        raise ConfigError("--task goes with a model file on the command line; in a settings file write task = ... itself")
+        raise ConfigError(
+            "--task applies only to a model file on the command line", hint="in a settings file, write task = ... for the model"
+        )
     env = _environment(environ, named, flags, task=task or "")
     settings = Settings.load(named.config, env, need_files=need_files)
     if workers is not None:
@@ -72,30 +76,28 @@ def need_models(settings: Settings) -> None:
     if settings.models:
         return
     raise ConfigError(
-        f"no model to serve: none is named, and there is no {CONFIG_NAME} here",
-        hint="name one (penstock up model.py), or write a starter folder with `penstock new NAME`",
+        f"there is no model to serve: the command names none, and there is no {CONFIG_NAME} here",
+        hint="name one (penstock up model.py), or create a starter folder with `penstock new NAME`",
     )
 
 
 def need_linux() -> None:
     """Raises `StartError` where the kernel lacks the calls that a worker is built on."""
     if fault := platform_fault():
-        raise StartError(
-            fault, hint="start it on Linux or in a container; clients and most commands work here: docs/platforms.md"
-        )
+        raise StartError(fault, hint="start it on Linux or in a container; docs/platforms.md lists what works here")
 
 
 def need_store(settings: Settings) -> None:
     if settings.store.url:
         return
     raise ConfigError(
-        "no Redis is named, and this command starts none",
+        "no Redis is configured, and this command starts none",
         hint=f"set {URL_VARIABLE}, or start everything together with `penstock up`",
     )
 
 
 def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:
-    """`env` with the store's address, by the one variable that wins over the others."""
+    """`env` with the store's address in the variable that takes precedence; the other variables for it are removed."""
     others = {name: value for name, value in env.items() if name not in (f"{URL_VARIABLE}_FILE", "PENSTOCK_STORE__URL")}
     return {**others, URL_VARIABLE: url}
 
@@ -114,7 +116,7 @@ def free_port(host: str, port: int) -> int:
 
 
 def local_url(host: str, port: int) -> str:
-    """Where this machine reaches a gateway that listens on `host`."""
+    """The URL at which this machine reaches a gateway that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{reachable}:{port}"
 
@@ -140,7 +142,9 @@ def _with_workers(env: Mapping[str, str], settings: Settings, workers: int) -> d
 
 def _no_port(host: str, port: int, fault: OSError) -> StartError:
     if fault.errno == errno.EADDRINUSE:
-        return StartError(f"port {port} of {host} is taken by another program", hint="stop it, or choose another with --port")
+        return StartError(
+            f"port {port} of {host} is in use by another program", hint="stop it, or choose another port with --port"
+        )
     if fault.errno == errno.EACCES:
-        return StartError(f"port {port} needs root", hint="choose one above 1023 with --port")
+        return StartError(f"port {port} requires root", hint="choose a port above 1023 with --port")
     return StartError(f"cannot listen on {host}:{port}: {fault.strerror}", hint="choose another address with --host and --port")

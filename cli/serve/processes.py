@@ -1,4 +1,7 @@
-"""The processes that commands start beside themselves: which module each is, and what it may see of the environment."""
+"""The processes of penstock, one module each: `penstock gateway`, `worker` and `runner` become one, `up` and `run` start them.
+
+The commands check the settings first. Then they replace this process, so that signals and exit codes are the process's own.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +11,83 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
+import typer
+
+from penstock.cli.options import ConfigOption, HostOption, ModelsArgument, PortOption, RedisOption, WorkersOption
 from penstock.cli.serve import plan
 from penstock.cli.serve.supervisor import ManagedProcess
 from penstock.process_lifetime import PARENT_VARIABLE
 from penstock.settings.tables import Settings
+
+gateway_app = typer.Typer(add_completion=False)
+worker_app = typer.Typer(add_completion=False)
+runner_app = typer.Typer(add_completion=False)
 
 _MODULES = {"gateway": "penstock.gateway", "worker": "penstock.workers", "runner": "penstock.runs"}
 # -P for those that run no code of the user's: a redis.py beside the model must not shadow the real one.
 _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 
-def child(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
-    """One of `gateway`, `worker`, `runner`, to be supervised. It ends with us even when we are killed."""
+@gateway_app.command()
+def gateway(
+    config: ConfigOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    redis_url: RedisOption = None,
+) -> None:
+    """Start a gateway alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
+    flags = {"gateway.host": host, "gateway.port": port, "store.url": redis_url}
+    chosen = plan.make_plan([], config=config, flags=flags)
+    chosen.settings.access_rule()
+    plan.need_store(chosen.settings)
+    plan.free_port(chosen.settings.gateway.host, chosen.settings.gateway.port)
+    _become("gateway", chosen.env)
+
+
+@worker_app.command()
+def worker(
+    models: ModelsArgument = None,
+    config: ConfigOption = None,
+    workers: WorkersOption = None,
+    redis_url: RedisOption = None,
+) -> None:
+    """Start a worker alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
+    chosen = plan.make_plan(models or [], config=config, flags={"store.url": redis_url}, workers=workers, need_files=True)
+    plan.need_models(chosen.settings)
+    plan.need_store(chosen.settings)
+    plan.need_linux()
+    _become("worker", chosen.env)
+
+
+@runner_app.command()
+def runner(config: ConfigOption = None, redis_url: RedisOption = None) -> None:
+    """Start a runner alone: it drives the runs made over HTTP. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
+    chosen = plan.make_plan([], config=config, flags={"store.url": redis_url})
+    plan.need_store(chosen.settings)
+    _become("runner", chosen.env)
+
+
+def managed_process(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
+    """One of `gateway`, `worker`, `runner`, for a supervisor to start. It ends when this process does, however that ends."""
     whole = {**plan.with_store(env, store_url), PARENT_VARIABLE: str(os.getpid())}
-    return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _own(whole, name))
-
-
-def _own(env: Mapping[str, str], name: str) -> dict[str, str]:
-    """What this process needs of the environment: keys are the gateway's business, and a caller's key nobody's here."""
-    strangers = ("PENSTOCK_API_KEY",) if name == "gateway" else ("PENSTOCK_API_KEY", "PENSTOCK_KEYS", "PENSTOCK_KEYS_FILE")
-    return {variable: value for variable, value in env.items() if variable not in strangers}
+    return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _needed_by(name, whole))
 
 
 def store_server(settings: Settings) -> Any:
-    """The embedded server, not started yet; a stand-in without one when a Redis is configured."""
+    """The embedded server, not started yet; a context manager that yields None when a Redis is configured."""
     if settings.store.url:
         return nullcontext()
-    # Here, because systems without an embedded server can still start everything on a Redis of their own.
+    # Imported here: a system without an embedded server can still start everything on a Redis of its own.
     from penstock.broker.server.embedded import EmbeddedServer
 
     return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True)
+
+
+def _become(name: str, env: Mapping[str, str]) -> None:
+    os.execve(sys.executable, [sys.executable, "-m", _MODULES[name]], env)
+
+
+def _needed_by(name: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without secrets that the process has no use for: only a gateway checks keys, and none presents one."""
+    withheld = ("PENSTOCK_API_KEY",) if name == "gateway" else ("PENSTOCK_API_KEY", "PENSTOCK_KEYS", "PENSTOCK_KEYS_FILE")
+    return {variable: value for variable, value in env.items() if variable not in withheld}

@@ -1,4 +1,4 @@
-"""What `penstock up` is given on the command line, as models: files, modules, `name=source`, or a penstock.toml."""
+"""Command-line arguments as models: files, modules, `name=source`, or a penstock.toml."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModels:
-    """`models` maps names to sources (absolute where they are files); `config` is the settings file to read, if any."""
+    """`models` maps names to sources (absolute where they are files); `config`: the settings file to read, if any."""
 
     config: Path | None = None
     models: dict[str, str] = field(default_factory=dict)
 
 
-def declared(arguments: Sequence[str], *, config: Path | None, folder: Path) -> DeclaredModels:
-    """What the arguments name; the penstock.toml of `folder` when they name nothing. Raises `ConfigError` with every fault."""
+def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Path) -> DeclaredModels:
+    """The models that the arguments name; without arguments, those of penstock.toml in `folder`.
+
+    Raises `ConfigError` with every fault.
+    """
     files = [name for name in arguments if _is_config(name, folder)]
     chosen = _config_file(files, config, folder, alone=not arguments)
     models: dict[str, str] = {}
-    faults = ["more than one settings file: " + ", ".join(files)] if len(files) + bool(config) > 1 else []
+    faults = ["more than one settings file is named: " + ", ".join(files)] if len(files) + bool(config) > 1 else []
     for argument in arguments:
         if argument not in files:
             faults += _add(models, argument, folder)
     if chosen is not None and not chosen.is_file():
         faults.append(f"{chosen}: no such file")
     if faults:
-        raise ConfigError("cannot start what the command line names:", faults=faults)
+        raise ConfigError("the command line names models that cannot be started:", faults=faults)
     return DeclaredModels(chosen, models)
 
 
 def model_name(source: str) -> str:
-    """The name a model gets when none is given: of `Name` in `file.py:Name` or `module:Name`, else of the file."""
+    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name."""
     named = _OBJECT.fullmatch(source)
     if named:
         return _NEW_WORD.sub("-", named[2]).lower().strip("_")
@@ -64,14 +67,14 @@ def _is_config(argument: str, folder: Path) -> bool:
 
 
 def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
-    """Adds one model, or returns what is wrong with it."""
+    """Add one model, or return the faults found with it."""
     named = _NAMED.fullmatch(argument)
     source = named[2] if named else argument
     name = named[1] if named else model_name(source)
     if not MODEL_NAME.fullmatch(name):
-        return [f"{argument}: {name!r} cannot be a model's name; give one: my-model={source}"]
+        return [f"{argument}: {name!r} cannot be a model's name; give it one: my-model={source}"]
     if name in models:
-        return [f"{argument}: the name {name!r} is taken by {models[name]}; give another: {name}-2={source}"]
+        return [f"{argument}: the name {name!r} is already taken by {models[name]}; choose another: {name}-2={source}"]
     located, fault = _located(source, folder)
     models[name] = located
     return [fault] if fault else []
@@ -82,7 +85,7 @@ def _located(source: str, folder: Path) -> tuple[str, str]:
     named = _OBJECT.fullmatch(source)
     location, suffix = (named[1], f":{named[2]}") if named else (source, "")
     if "/" not in location and not Path(location).suffix:
-        # A module: only the worker's child may import it, so whether it exists is found out there.
+        # A module: only the worker's child may import it, so only the child finds out whether it exists.
         return source, "" if named else f"{source}: no such file; a module is written as module:Name"
     if named and "/" not in location and not (folder / location).exists() and Path(location).suffix != ".py":
         return source, ""

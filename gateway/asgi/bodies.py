@@ -16,13 +16,13 @@ import orjson
 from penstock.errors import BadRequest, InvalidInput
 from penstock.shapes import Bounds, misfit, ragged, shape_fits, wanted
 
-# Above this a full parse costs milliseconds of the loop; well-formedness is then checked without building the value.
+# A full parse of more would block the event loop for milliseconds. Of larger bodies only the form is checked there.
 WHOLE_PARSE_BYTES = 256 * 1024
 MAX_VALUES = 500_000
-MAX_TOLD_ERRORS = 10
-MAX_TOLD_CHARS = 200
-MAX_TOLD_FORMS = 4
-# Possessive, and content with a string that never ends: linear on any bytes.
+MAX_ERRORS = 10
+MAX_ERROR_CHARS = 200
+MAX_FORMS = 4
+# Possessive quantifiers and an optional closing quote keep the time linear on any bytes.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ONLY_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -34,7 +34,7 @@ _raw = msgspec.json.Decoder(msgspec.Raw)
 def parse_json(body: bytes, *, max_depth: int) -> Any:
     """The value, or `UNBUILT` for a body too large to be built on the event loop.
 
-    Raises `BadRequest` if it is malformed, nested too deep, or names a member of an object twice.
+    Raises `BadRequest` for JSON that is malformed, is nested too deep, or names a member of an object twice.
     """
     large = len(body) > WHOLE_PARSE_BYTES
     try:
@@ -43,7 +43,7 @@ def parse_json(body: bytes, *, max_depth: int) -> Any:
         raise BadRequest(f"the body is not valid JSON: {_reason(error)}") from None
     except RecursionError:
         raise _too_deep(max_depth) from None
-    if body.count(b"[") + body.count(b"{") > max_depth and deeper_than(body, max_depth):
+    if body.count(b"[") + body.count(b"{") > max_depth and is_deeper_than(body, max_depth):
         raise _too_deep(max_depth)
     if value is not UNBUILT:
         refuse_repeats(body, value)
@@ -51,11 +51,11 @@ def parse_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def refuse_repeats(body: bytes, value: Any) -> None:
-    """Raises `BadRequest` for an object that names a member twice: readers differ in which one they take."""
+    """Raises `BadRequest` for an object that names a member twice: parsers differ in which of the two they take."""
     colons = body.count(b":")
     if colons < 2:
         return
-    # Written anew, the value has lost what stood twice, and with it at least one colon; unless an escaped one made up for it.
+    # Serialized again, the value lacks the repeated member and so at least one colon, unless an escaped colon makes up for it.
     escaped = b"\\u003a" in body or b"\\u003A" in body
     if not escaped and orjson.dumps(value).count(b":") == colons:
         return
@@ -85,10 +85,10 @@ def _too_deep(limit: int) -> BadRequest:
     return BadRequest(f"the JSON is nested deeper than {limit} levels", hint="Flatten the input.")
 
 
-def deeper_than(body: bytes, limit: int) -> bool:
-    """Whether well-formed JSON nests deeper than `limit`, at C speed."""
+def is_deeper_than(body: bytes, limit: int) -> bool:
+    """Whether well-formed JSON nests deeper than `limit`. All steps run in C."""
     brackets = _STRING.sub(b"", body).translate(None, _ONLY_BRACKETS)
-    # Leaf pairs are most of any real body; taking them out leaves little to walk.
+    # Most brackets of a real body are innermost pairs: without those, little is left to walk.
     for level in range(3):
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if not brackets:
@@ -97,44 +97,47 @@ def deeper_than(body: bytes, limit: int) -> bool:
     return max(accumulate(steps)) + 3 > limit
 
 
-def cheap_to_build(body: bytes) -> bool:
-    """False for a body of so many small values that building them would hold the process; its worker checks it alone."""
+def is_cheap_to_build(body: bytes) -> bool:
+    """False for a body of very many small values: building them would block the process. Only the worker checks such a body."""
     return body.count(b",") < MAX_VALUES
 
 
 def check_schema(value: Any, validator: jsonschema_rs.Validator, schema: Mapping[str, Any]) -> None:
-    """Raises `InvalidInput` with a JSON Pointer per fault, at most ten; `schema` is the validator's own."""
+    """Raises `InvalidInput` with a JSON Pointer per fault, at most ten; `validator` was built from `schema`."""
     if validator.is_valid(value):
         return
     misfits = [{"pointer": json_pointer(path), "detail": fault} for path, fault in shape_faults(value, schema)]
-    faults = misfits or (told for fault in validator.iter_errors(value) for told in _told(fault))
-    raise InvalidInput("The input does not fit the model's schema", errors=list(islice(faults, MAX_TOLD_ERRORS)))
+    faults = misfits or (shown for fault in validator.iter_errors(value) for shown in _describe(fault))
+    raise InvalidInput("The input does not fit the model's schema", errors=list(islice(faults, MAX_ERRORS)))
 
 
-def _told(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
-    """The fault; of a choice between forms those of the form that was meant, or else that it is none of them."""
+def _describe(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
+    """The fault in words. For a choice of forms (`anyOf`): the faults of the form with the right type, or that none fits."""
     forms: list[list[jsonschema_rs.ValidationError]] = getattr(fault.kind, "context", None) or []
-    meant = next((form for form in forms if not any(_of_another_type(own, fault) for own in form)), None)
-    if meant is not None:
-        for own in meant:
-            yield from _told(own)
+    right_type = next((form for form in forms if not any(_has_other_type(inner, fault) for inner in form)), None)
+    if right_type is not None:
+        for inner in right_type:
+            yield from _describe(inner)
         return
-    types = dict.fromkeys(own.message for form in forms for own in form if _of_another_type(own, fault))
-    words = ", or ".join(_shortened(message) for message in [*types][:MAX_TOLD_FORMS] or [fault.message])
+    types = dict.fromkeys(inner.message for form in forms for inner in form if _has_other_type(inner, fault))
+    words = ", or ".join(_shortened(message) for message in [*types][:MAX_FORMS] or [fault.message])
     yield {"pointer": json_pointer(fault.instance_path), "detail": words}
 
 
-def _of_another_type(own: jsonschema_rs.ValidationError, whole: jsonschema_rs.ValidationError) -> bool:
-    return own.kind.name == "type" and own.instance_path == whole.instance_path
+def _has_other_type(inner: jsonschema_rs.ValidationError, whole: jsonschema_rs.ValidationError) -> bool:
+    return inner.kind.name == "type" and inner.instance_path == whole.instance_path
 
 
 def _shortened(message: str) -> str:
-    """Both ends: a message begins with the value and ends with the rule."""
-    return message if len(message) <= MAX_TOLD_CHARS else f"{message[:60]} ... {message[-(MAX_TOLD_CHARS - 65) :]}"
+    """The message without its middle: it begins with the value and ends with the rule."""
+    return message if len(message) <= MAX_ERROR_CHARS else f"{message[:60]} ... {message[-(MAX_ERROR_CHARS - 65) :]}"
 
 
 def shape_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | int], str]]:
-    """Path and sentence for each array in `value` whose shape its schema does not take; none if that is not what is wrong."""
+    """Path and sentence for each array in `value` whose shape does not fit its schema; nothing if the fault is another one.
+
+    One sentence on the shape replaces the schema's own faults, which would be one per row.
+    """
     for path, name, given, own in _arrays(value, schema):
         bounds = _bounds(own)
         fault = _fault(name, given, bounds) if bounds and isinstance(given, list) else ""
@@ -143,7 +146,7 @@ def shape_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[s
 
 
 def _arrays(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | int], str, Any, Mapping[str, Any]]]:
-    """Path, name, value and schema of each input: the fields of an object, or the whole of a bare list."""
+    """Path, name, value and schema of each input: the fields of an object, or a bare list as a whole."""
     forms = [form for form in schema.get("anyOf", [schema]) if isinstance(form, dict)]
     fields: dict[str, Any] = next((form["properties"] for form in forms if isinstance(form.get("properties"), dict)), {})
     if isinstance(value, dict):
@@ -157,7 +160,7 @@ def _arrays(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | 
 
 
 def _bounds(schema: Mapping[str, Any]) -> Bounds:
-    """By dimension, from the outside in; empty for what is no array of plain values."""
+    """Least and most length by dimension, outermost first; empty unless the schema is of arrays of plain values."""
     found = []
     inner: Any = schema
     while isinstance(inner, dict) and inner.get("type") == "array":
@@ -170,13 +173,13 @@ def _fault(name: str, value: list[Any], bounds: Bounds) -> str:
     shape = _shape(value)
     if shape is not None:
         return "" if shape_fits(shape, bounds) else misfit(name, shape, bounds)
-    # Rows of free lengths may differ; then something else is wrong.
+    # Rows of free length may differ in length, and then the fault is another one.
     fixed = any(low == high for low, high in bounds[1:])
     return f"{ragged(name)}; the model takes {wanted(bounds)}" if fixed else ""
 
 
 def _shape(value: list[Any]) -> list[int] | None:
-    """None where rows differ in length, or stand beside plain values."""
+    """None if rows differ in length, or if rows and plain values are mixed."""
     shape: list[int] = []
     level: list[Any] = [value]
     while level and any(isinstance(row, list) for row in level):
@@ -189,7 +192,7 @@ def _shape(value: list[Any]) -> list[int] | None:
 
 
 def check_large(body: bytes, validator: jsonschema_rs.Validator, schema: Mapping[str, Any]) -> None:
-    """As `check_schema`, building the value first; for a thread of its own."""
+    """As `check_schema`, but builds the value first, which takes long: call it in a thread."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""One client's connection: deadlines for slow clients, a limit on heads, and a response written in one system call."""
+"""One client's connection: deadlines for slow clients, a limit on heads, a response in one system call, the way to its end."""
 
 from __future__ import annotations
 
@@ -14,56 +14,59 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 CONNECTION = "penstock.connection"
-# Answers still owed are given this long before the server would cut them off.
-LAST_WORDS_S = 2.0
+# Requests that still wait are answered this long before the server would cut them off.
+ANSWER_MARGIN_S = 2.0
 HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
 LINGER_S = 1.0
 MAX_CONNECTIONS = 2_048
-# The application refuses heads above 16 KiB with a full answer; this only bounds what one connection may make us keep.
+# The application refuses heads above 16 KiB with a full response; this only bounds the memory that one connection can take.
 MAX_HEAD_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class Lifetime:
-    """`started`: the store was reached once. Moments are monotonic seconds."""
+    """Where this process stands between start and end. `started`: the store was reached once. Moments are monotonic seconds."""
 
     started: bool = False
     cut_at: float = math.inf
 
     def drain(self, grace_s: float) -> None:
-        """Not ready from now on; long-polls are answered at once, predictions shortly before `grace_s` is over."""
-        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - LAST_WORDS_S)
+        """The process is no longer ready: long polls are answered at once, predictions shortly before `grace_s` is over."""
+        self.cut_at = min(self.cut_at, time.monotonic() + grace_s - ANSWER_MARGIN_S)
 
-    def draining(self) -> bool:
+    def is_draining(self) -> bool:
         return self.cut_at < math.inf
 
-    def last_call(self) -> bool:
+    def is_last_call(self) -> bool:
         return time.monotonic() >= self.cut_at
 
 
 class ClientConnection:
-    """`lost` once the client has hung up; `when_lost` is called as that happens."""
+    """The connection of a waiting request: `lost` once the client has hung up, and `on_lost` is called at that moment."""
 
     def __init__(self) -> None:
         self.lost = False
-        self.when_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
 
-    def hung_up(self) -> None:
+    def mark_lost(self) -> None:
         self.lost = True
-        if self.when_lost is not None:
-            self.when_lost()
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
-    """One that is never lost where no connection of ours is behind the request: tests call the application itself."""
+    """The connection behind a request. Without one, as in tests that call the application directly, it is never lost."""
     found: ClientConnection | None = scope.get(CONNECTION)
     return found if found is not None else ClientConnection()
 
 
 class SingleWriteTransport:
-    """In place of the transport, as one answer uses it. A head is held back only where a body of a known length must follow."""
+    """Writes the head of one response together with its body: apart they are two system calls, and the client wakes twice.
+
+    Stands in for the transport. A head waits only if a body of a known length must follow.
+    """
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
         self._transport = transport
@@ -81,14 +84,14 @@ class SingleWriteTransport:
             self._transport.write(data)
 
     def _body_follows(self) -> bool:
-        # Before the answer it is "100 Continue"; streams have no length to expect.
+        # What is written before the response starts is "100 Continue"; a stream has no expected length.
         cycle = self._cycle
         if self._begun or not cycle.response_started or cycle.scope["method"] == "HEAD":
             return False
         return cycle.expected_content_length > 0
 
     def close(self) -> None:
-        """Broken off behind its head, an answer shows as much."""
+        """If the response is aborted after its head, send the head, so that the client sees a truncated response."""
         if self._head:
             self._transport.write(self._head)
             self._head = b""
@@ -99,14 +102,15 @@ class SingleWriteTransport:
 
 
 def write_in_one(cycle: RequestResponseCycle | Any) -> None:
-    """Have the answer of `cycle`, which has not begun, written as one."""
+    """Have the response of `cycle`, which has not begun, written with one system call."""
     cycle.transport = SingleWriteTransport(cycle.transport, cycle)
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """`due_at` is when the part of a request now awaited must be here, by the loop's clock.
+    """Adds deadlines for slow clients and a limit on heads, which the HTTP server itself does not have.
 
-    `head_s` and `body_s` are the patience with it; `body_s` is also how long a reader may take nothing of an answer.
+    `due_at` is when the part of a request that is under way must have arrived, by the loop's clock. A head may take `head_s`,
+    a body `body_s` plus time by its size; `body_s` is also how long a client may leave a response unread.
     """
 
     head_s = HEAD_S
@@ -128,7 +132,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.client_connection.hung_up()
+        self.client_connection.mark_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -163,31 +167,31 @@ class GuardedProtocol(HttpToolsProtocol):
         self.refuse(400, "bad_request", "This is not a valid HTTP request")
 
     def enforce(self, now: float) -> None:
-        """Hang up on a client that is too slow; called about once a second."""
+        """Hang up on a client that is too slow. The server calls this about once a second."""
         if now > self.due_at and not self._refused:
-            self._give_up()
-        elif self._unread(now):
-            # Nothing more can be said to it: what it does not read is in the way.
+            self._refuse_slow()
+        elif self._is_unread(now):
+            # A refusal would not get through: the unread response is in the way.
             self.transport.abort()
 
-    def _give_up(self) -> None:
+    def _refuse_slow(self) -> None:
         cycle: Any = self.cycle  # None before the first head is whole
         if self._in_head or cycle is not None:
             self.refuse(408, "too_slow", "The request did not arrive in time")
             return
-        # Nothing was asked: whoever keeps connections in reserve would take a word from us for the answer to the first request.
+        # Idle keep-alive connections are closed without a response: a client would take one for that of its next request.
         self.due_at = math.inf
         self.transport.close()
 
-    def _unread(self, now: float) -> bool:
-        """Whether the client has taken nothing of what waits for it in `body_s`."""
+    def _is_unread(self, now: float) -> bool:
+        """Whether the client has read nothing of the waiting response for `body_s`."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent_bytes or not unsent:
             self._unsent_bytes, self._unsent_since = unsent, now
         return now - self._unsent_since > self.body_s
 
     def refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer and close; only close when the request at hand has been answered already (the rest of a refused upload)."""
+        """Answer and close. If the request under way has its response already (the rest of a refused upload), only close."""
         self.due_at = math.inf
         cycle: Any = self.cycle  # None before the first head is whole
         if not self._in_head and cycle is not None and cycle.response_started:
@@ -195,13 +199,13 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self.transport.write(_raw_problem(status, code, detail))
-        # Closing with bytes unread resets the connection, and the client may lose the answer; so read on a little, unheard.
+        # Closing with unread bytes resets the connection, and the client may lose the response: so read and drop for a moment.
         self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def guarded(*, head_s: float, body_s: float) -> type[GuardedProtocol]:
-    """The protocol with a patience of its own; the server makes one per connection, from the class alone."""
+    """A protocol class with these deadlines: the server instantiates it per connection and passes no arguments of ours."""
     return type("Guarded", (GuardedProtocol,), {"head_s": head_s, "body_s": body_s})
 
 
@@ -210,8 +214,8 @@ _PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fie
 
 def _raw_problem(status: int, code: str, detail: str) -> bytes:
     phrase, request_id = _PHRASES[status], uuid.uuid4().hex
-    told = {"type": f"/problems/{code}", "title": phrase, "status": status, "code": code, "detail": detail}
-    body = orjson.dumps({**told, "request_id": request_id})
+    problem = {"type": f"/problems/{code}", "title": phrase, "status": status, "code": code, "detail": detail}
+    body = orjson.dumps({**problem, "request_id": request_id})
     retry = "retry-after: 2\r\n" if status == 503 else ""
     head = (
         f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/problem+json\r\nx-request-id: {request_id}\r\n"

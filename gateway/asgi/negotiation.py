@@ -56,7 +56,7 @@ class HeadersTooLarge(CallerError):
 
 
 def read_head(headers: Iterable[tuple[bytes, bytes]]) -> Head:
-    """The headers that matter here, lower case; raises `HeadersTooLarge` over 100 headers or 16 KiB."""
+    """The headers that the gateway reads, by their lower-case names; raises `HeadersTooLarge` over 100 headers or 16 KiB."""
     head: Head = {}
     count = size = 0
     for name, value in headers:
@@ -81,7 +81,7 @@ def caller_trace(head: Mapping[bytes, bytes]) -> TraceContext | None:
 
 
 def caller_trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """As `caller_trace`, for a request whose head may be the reason of its refusal and has not been read."""
+    """As `caller_trace`, for a request that was refused before its headers were read."""
     return caller_trace({name: value for name, value in headers if name in (_TRACE_PARENT, _TRACE_STATE)})
 
 
@@ -91,21 +91,21 @@ def trace_header(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
 
 
 def host_name(host: bytes) -> str:
-    """The name of a Host header without its port; with anything else behind it, no name at all."""
+    """The name in a Host header, without its port; empty if the header is anything but a name and a port."""
     found = _HOST.fullmatch(host)
     return found[1].decode("latin-1").lower() if found else ""
 
 
 class SubmitTarget(NamedTuple):
-    """Which submit endpoint a path names. `route` is the template for metrics."""
+    """The endpoint, model and version that a path names. `route` is the path's template, as metrics show it."""
 
     route: str
     model: str
     version: str
 
 
-def submit_target(path: str) -> SubmitTarget | None:
-    """The endpoint of the submit families, by string operations alone; None for every other path."""
+def parse_submit_target(path: str) -> SubmitTarget | None:
+    """The target of a path of the submit families, None for every other path; string operations only, as every request pays."""
     for family in (PREDICT, EXPLAIN):
         if path.startswith(family):
             return _answer_target(family, path[len(family) :])
@@ -131,7 +131,7 @@ def _jobs_target(middle: str) -> SubmitTarget | None:
 
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
-    """Query parameters of a submit. `deadline_s` is None when the model's own limit applies."""
+    """Query parameters of a submit. `deadline_s` is None if the model's own limit applies."""
 
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
@@ -140,8 +140,8 @@ class SubmitOptions:
 _DEFAULT_OPTIONS = SubmitOptions()
 
 
-def submit_options(query: bytes) -> SubmitOptions:
-    """Raises `BadRequest` for an unknown name too: a misspelt deadline must not pass for none."""
+def parse_submit_options(query: bytes) -> SubmitOptions:
+    """Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored."""
     if not query:
         return _DEFAULT_OPTIONS
     given = parse_query(query)
@@ -149,7 +149,7 @@ def submit_options(query: bytes) -> SubmitOptions:
     deadline = given.get("deadline_s")
     return SubmitOptions(
         priority=_priority(given.get("priority", Priority.INTERACTIVE.value)),
-        deadline_s=None if deadline is None else seconds(deadline, name="deadline_s"),
+        deadline_s=None if deadline is None else parse_seconds(deadline, name="deadline_s"),
     )
 
 
@@ -166,7 +166,7 @@ def parse_query(query: bytes) -> dict[str, str]:
         raise BadRequest("the query string cannot be read; write name=value pairs joined by &") from error
 
 
-def seconds(text: str, *, name: str) -> float:
+def parse_seconds(text: str, *, name: str) -> float:
     """A positive number of seconds."""
     try:
         value = float(text)
@@ -177,11 +177,11 @@ def seconds(text: str, *, name: str) -> float:
     return value
 
 
-def wait_seconds(text: str | None) -> float:
-    """How long a long-poll may hold: 0 when not asked for, at most 30."""
+def parse_wait(text: str | None) -> float:
+    """How many seconds a long poll may take: 0 if the caller sent none, at most 30."""
     if text is None or text == "0":
         return 0.0
-    return min(seconds(text, name="wait"), MAX_WAIT_S)
+    return min(parse_seconds(text, name="wait"), MAX_WAIT_S)
 
 
 def _priority(text: str) -> Priority:
@@ -193,7 +193,7 @@ def _priority(text: str) -> Priority:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """RFC 7240. `wait_s` 0: answer at once; `applied` is what Preference-Applied repeats, empty when nothing was asked."""
+    """A Prefer header (RFC 7240). `wait_s` 0: answer at once; `applied` is the Preference-Applied header, empty for none."""
 
     wait_s: float = 0.0
     applied: bytes = b""
@@ -202,8 +202,8 @@ class Preference:
 _NO_PREFERENCE = Preference()
 
 
-def preference(value: bytes | None) -> Preference:
-    """What can be honoured of a Prefer header; the rest is ignored, as the standard asks."""
+def parse_preference(value: bytes | None) -> Preference:
+    """The preferences that the gateway honours; the standard asks that the others be ignored."""
     if not value:
         return _NO_PREFERENCE
     items = [item.strip().lower() for item in value.decode("latin-1").split(",")]
@@ -215,7 +215,7 @@ def preference(value: bytes | None) -> Preference:
 
 
 def idempotency_key(head: Head) -> str:
-    """The key, empty when none is given; raises `BadRequest` unless it is 1-255 printable ASCII characters."""
+    """The key, empty if none was sent; raises `BadRequest` unless it is 1 to 255 printable ASCII characters."""
     given = head.get(b"idempotency-key")
     if given is None:
         return ""
@@ -229,30 +229,31 @@ def refuse_encoded(head: Head) -> None:
     encoding = head.get(b"content-encoding", b"identity").strip().lower()
     if encoding != b"identity":
         raise UnsupportedMedia(
-            f"Content-Encoding {encoding[:40].decode('latin-1')!r} is not taken here", hint="Send the body uncompressed."
+            f"Content-Encoding {encoding[:40].decode('latin-1')!r} is not supported on this path",
+            hint="Send the body uncompressed.",
         )
 
 
 def media_type(given: bytes | None, *, accepts: tuple[str, ...]) -> str:
-    """The full media type of a request's body; without a Content-Type, JSON unless the model names raw bytes before it.
+    """The full media type of a request's body; without a Content-Type, JSON unless the model lists raw bytes before JSON.
 
-    Raises `UnsupportedMedia` for what the model does not take; multipart always passes, its part is checked later.
+    Raises `UnsupportedMedia` for a type that the model does not accept. Multipart always passes: its part is checked later.
     """
     if given is None:
-        return JSON if not accepts or JSON in accepts[: _place(OCTETS, accepts)] else OCTETS
+        return JSON if not accepts or JSON in accepts[: _index(OCTETS, accepts)] else OCTETS
     if given == b"application/json" and (not accepts or JSON in accepts):
         return JSON
     full = given.decode("latin-1").strip()
     base = base_type(full)
-    if base == MULTIPART or takes(base, accepts):
+    if base == MULTIPART or is_accepted(base, accepts):
         return full if base != JSON else JSON
     raise UnsupportedMedia(
-        f"Content-Type {base[:80]!r} is not taken by this model; it takes {', '.join(accepts) or 'any but forms'}",
+        f"Content-Type {base[:80]!r} is not accepted by this model; it accepts {', '.join(accepts) or 'any but forms'}",
         hint="curl -d sends a form by default: add -H 'content-type: application/json'." if base == _FORM else None,
     )
 
 
-def _place(media: str, accepts: tuple[str, ...]) -> int:
+def _index(media: str, accepts: tuple[str, ...]) -> int:
     return accepts.index(media) if media in accepts else len(accepts)
 
 
@@ -260,8 +261,8 @@ def base_type(media: str) -> str:
     return media.partition(";")[0].strip().lower()
 
 
-def takes(base: str, accepts: tuple[str, ...]) -> bool:
-    """Whether a model that declares `accepts` (none: all but forms) takes this type; `image/*` and `*/*` are understood."""
+def is_accepted(base: str, accepts: tuple[str, ...]) -> bool:
+    """Whether a model accepts this media type. `accepts` may hold `image/*` and `*/*`; if it is empty, all but forms pass."""
     if not accepts:
         return base != _FORM
     family = base.partition("/")[0]

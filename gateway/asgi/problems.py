@@ -1,4 +1,4 @@
-"""Every answer that is not a success: one table from error class to status, and its problem+json body (RFC 9457)."""
+"""Responses to failed requests: one table from error class to status code, and the problem+json body (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class MethodNotAllowed(CallerError):
-    """`allow` lists the methods that the path takes."""
+    """`allow` lists the methods that the path supports."""
 
     kind = "method_not_allowed"
 
@@ -64,13 +64,13 @@ class GatewayBusy(CapacityError):
 
 
 class CrossSite(CallerError):
-    """A form that another site may have sent in its visitor's name."""
+    """A form that another site may have sent in the name of its visitor."""
 
     kind = "cross_site"
 
 
 class NotReady(CapacityError):
-    """A probe's no; `missing` says per model or part what is lacking."""
+    """A probe's negative response; `missing` says per model or part what is lacking."""
 
     kind = "not_ready"
 
@@ -80,7 +80,7 @@ class NotReady(CapacityError):
 
 
 class NoAnswerYet(PenstockError):
-    """The answer-now limit passed; the job named lives on until its deadline."""
+    """The time limit of an answer-now request passed; its job goes on until its own deadline."""
 
     kind = "sync_timeout"
 
@@ -90,7 +90,7 @@ class NoAnswerYet(PenstockError):
 
 
 class EndedWithoutOutput(PenstockError):
-    """The end of a job that brought no output, as its reader is told."""
+    """A job ended without an output; this is what its reader gets."""
 
     kind = "failed"
 
@@ -125,7 +125,7 @@ STATUS: dict[type[PenstockError], int] = {
     PenstockError: 500,
 }
 
-# A failed job's code decides; what is not named here is the model's failure, 500.
+# By the code of a failed job. Codes that are not listed are failures of the model: 500.
 FAILURE_STATUS = {
     "bad_request": 400,
     "invalid_input": 422,
@@ -180,7 +180,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class ProblemResponse:
-    """A refusal ready to be sent."""
+    """The response to a failed request, ready to be sent."""
 
     status: int
     body: bytes
@@ -194,13 +194,15 @@ def status_of(error: PenstockError) -> int:
 
 
 def retry_after(drain_s: float, *, draw: float) -> int:
-    """Whole seconds from 1 to 120: the predicted drain, spread by 20 % either way; `draw` is uniform in [0, 1)."""
+    """Whole seconds from 1 to 120 for a Retry-After header: `drain_s`, spread by 20 % either way so that callers do not return
+    together. `draw` is uniform in [0, 1).
+    """
     spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
     return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The caller's own id when it is harmless to print, else a fresh one."""
+    """The caller's own id if it is safe to print, otherwise a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return uuid.uuid4().hex
@@ -208,16 +210,16 @@ def request_id_of(given: bytes | None) -> str:
 
 def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> ProblemResponse:
     status = status_of(error)
-    told = _told(error)
-    code = told.pop("code")
-    # A model may fail items with codes of its own: their page and title are those of every failure of a model.
+    members = _members_of(error)
+    code = members.pop("code")
+    # A model may fail items with codes of its own. These share the page and the title of all failures of models.
     page = "handler_error" if isinstance(error, EndedWithoutOutput) and code not in TITLES else code
     content: dict[str, Any] = {
         "type": f"/problems/{page}",
         "title": TITLES.get(page, HTTPStatus(status).phrase),
         "status": status,
         "code": code,
-        **told,
+        **members,
         "instance": instance,
         "request_id": request_id,
         "trace_id": trace.trace_id if trace else None,
@@ -231,9 +233,9 @@ def internal_error() -> InternalError:
     return InternalError("unexpected")
 
 
-def _told(error: PenstockError) -> dict[str, Any]:
+def _members_of(error: PenstockError) -> dict[str, Any]:
     job = getattr(error, "job", None)
-    told: dict[str, Any] = {
+    members: dict[str, Any] = {
         "code": error.code if isinstance(error, EndedWithoutOutput) else error.kind,
         "detail": error.message,
         "hint": error.hint,
@@ -241,11 +243,11 @@ def _told(error: PenstockError) -> dict[str, Any]:
         "retryable": error.again if isinstance(error, EndedWithoutOutput) else error.retryable,
         "errors": getattr(error, "errors", None) or None,
     }
-    return told | _kept_back(error)
+    return members | _redacted(error)
 
 
-def _kept_back(error: PenstockError) -> dict[str, Any]:
-    """What replaces our own words where they may carry internal names; the log has them under the request id."""
+def _redacted(error: PenstockError) -> dict[str, Any]:
+    """Replacements for texts that may hold internal names; the log has the original under the request id."""
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
     if isinstance(error, StoreUnavailable):

@@ -33,10 +33,10 @@ class ListeningSocket:
 
 
 class GatewayServer(uvicorn.Server):
-    """Turns readiness off first on a stop signal and hangs up on slow clients once a second.
+    """On a stop signal it turns readiness off before anything else; once a second it hangs up on slow clients.
 
-    `aside` is served too, by the same loop; `access` says in the start-up line who is let in. `wake` has those who keep
-    a client waiting look again at whether they may.
+    `aside` is served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake` wakes every
+    waiting request, which then looks again at whether it may go on waiting.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GatewayServer(uvicorn.Server):
             sock=port.socket,
             backlog=BACKLOG,
         )
-        # With the others: it ends with them.
+        # Listed with the other servers, it ends with them.
         self.servers.append(server)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -97,7 +97,7 @@ class GatewayServer(uvicorn.Server):
 
 
 def bind(host: str, port: int, *, shared: bool, setting: str = "port") -> socket.socket:
-    """Raises `ConfigError` naming the setting when the address cannot be had. `shared`: siblings may bind it too."""
+    """Raises `ConfigError`, which names the setting, if the address cannot be bound. `shared`: siblings may bind it too."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
@@ -114,7 +114,7 @@ def bind(host: str, port: int, *, shared: bool, setting: str = "port") -> socket
 
 
 def bind_aside(table: GatewaySettings) -> socket.socket | None:
-    """The private port, when one is asked for."""
+    """The socket of the private metrics port; None if the settings name no such port."""
     return bind(table.metrics_host, table.metrics_port, shared=False, setting="metrics_port") if table.metrics_port else None
 
 
@@ -127,7 +127,8 @@ def _config(app: Any, settings: Settings, *, lifespan: str = "on") -> uvicorn.Co
     table = settings.gateway
     return uvicorn.Config(
         app,
-        # By name and class: without the wheels this must fail, not fall back to a parser that allows smuggling.
+        # The parser and the loop are named: without their wheels the start must fail, not fall back to a parser that allows
+        # request smuggling.
         http=guarded(head_s=table.head_timeout_s, body_s=table.body_timeout_s),
         loop="uvloop",
         ws="none",

@@ -1,4 +1,4 @@
-"""Raw ASGI in and out: a body read under its limit, an answer in two messages."""
+"""Reading bodies under their limits and sending responses, in plain ASGI messages."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-# A refused upload of up to this much is let run out, so that the client gets to read why; above, the connection is closed.
+# The rest of a refused upload is read up to this size, so that the client sees the refusal; above, the connection is closed.
 DRAIN_BYTES = 64 * 1024 * 1024
-# Refusals that come before the body was read.
+# Refusals that are sent before the body is read.
 _UNREAD = frozenset({401, 403, 413, 429, 503})
 _HEADER_SAFE = str.maketrans({chr(code): None for code in (*range(32), 127)})
 
 
 class ClientGone(Exception):
-    """The client hung up before its request was whole; nobody is left to answer."""
+    """The client hung up before the end of its request; nobody is left to answer."""
 
 
 class BodyMemory:
-    """The memory that bodies still on their way may take in this process, all together."""
+    """The memory that all unfinished uploads of this process may take together."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._taken = 0
 
     def take(self, size: int) -> None:
-        """Raises `GatewayBusy` when there is no room for `size` bytes more."""
+        """Raises `GatewayBusy` if `size` more bytes would exceed the limit."""
         if self._taken + size > self._limit:
             raise GatewayBusy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
         self._taken += size
@@ -48,10 +48,10 @@ class BodyMemory:
         self._taken -= size
 
 
-async def read_body(receive: Receive, head: Head, *, limit: int, room: BodyMemory) -> bytes:
-    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` when uploads fill the room.
+async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMemory) -> bytes:
+    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` if unfinished uploads fill `memory`.
 
-    No deadline of its own: the connection's guard hangs up on a slow client, and this raises `ClientGone`.
+    Has no deadline of its own: `GuardedProtocol` hangs up on a slow client, and then this raises `ClientGone`.
     """
     declared = declared_length(head)
     if declared is not None and declared > limit:
@@ -61,32 +61,32 @@ async def read_body(receive: Receive, head: Head, *, limit: int, room: BodyMemor
         raise ClientGone
     body: bytes = message["body"]
     if message.get("more_body"):
-        body = await _read_rest(receive, body, limit=limit, room=room)
+        body = await _read_rest(receive, body, limit=limit, memory=memory)
     if len(body) > limit:
         raise too_large(len(body), limit)
     return body
 
 
-async def json_body(request: Request, options: GatewayOptions, room: BodyMemory) -> Any:
-    """The body as a value; raises for what is too large, encoded, or no JSON."""
+async def json_body(request: Request, options: GatewayOptions, memory: BodyMemory) -> Any:
+    """The body's value; raises if the body is too large, encoded, or not JSON."""
     head = read_head(request.headers.raw)
     refuse_encoded(head)
     media = base_type(head.get(b"content-type", b"application/json").decode("latin-1"))
     if media != JSON:
-        raise UnsupportedMedia(f"this path takes {JSON}, not {media[:80]!r}")
+        raise UnsupportedMedia(f"this path accepts {JSON}, not {media[:80]!r}")
     receive: Receive = request.receive  # type: ignore[assignment]
-    body = await read_body(receive, head, limit=options.max_json_bytes, room=room)
+    body = await read_body(receive, head, limit=options.max_json_bytes, memory=memory)
     value = bodies.parse_json(body, max_depth=options.max_json_depth)
     return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value
 
 
-async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: BodyMemory) -> bytes:
+async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: BodyMemory) -> bytes:
     body = bytearray()
     message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
     taken = 0
     try:
         while len(body) <= limit:
-            room.take(len(message["body"]))
+            memory.take(len(message["body"]))
             taken += len(message["body"])
             body += message["body"]
             if not message.get("more_body"):
@@ -96,7 +96,7 @@ async def _read_rest(receive: Receive, first: bytes, *, limit: int, room: BodyMe
                 raise ClientGone
         return bytes(body)
     finally:
-        room.give_back(taken)
+        memory.give_back(taken)
 
 
 def declared_length(head: Head) -> int | None:
@@ -123,13 +123,13 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
 
 async def answer_problem(send: Send, problem: ProblemResponse, head: Head) -> None:
     headers = problem.headers
-    if must_close(problem.status, head):
+    if is_close_needed(problem.status, head):
         headers = [*headers, (b"connection", b"close")]
     await answer(send, problem.status, headers, problem.body)
 
 
-def must_close(status: int, head: Head) -> bool:
-    """Whether what may follow of the body is not worth reading."""
+def is_close_needed(status: int, head: Head) -> bool:
+    """Whether the connection has to be closed because the rest of the body is too long to be read and dropped."""
     if status not in _UNREAD:
         return False
     given = head.get(b"content-length")
@@ -139,7 +139,7 @@ def must_close(status: int, head: Head) -> bool:
 
 
 def header_value(text: str) -> bytes:
-    """Safe to send: without control characters and other alphabets."""
+    """The text as a header value: without control characters, in Latin-1, at most 256 bytes."""
     return text.translate(_HEADER_SAFE).encode("latin-1", "replace")[:256]
 
 

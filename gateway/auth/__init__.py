@@ -1,1 +1,1 @@
-"""Who may call what: roles, keys, rates."""
+"""Who may call what: keys, roles, rates."""

@@ -1,4 +1,4 @@
-"""Who is let in: the API key of a request checked, its rate kept, guessing slowed down."""
+"""Checks the API key of each request, limits the rate of each key, and slows down guessing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.gateway.auth.roles import EVERYBODY, NOBODY, Caller
 
 log = structlog.get_logger(__name__)
 
-# Refusals per address before they become 429. A right key is never refused for the guesses of others at its address.
+# Refusals per address before they become 429. A valid key is never refused because others at its address guess.
 GUESSES_PER_S = 1.0
 GUESSES_BURST = 20.0
 MAX_ADDRESSES = 4_096
@@ -29,16 +29,17 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _KnownKey:
     caller: Caller
     bucket: Bucket | None
     expires_at: float = math.inf
 
 
 class KeyAuth:
-    """Without keys all requests come from one caller, who may do everything; `rate_per_s` (0: none) bounds that one.
+    """Finds the caller of a request by its Authorization header.
 
-    Remembers which headers were right, so that a known key costs one look-up. `clock` is monotonic, `wall` Unix seconds.
+    Without keys all requests come from one caller, who may do everything at `rate_per_s` (0: any rate). Valid headers are
+    remembered, so that a known key costs one look-up. `clock` gives monotonic seconds, `wall` Unix seconds.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class KeyAuth:
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
     ) -> None:
-        self._keys = {key.id.encode("ascii"): (bytes.fromhex(key.sha256), _pass(key)) for key in keys}
-        self._open = None if keys else _Pass(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
-        self._remembered: dict[bytes, _Pass] = {}
+        self._keys = {key.id.encode("ascii"): (bytes.fromhex(key.sha256), _known_key(key)) for key in keys}
+        self._open = None if keys else _KnownKey(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
+        self._remembered: dict[bytes, _KnownKey] = {}
         self._guesses = AddressBuckets(rate_per_s=GUESSES_PER_S, burst=GUESSES_BURST, most=MAX_ADDRESSES)
         self._clock = clock
         self._wall = wall
@@ -62,13 +63,13 @@ class KeyAuth:
         return self._open is None
 
     def admit(self, authorization: bytes | None, address: str) -> Caller:
-        """Raises `Unauthorized`, the same for every wrong key, or `RateLimited`."""
-        found = self._open or self._remembered.get(authorization or b"") or self._checked(authorization)
+        """The caller. Raises `Unauthorized`, with the same text for every invalid key, or `RateLimited`."""
+        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         if found is None or found.expires_at <= self._wall():
-            raise self._refusal(address)
-        return self._passed(found)
+            raise self._refusal_to(address)
+        return self._count_request(found)
 
-    def _passed(self, found: _Pass) -> Caller:
+    def _count_request(self, found: _KnownKey) -> Caller:
         if found.bucket is not None:
             wait_s = found.bucket.take(self._clock())
             if wait_s:
@@ -77,29 +78,30 @@ class KeyAuth:
                 )
         return found.caller
 
-    def glance(self, authorization: bytes | None) -> Caller:
-        """For routes that take no key: the key's caller if there is a good one, else nobody. Costs no rate."""
-        found = self._open or self._remembered.get(authorization or b"") or self._checked(authorization)
+    def identify(self, authorization: bytes | None) -> Caller:
+        """For public routes: the caller if the request has a valid key, else `NOBODY`. Does not count against the rate."""
+        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
 
     def mark_of(self, key_id: str) -> str:
-        """Names a key as it is now without telling its hash: another secret under the same id has another mark."""
+        """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
         wanted, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
         return hashlib.sha256(b"session of " + wanted).hexdigest()[:16]
 
     def holder(self, key_id: str, mark: str) -> Caller | None:
-        """The caller of a key checked before, or None if it is no longer that key. Takes from its rate as `admit` does."""
+        """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
         _, found = self._keys.get(key_id.encode(), (_NO_HASH, None))
         known = hmac.compare_digest(self.mark_of(key_id).encode(), mark.encode())
         if found is None or not known or found.expires_at <= self._wall():
             return None
-        return self._passed(found)
+        return self._count_request(found)
 
-    def _checked(self, authorization: bytes | None) -> _Pass | None:
+    def _check(self, authorization: bytes | None) -> _KnownKey | None:
         given = authorization or b""
         key_id, _, secret = given[len(_SCHEME) :].strip().partition(b".")
         wanted, found = self._keys.get(key_id, (_NO_HASH, None))
-        # The same work for an unknown id as for a known one, and no early end at the first byte that differs.
+        # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
+        # that a refusal takes reveals nothing.
         right = hmac.compare_digest(hashlib.sha256(secret).digest(), wanted)
         if not right or found is None or given[: len(_SCHEME)].lower() != _SCHEME:
             return None
@@ -108,16 +110,16 @@ class KeyAuth:
         self._remembered[given] = found
         return found
 
-    def _refusal(self, address: str) -> Exception:
+    def _refusal_to(self, address: str) -> Exception:
         wait_s = self._guesses.take(address, self._clock())
         if wait_s:
             return RateLimited("too many requests without a valid API key from this address", retry_after_s=wait_s)
         log.warning("key_refused", address=address)
         return Unauthorized(
-            "this gateway takes an API key", hint="Send `Authorization: Bearer ID.SECRET`; clients read PENSTOCK_API_KEY."
+            "this gateway requires an API key", hint="Send `Authorization: Bearer ID.SECRET`; clients read PENSTOCK_API_KEY."
         )
 
 
-def _pass(key: Key) -> _Pass:
+def _known_key(key: Key) -> _KnownKey:
     caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs)
-    return _Pass(caller, Bucket(key.rate_per_s, key.burst), math.inf if key.expires_at is None else key.expires_at)
+    return _KnownKey(caller, Bucket(key.rate_per_s, key.burst), math.inf if key.expires_at is None else key.expires_at)

@@ -1,4 +1,4 @@
-"""Token buckets: how many requests may pass, and when the next one may. Pure; moments are monotonic seconds."""
+"""Token buckets: whether a request may pass now, else when it may. Pure; moments are monotonic seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Bucket:
     seen_at: float = 0.0
 
     def take(self, now: float) -> float:
-        """Takes a token and returns 0, or takes none and returns the seconds until there is one."""
+        """Takes a token and returns 0, or returns the seconds until the next token."""
         level = self.burst if self.level < 0.0 else min(self.burst, self.level + (now - self.seen_at) * self.rate_per_s)
         self.seen_at = now
         if level >= 1.0:
@@ -26,7 +26,7 @@ class Bucket:
 
 
 class AddressBuckets:
-    """A bucket per client address, for the last `most` addresses that needed one."""
+    """A bucket for each of the last `most` client addresses that needed one."""
 
     def __init__(self, *, rate_per_s: float, burst: float, most: int) -> None:
         self._rate_per_s = rate_per_s
@@ -36,7 +36,7 @@ class AddressBuckets:
 
     def take(self, address: str, now: float) -> float:
         bucket = self._buckets.pop(address, None) or Bucket(self._rate_per_s, self._burst)
-        # Last in: the address forgotten when there are too many is the one that was heard of longest ago.
+        # Inserted last: if there are too many, the address that was used longest ago is forgotten.
         self._buckets[address] = bucket
         if len(self._buckets) > self._most:
             del self._buckets[next(iter(self._buckets))]

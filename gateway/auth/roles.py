@@ -1,4 +1,4 @@
-"""Who may call what: one table from route to role, and the caller that a request comes from."""
+"""Who may call what: one table from route to roles, and the caller of a request."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.access import Role
 from penstock.errors import RateLimited, WrongRole
 from penstock.gateway.asgi.negotiation import refuse_unknown
 
-MOST_HELD = 64
+MAX_WAITING = 64
 ANY = tuple(Role)
 _SUBMIT = (Role.SUBMIT,)
 _SEE = (Role.READ, Role.MANAGE)
 _STOP = (Role.SUBMIT, Role.MANAGE)
 _MANAGE = (Role.MANAGE,)
 
-# One of the roles suffices. A route that is not listed takes the manage role, so that forgetting one opens nothing.
+# One of the roles suffices. A route that is not listed requires the manage role, so that a forgotten route opens nothing.
 ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/predictions/{model}"): _SUBMIT,
     ("POST", "/predictions/{model}/{version}"): _SUBMIT,
@@ -84,15 +84,15 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/ui/failed/replay"): _STOP,
     ("GET", "/ui/api"): _SEE,
 }
-# Probes, and the page that an error's `type` names. They tell nothing of models, jobs or workers to a caller without a key.
+# Probes, and the page that the `type` of a problem names. Without a key they reveal nothing of models, jobs or workers.
 PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/problems/{code}"})
-# Of the dashboard: the way in and out, and files that are the same in every installation.
+# The dashboard's sign-in, sign-out, and the files that are the same in every installation.
 PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where a request comes from. `owner` is whose jobs it makes; `max_open_jobs` None: a share of the model's queue."""
+    """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue."""
 
     owner: str = ""
     roles: frozenset[Role] = frozenset()
@@ -103,40 +103,40 @@ class Caller:
         return owner == self.owner or Role.MANAGE in self.roles
 
     def quota(self, max_queue_depth: int) -> int:
-        """How many jobs of a model its owner may have under way; 0 for no limit but the queue's own."""
+        """How many open jobs of one model the owner may have; 0: no limit but the queue's own. The store counts (D16)."""
         return (self.max_open_jobs or max(1, max_queue_depth // 4)) if self.key_id else 0
 
 
-class Holds:
-    """How many answers are held back for each key: long polls and event streams."""
+class WaitingResponses:
+    """Counts the open long polls and event streams of each key, and limits them."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
 
     def check(self, caller: Caller) -> None:
-        """Raises `RateLimited` when the key has as many as it may; a gateway without keys knows no such limit."""
-        if caller.key_id and self._held[caller.key_id] >= MOST_HELD:
+        """Raises `RateLimited` if the key has reached its limit; a gateway without keys has no such limit."""
+        if caller.key_id and self._open[caller.key_id] >= MAX_WAITING:
             raise RateLimited(
-                f"this API key has {MOST_HELD} long polls and event streams open", retry_after_s=1.0, hint="End some first."
+                f"this API key has {MAX_WAITING} long polls and event streams open", retry_after_s=1.0, hint="End some first."
             )
 
     @contextmanager
-    def hold(self, caller: Caller) -> Iterator[None]:
+    def open(self, caller: Caller) -> Iterator[None]:
         self.check(caller)
-        self._held[caller.key_id] += 1
+        self._open[caller.key_id] += 1
         try:
             yield
         finally:
-            self._held[caller.key_id] -= 1
+            self._open[caller.key_id] -= 1
 
 
-# Without keys everybody on this machine is the one who runs the gateway.
+# Without keys, everybody on this machine counts as the operator of the gateway.
 EVERYBODY = Caller(roles=frozenset(Role))
 NOBODY = Caller()
 
 
 def roles_of(method: str, route: str) -> tuple[Role, ...]:
-    """Those that may; empty for a public route."""
+    """The roles of which a caller needs one; empty for a public route."""
     return () if route in PUBLIC or route in PUBLIC_PAGES else ROLES.get((method, route), _MANAGE)
 
 
@@ -144,30 +144,30 @@ def is_public(path: str) -> bool:
     return path in PUBLIC or path in PUBLIC_PAGES or path.startswith(("/problems/", "/ui/static/"))
 
 
-def need(caller: Caller, method: str, route: str) -> None:
-    """Raises `WrongRole` unless the caller's key is for this route."""
+def require_role(caller: Caller, method: str, route: str) -> None:
+    """Raises `WrongRole` unless the caller has one of the route's roles."""
     roles = roles_of(method, route)
     if roles and caller.roles.isdisjoint(roles):
         raise WrongRole(
-            f"this API key may not do that: it takes the role {' or '.join(roles)}",
+            f"this API key may not do that: it needs the role {' or '.join(roles)}",
             hint="Use a key with that role; `penstock keys new NAME --role ...` makes one.",
         )
 
 
-async def allowed(request: Request) -> Caller:
-    """The caller of a request whose key is for its route, and whose query the route knows; every route depends on this."""
+async def authorize(request: Request) -> Caller:
+    """The caller, once its role and the names of its query parameters are checked. Every route of FastAPI depends on this."""
     caller: Caller = request.scope["caller"]
     route = request.scope["route"]
-    need(caller, request.method, route.path)
+    require_role(caller, request.method, route.path)
     if route.path.startswith("/v1/"):
-        # A misspelt filter or wait must not pass for none. Probes take anything: some of their callers add what they like.
+        # A misspelt parameter must not be ignored. Probes accept anything, since some monitors add parameters of their own.
         refuse_unknown(request.query_params, [field.alias for field in route.dependant.query_params])
     return caller
 
 
-CallerParam = Annotated[Caller, Depends(allowed)]
+CallerParam = Annotated[Caller, Depends(authorize)]
 
 
 def security_of(method: str, route: str) -> list[dict[str, Any]]:
-    """The route's line in the OpenAPI document: the roles of which one is enough, in the words of OpenAPI 3.1."""
+    """The route's security requirement in OpenAPI 3.1: alternatives, one per role."""
     return [{"key": [role.value]} for role in roles_of(method, route)]

@@ -1,1 +1,1 @@
-"""The dashboard: pages rendered by the gateway. Imports what the gateway does; the template library once a page is wanted."""
+"""The dashboard: pages rendered by the gateway. The template library is imported with the first page."""

@@ -1,4 +1,4 @@
-"""The failed inbox: read, put into groups, and replayed a hundred jobs at a time."""
+"""The page of the failed inbox, and the replay of a group, a hundred jobs per request (D35)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job
 from penstock.job_id import JobId
 
-# Of all models together: more than anybody reads, few enough for one look.
+# The page shows at most this many jobs of all models together.
 SHOWN_JOBS = 2_000
-# One press of the button is many requests of so many jobs each, so that none of them takes long or is lost whole.
-BATCH_JOBS = 100
+# One press of the button becomes requests of this many jobs each, so that no request takes long.
+REPLAY_JOBS = 100
 _READ_JOBS = 500
-_AT_ONCE = 25
+_CONCURRENT = 25
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """Where a replay of a group stands. `before` is the serial to go on from; `stopped` is why it cannot go on now."""
+    """How far the replay of a group is. `before` is the serial to go on from. `stopped` says why it had to pause."""
 
     model: str
     group: str
@@ -47,13 +47,15 @@ class ReplayProgress:
 
 
 class FailedPages:
+    """The routes below /ui/failed."""
+
     def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: ModelRegistry, replays: Replays) -> None:
         self._renderer = renderer
         self._store = store
         self._registry = registry
         self._replays = replays
 
-    def routes(self, router: APIRouter) -> None:
+    def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/failed", self.failed, methods=["GET"])
         router.add_api_route("/ui/failed/replay", self.replay, methods=["POST"])
 
@@ -77,14 +79,14 @@ class FailedPages:
         )
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
-        """The next hundred of a group. The answer asks for those after them by itself, until none are left."""
+        """Replay the next jobs of a group. The page that this returns requests the following ones, until none are left."""
         progress = _progress(await form(request))
         await self._registry.find(progress.model)
-        told = await self._replay_some(progress, caller)
-        return await self._renderer.page("_progress.html", caller, {"progress": told})
+        progress = await self._replay_some(progress, caller)
+        return await self._renderer.page("_progress.html", caller, {"progress": progress})
 
     async def _newest(self, names: Sequence[str], caller: Caller) -> tuple[list[Job], bool]:
-        """Those of all models, newest first, and whether there are more than are shown."""
+        """The newest failed jobs of the models, newest first, and whether there are more."""
         found: list[Job] = []
         for name in names:
             before = ""
@@ -98,30 +100,32 @@ class FailedPages:
 
     async def _replay_some(self, progress: ReplayProgress, caller: Caller) -> ReplayProgress:
         page = await self._store.inbox(progress.model, before=progress.before, limit=_READ_JOBS)
-        meant = [job for job in page if caller.sees(job.owner) and group_id(kind_of(job)) == progress.group][:BATCH_JOBS]
-        cut = len(meant) == BATCH_JOBS
-        ended = not cut and len(page) < _READ_JOBS
-        before = (meant if cut else page)[-1].id.serial if page else progress.before
+        chosen = [job for job in page if caller.sees(job.owner) and group_id(kind_of(job)) == progress.group][:REPLAY_JOBS]
+        is_cut = len(chosen) == REPLAY_JOBS
+        ended = not is_cut and len(page) < _READ_JOBS
+        before = (chosen if is_cut else page)[-1].id.serial if page else progress.before
         outcomes: list[JobId | PenstockError] = []
-        for at in range(0, len(meant), _AT_ONCE):
-            part = meant[at : at + _AT_ONCE]
-            outcomes += await asyncio.gather(*(self._one(job, caller, progress.version) for job in part))
+        for at in range(0, len(chosen), _CONCURRENT):
+            part = chosen[at : at + _CONCURRENT]
+            outcomes += await asyncio.gather(*(self._replay_one(job, caller, progress.version) for job in part))
             if any(isinstance(outcome, CapacityError) for outcome in outcomes):
                 break
-        return _after(progress, outcomes, before=before, ended=ended)
+        return _advanced(progress, outcomes, before=before, ended=ended)
 
-    async def _one(self, job: Job, caller: Caller, version: str) -> JobId | PenstockError:
+    async def _replay_one(self, job: Job, caller: Caller, version: str) -> JobId | PenstockError:
         try:
-            # By its id: two people who press the button at once make one new job each.
+            # The key contains the job's id, so that two people who press the button at once make one new job per old one.
             submitted, _, _ = await self._replays.replay(job.id, caller, version=version, key=f"replay {job.id}")
         except (CallerError, CapacityError) as refusal:
             return refusal
         return submitted.id
 
 
-def _after(progress: ReplayProgress, outcomes: Sequence[JobId | PenstockError], *, before: str, ended: bool) -> ReplayProgress:
-    """A full queue stops the work where it stands: nothing is lost, what is left stays in the inbox."""
-    full = [outcome for outcome in outcomes if isinstance(outcome, CapacityError)]
+def _advanced(
+    progress: ReplayProgress, outcomes: Sequence[JobId | PenstockError], *, before: str, ended: bool
+) -> ReplayProgress:
+    """The progress after one request. A full queue pauses the replay, and the jobs that are left stay in the inbox."""
+    rejected = [outcome for outcome in outcomes if isinstance(outcome, CapacityError)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, CallerError)]
     return ReplayProgress(
         model=progress.model,
@@ -130,9 +134,9 @@ def _after(progress: ReplayProgress, outcomes: Sequence[JobId | PenstockError], 
         total=progress.total,
         done=progress.done + sum(isinstance(outcome, JobId) for outcome in outcomes),
         left_out=progress.left_out + len(refused),
-        before=progress.before if full else before,
-        ended=ended and not full,
-        stopped=full[0].message if full else "",
+        before=progress.before if rejected else before,
+        ended=ended and not rejected,
+        stopped=rejected[0].message if rejected else "",
         why_left_out=refused[0].message if refused else progress.why_left_out,
     )
 
@@ -149,7 +153,7 @@ def _progress(fields: dict[str, str]) -> ReplayProgress:
             before=fields.get("before", ""),
         )
     except (KeyError, ValueError):
-        raise BadRequest("the form lacks the group to be replayed", hint="Open the failed inbox again.") from None
+        raise BadRequest("the form does not name the group to replay", hint="Open the failed inbox again.") from None
 
 
 def _number(text: str) -> int:

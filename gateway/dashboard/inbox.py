@@ -1,4 +1,4 @@
-"""The failed inbox: jobs that brought no output and were not replayed, put together by what went wrong. Pure."""
+"""The failed inbox (D35): jobs without an output that were not replayed, grouped by what went wrong. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penstock.job import Job, JobState
 
 MESSAGE_CHARS = 200
-# In this order: what looks like an id is one before its digits are numbers. Possessive, so that no message takes long.
+# Ids come before numbers, because ids have digits too. The quantifiers are possessive, so that no message takes long.
 _VARIABLE = (
     (re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}-[A-Za-z0-9][A-Za-z0-9_.-]*+"), "JOB"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "ID"),
@@ -22,8 +22,8 @@ _VARIABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """`id` names model, code and message together. `versions` are those that its jobs failed with."""
+class FailureGroup:
+    """The jobs with one fault. `id` is a hash of model, code and message. `versions` are those that the jobs failed with."""
 
     id: str
     model: str
@@ -36,15 +36,15 @@ class Group:
 
 
 def normalised(message: str) -> str:
-    """The message without what differs between two cases of one fault: ids, long quotations, numbers."""
+    """The message without the parts that differ between two cases of one fault: ids, long quotations, numbers."""
     text = message[: 4 * MESSAGE_CHARS]
-    for pattern, instead in _VARIABLE:
-        text = pattern.sub(instead, text)
+    for pattern, placeholder in _VARIABLE:
+        text = pattern.sub(placeholder, text)
     return text.strip()[:MESSAGE_CHARS]
 
 
 def kind_of(job: Job) -> tuple[str, str, str]:
-    """Model, code and message: two jobs with the same belong together."""
+    """Model, code and message. Jobs with equal kinds belong to one group."""
     code = job.error.code if job.error else "expired" if job.state is JobState.EXPIRED else "failed"
     return job.model, code, normalised(job.error.message if job.error else "")
 
@@ -53,13 +53,13 @@ def group_id(kind: tuple[str, str, str]) -> str:
     return hashlib.blake2b("\0".join(kind).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def grouped(jobs: Iterable[Job]) -> list[Group]:
-    """Largest first. `jobs` are newest first."""
+def grouped(jobs: Iterable[Job]) -> list[FailureGroup]:
+    """The groups, largest first. `jobs` are newest first."""
     found: dict[tuple[str, str, str], list[Job]] = {}
     for job in jobs:
         found.setdefault(kind_of(job), []).append(job)
     groups = [
-        Group(
+        FailureGroup(
             id=group_id(kind),
             model=kind[0],
             code=kind[1],

@@ -1,4 +1,4 @@
-"""The pages of jobs: the list, one job with its timeline and payloads, and what may be done to it."""
+"""The pages of jobs: the list, and one job with its timeline, payloads and actions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, Gone
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.job_rows import TONES, actions, attempt_bars, job_row, stage_bars
-from penstock.gateway.dashboard.preview import LOOK_BYTES, Preview, preview
+from penstock.gateway.dashboard.preview import PREVIEW_BYTES, Preview, preview
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.results import end_of, visible
+from penstock.gateway.jobs.results import end_in_record, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
@@ -31,8 +31,8 @@ PAGE_JOBS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """One side of a job: what it is, how large, and a look at it."""
+class ShownPayload:
+    """The input or the output of a job as its page shows it."""
 
     content_type: str
     size: int
@@ -40,6 +40,8 @@ class Shown:
 
 
 class JobPages:
+    """The routes below /ui/jobs."""
+
     def __init__(
         self,
         renderer: Renderer,
@@ -58,7 +60,7 @@ class JobPages:
         self._job_log = job_log
         self._list = JobList(store, registry)
 
-    def routes(self, router: APIRouter) -> None:
+    def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/jobs", self.jobs, methods=["GET"])
         router.add_api_route("/ui/jobs/{job_id}", self.job, methods=["GET"])
         router.add_api_route("/ui/jobs/{job_id}/input", self.input, methods=["GET"])
@@ -67,11 +69,11 @@ class JobPages:
         router.add_api_route("/ui/jobs/{job_id}/replay", self.replay, methods=["POST"])
 
     async def jobs(self, caller: CallerParam, model: str = "", status: str = "", after: str = "", id: str = "") -> Response:
-        """`id` is what somebody typed to find one job."""
+        """`id` comes from the form that opens one job."""
         if id:
             return self._renderer.redirect(f"/ui/jobs/{parse_job_id(id.strip())}")
         if status and status not in PUBLIC_STATES:
-            raise BadRequest(f"there is no status {status[:20]!r}", hint=f"It is one of {', '.join(PUBLIC_STATES)}.")
+            raise BadRequest(f"there is no status {status[:20]!r}", hint=f"The statuses are {', '.join(PUBLIC_STATES)}.")
         found = await self._list.page(caller, model=model or None, status=status or None, after=after or None, limit=PAGE_JOBS)
         now = time.time()
         return await self._renderer.page(
@@ -90,10 +92,10 @@ class JobPages:
         )
 
     async def job(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
-        places = await self._store.places(tried.worker for tried in job.tries)
-        told = timeline(job, now=time.time(), places=places)
-        given, output = await asyncio.gather(self._input(job), self._output(job))
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
+        places = await self._store.places(attempt.worker for attempt in job.tries)
+        job_timeline = timeline(job, now=time.time(), places=places)
+        input, output = await asyncio.gather(self._input(job), self._output(job))
         entry = self._registry.models.get(job.model)
         return await self._renderer.page(
             "job.html",
@@ -103,69 +105,69 @@ class JobPages:
                 "job": job,
                 "status": job.state.public,
                 "tone": TONES[job.state.public],
-                "told": told,
-                "bars": stage_bars(told.stages),
-                "attempts": attempt_bars(told),
-                "acts": actions(job, caller),
-                "given": given,
+                "timeline": job_timeline,
+                "bars": stage_bars(job_timeline.stages),
+                "attempts": attempt_bars(job_timeline),
+                "actions": actions(job, caller),
+                "input": input,
                 "output": output,
                 "versions": sorted(entry.versions) if entry else [],
             },
         )
 
     async def input(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
-        given = await self._store.input(job.id)
-        if given is None:
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
+        stored = await self._store.input(job.id)
+        if stored is None:
             raise Gone(f"the input of job {job.id} is no longer stored")
-        return _download(await self._whole(given.payload), f"{job.id}.input")
+        return _download(await self._whole(stored.payload), f"{job.id}.input")
 
     async def output(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         found = await self._store.result(job.id)
         if found is None or found[1] is None:
             raise Gone(f"job {job.id} has no output")
         return _download(await self._whole(found[1]), f"{job.id}.output")
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         outcome = await self._store.cancel(job.id, owner=job.owner)
-        self._job_log.cancelled(job.id, outcome, version=job.version, trace=job.trace)
+        self._job_log.log_cancelled(job.id, outcome, version=job.version, trace=job.trace)
         if outcome is CancelStatus.FINAL:
-            raise Conflict(f"job {job.id} has already ended", hint="Its page shows how.")
+            raise Conflict(f"job {job.id} has already ended", hint="The job's page shows how it ended.")
         return self._renderer.redirect(f"/ui/jobs/{job.id}")
 
     async def replay(self, job_id: str, request: Request, caller: CallerParam) -> Response:
-        """The form's `seen` is the replay that its page knew of: pressed twice, it makes one new job."""
+        """`seen` is the replay that the page knew of. It is part of the key, so that a second press makes no second job."""
         job = parse_job_id(job_id)
         fields = await form(request)
         key = f"page {job} {fields.get('seen', '')[:100]}"
         submitted, _, _ = await self._replays.replay(job, caller, version=fields.get("version", ""), key=key)
         return self._renderer.redirect(f"/ui/jobs/{submitted.id}")
 
-    async def _input(self, job: Job) -> Shown | None:
-        given = await self._store.input(job.id)
-        return None if given is None else await self._look(given.payload)
+    async def _input(self, job: Job) -> ShownPayload | None:
+        stored = await self._store.input(job.id)
+        return None if stored is None else await self._shown(stored.payload)
 
-    async def _output(self, job: Job) -> Shown | None:
-        found = await self._store.result(job.id) if end_of(job, None) else None
-        return None if found is None or found[1] is None else await self._look(found[1])
+    async def _output(self, job: Job) -> ShownPayload | None:
+        found = await self._store.result(job.id) if end_in_record(job, None) else None
+        return None if found is None or found[1] is None else await self._shown(found[1])
 
-    async def _look(self, payload: Payload) -> Shown | None:
+    async def _shown(self, payload: Payload) -> ShownPayload | None:
         if not payload.blob:
             data = payload.data
-            return Shown(payload.content_type, len(data), preview(payload.content_type, data[:LOOK_BYTES], len(data)))
+            return ShownPayload(payload.content_type, len(data), preview(payload.content_type, data[:PREVIEW_BYTES], len(data)))
         try:
-            head, size = await asyncio.to_thread(self._blobs.peek, payload.blob, LOOK_BYTES)
+            head, size = await asyncio.to_thread(self._blobs.peek, payload.blob, PREVIEW_BYTES)
         except Gone:
             return None
-        return Shown(payload.content_type, size, preview(payload.content_type, head, size))
+        return ShownPayload(payload.content_type, size, preview(payload.content_type, head, size))
 
     async def _whole(self, payload: Payload) -> bytes:
         return await asyncio.to_thread(self._blobs.get, payload.blob) if payload.blob else payload.data
 
 
 def _download(data: bytes, name: str) -> Response:
-    """Never under its own type: what a stranger sent is kept, not shown."""
+    """A download of unknown type, so that no browser runs or renders what a caller has sent."""
     headers = {**HEADERS, "content-disposition": f'attachment; filename="{name}"', "content-security-policy": "sandbox"}
     return Response(data, media_type="application/octet-stream", headers=headers)

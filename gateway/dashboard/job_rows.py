@@ -1,4 +1,4 @@
-"""One job's page: its stages and attempts as bars, and what may be done to it. Pure."""
+"""Jobs as the pages show them: a row of the list, stages and attempts as bars, and the allowed actions. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.gateway.jobs.replay import REPLAYABLE
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Job, JobState
 
-# A stage of a thousandth of the whole is still to be seen and pointed at.
+# Bars are at least this wide, so that very short stages can be seen and pointed at.
 _LEAST_PERCENT = 0.5
 TONES = {"queued": "idle", "running": "run", "succeeded": "good", "failed": "bad", "cancelled": "idle", "expired": "warn"}
 _TITLES = {
     "queue": "waited in the queue",
-    "delay": "put aside between attempts",
+    "delay": "waited between attempts",
     "lost": "attempts without a result",
     "batch_wait": "waited for its batch to begin",
     "decode": "read the inputs",
@@ -32,7 +32,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stage or an attempt as a stretch of the whole, in percent."""
+    """A stage or an attempt as a bar. `start` and `width` are percent of the job's whole time."""
 
     name: str
     title: str
@@ -44,11 +44,11 @@ class Bar:
 
 
 def stage_bars(stages: Iterable[TimelineStage]) -> list[Bar]:
-    """Side by side, those too short to be seen widened at the others' cost."""
-    told = [stage for stage in stages if stage.seconds > 0.0]
-    widths = [max(_LEAST_PERCENT, 100.0 * stage.share) for stage in told]
+    """One bar per stage, side by side. Very short stages are widened and the others narrowed."""
+    shown = [stage for stage in stages if stage.seconds > 0.0]
+    widths = [max(_LEAST_PERCENT, 100.0 * stage.share) for stage in shown]
     scale, at, bars = 100.0 / sum(widths) if widths else 1.0, 0.0, []
-    for stage, width in zip(told, widths, strict=True):
+    for stage, width in zip(shown, widths, strict=True):
         bars.append(
             Bar(
                 stage.name,
@@ -64,36 +64,38 @@ def stage_bars(stages: Iterable[TimelineStage]) -> list[Bar]:
     return bars
 
 
-def attempt_bars(told: Timeline) -> list[Bar]:
-    """Each attempt where it lay in the job's life."""
-    job, total_s = told.job, told.total_s or 1e-9
+def attempt_bars(timeline: Timeline) -> list[Bar]:
+    """One bar per attempt, at its place in the job's time."""
+    job, total_s = timeline.job, timeline.total_s or 1e-9
     bars = []
-    for tried in job.tries:
-        ended_at = tried.ended_at if tried.ended_at is not None else job.created_at + told.total_s
-        start = min(100.0 - _LEAST_PERCENT, max(0.0, 100.0 * (tried.claimed_at - job.created_at) / total_s))
-        spent_s = max(0.0, ended_at - tried.claimed_at)
+    for attempt in job.tries:
+        ended_at = attempt.ended_at if attempt.ended_at is not None else job.created_at + timeline.total_s
+        start = min(100.0 - _LEAST_PERCENT, max(0.0, 100.0 * (attempt.claimed_at - job.created_at) / total_s))
+        spent_s = max(0.0, ended_at - attempt.claimed_at)
         width = min(100.0 - start, max(_LEAST_PERCENT, 100.0 * spent_s / total_s))
-        end = tried.end or "running"
-        bars.append(Bar(end, f"attempt {tried.number}: {end}", round(start, 3), round(width, 3), spent_s))
+        end = attempt.end or "running"
+        bars.append(Bar(end, f"attempt {attempt.number}: {end}", round(start, 3), round(width, 3), spent_s))
     return bars
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What this caller may do to the job as it stands."""
+    """What this caller may do with the job in its present state."""
 
     cancel: bool
     replay: bool
 
 
 def actions(job: Job, caller: Caller) -> Actions:
-    acts = not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE})
-    return Actions(cancel=acts and not job.state.final and not job.cancel_requested, replay=acts and job.state in REPLAYABLE)
+    may_act = not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE})
+    return Actions(
+        cancel=may_act and not job.state.final and not job.cancel_requested, replay=may_act and job.state in REPLAYABLE
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One line of the list."""
+    """One row of the list."""
 
     id: str
     model: str

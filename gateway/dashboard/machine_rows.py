@@ -1,4 +1,4 @@
-"""Workers with their pinning plan, and a model's versions with what was learned of them. Pure."""
+"""Workers with their pinning plan, and a model's versions with their learned run times. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.model_spec import SlotInfo, WorkerInfo
 
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
-# A worker that beats is heard of every few seconds.
+# A live worker announces itself every few seconds.
 _SILENT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """`models` are those it serves; `silent` when nothing was heard of it for a while."""
+    """One worker. `silent`: it has not announced itself for a while."""
 
     name: str
     host: str
@@ -50,30 +50,30 @@ def worker_rows(workers: Iterable[WorkerInfo], now: float) -> list[WorkerRow]:
 
 
 def core_map(slots: Sequence[SlotInfo]) -> list[tuple[int, int]]:
-    """Every core that a slot is pinned to, with the number of slots that share it; a core held twice is worth a look."""
-    held: dict[int, int] = {}
+    """Each core with a pinned slot, and the number of its slots; the page marks cores with several."""
+    slots_by_core: dict[int, int] = {}
     for slot in slots:
         for core in slot.cores:
-            held[core] = held.get(core, 0) + 1
-    return sorted(held.items())
+            slots_by_core[core] = slots_by_core.get(core, 0) + 1
+    return sorted(slots_by_core.items())
 
 
 def place_of(slot: SlotInfo) -> str:
-    """The rest of a slot's place in the pinning plan: threads, memory node, company on its device."""
-    told = [words.plural(slot.threads, "thread")] if slot.threads else []
-    told += [f"node {slot.node}"] if slot.node is not None else []
-    told += [slot.placement] if slot.placement != "dedicated" else []
-    return ", ".join(told)
+    """The rest of a slot's place in the pinning plan: threads, memory node, whether it shares its device."""
+    parts = [words.plural(slot.threads, "thread")] if slot.threads else []
+    parts += [f"node {slot.node}"] if slot.node is not None else []
+    parts += [slot.placement] if slot.placement != "dedicated" else []
+    return ", ".join(parts)
 
 
-def dearest_call(slot: SlotInfo) -> tuple[int, float]:
-    """Batch size and seconds of the first call that cost most; for a slot that has told some."""
+def slowest_call(slot: SlotInfo) -> tuple[int, float]:
+    """Batch size and seconds of the slowest first call of a slot that has reported some."""
     return max(slot.first_call_s.items(), key=lambda call: call[1])
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """`chart` are sizes and milliseconds for a small chart, `first_call_s` what the first call of each size cost."""
+    """One version of a model. `latency` and `first_call` are pairs of a batch size and its seconds."""
 
     name: str
     default: bool
@@ -91,11 +91,12 @@ class VersionRow:
 
     @property
     def table(self) -> list[tuple[int, float]]:
-        """Few enough to be read: the powers of two, and the largest."""
+        """The sizes that the page lists: the powers of two, and the largest."""
         return [pair for pair in self.latency if pair[0].bit_count() == 1 or pair is self.latency[-1]]
 
     @property
     def chart(self) -> str:
+        """Sizes and milliseconds as JSON, for the chart."""
         sizes = [size for size, _ in self.latency]
         return orjson.dumps({"x": sizes, "y": [round(seconds * 1000, 3) for _, seconds in self.latency]}).decode()
 
@@ -128,7 +129,7 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
 
 
 def _first_calls(slots: Iterable[SlotInfo]) -> tuple[tuple[int, float], ...]:
-    """By batch size, the slowest slot's."""
+    """The seconds of the slowest slot, by batch size."""
     found: dict[int, float] = {}
     for slot in slots:
         for size, seconds in slot.first_call_s.items():
@@ -141,7 +142,7 @@ def _pretty(schema: dict[str, Any] | None) -> str:
 
 
 def sample_of(schema: dict[str, Any] | None) -> str:
-    """A small JSON value of the schema's shape, for a first command to copy."""
+    """A small JSON value that fits the schema, for the command that the page offers."""
     return orjson.dumps(_sample(schema or {}, 0)).decode()
 
 

@@ -1,4 +1,4 @@
-"""The pages of what is there: queues, one model, workers, the API."""
+"""The pages about queues, one model, workers and the API, and the live stream of the queues."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
 from penstock.gateway.asgi.problems import TITLES
-from penstock.gateway.auth.roles import Caller, CallerParam, Holds
-from penstock.gateway.dashboard.live import OverviewPoller, View
+from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
 from penstock.gateway.dashboard.machine_rows import (
     SLOT_TONES,
     core_map,
-    dearest_call,
     place_of,
     sample_of,
+    slowest_call,
     version_rows,
     worker_rows,
 )
+from penstock.gateway.dashboard.poller import Overview, OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
-# Then the browser comes back, and has to show its session again.
+# A stream ends after this time. The browser then reconnects and has to show its session again.
 STREAM_S = 300.0
-# No proxy takes a stream for dead that says something so often.
-SILENT_S = 15.0
+# A heartbeat this often keeps proxies from closing a quiet stream.
+HEARTBEAT_S = 15.0
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 _STREAM_HEADERS = {**HEADERS, "cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
@@ -37,27 +37,27 @@ Document = Callable[[], dict[str, Any]]
 
 
 class OverviewPages:
-    """`document` is the OpenAPI document; `scraped`: whether /metrics is served beside the API."""
+    """`document` gives the OpenAPI document. `scraped`: /metrics is served beside the API."""
 
     def __init__(
         self,
         renderer: Renderer,
-        board: OverviewPoller,
+        poller: OverviewPoller,
         *,
         registry: ModelRegistry,
-        holds: Holds,
+        waiting: WaitingResponses,
         document: Document,
         scraped: bool,
     ) -> None:
         self._renderer = renderer
-        self._board = board
+        self._poller = poller
         self._registry = registry
-        self._holds = holds
+        self._waiting = waiting
         self._document = document
         self._scraped = scraped
-        self._drawn: dict[bool, tuple[int, str]] = {}
+        self._tables: dict[bool, tuple[int, str]] = {}
 
-    def routes(self, router: APIRouter) -> None:
+    def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/", self.queues, methods=["GET"])
         router.add_api_route("/ui/live", self.live, methods=["GET"])
         router.add_api_route("/ui/models/{model}", self.model, methods=["GET"])
@@ -66,47 +66,47 @@ class OverviewPages:
         router.add_api_route("/ui/api", self.api, methods=["GET"])
 
     async def queues(self, caller: CallerParam) -> Response:
-        view = await self._board.view()
+        overview = await self._poller.overview()
         sample = next(((entry.name, _sample(entry)) for entry in self._registry.models.values()), None)
-        return await self._renderer.page("queues.html", caller, {"here": "queues", "view": view, "sample": sample})
+        return await self._renderer.page("queues.html", caller, {"here": "queues", "overview": overview, "sample": sample})
 
     async def live(self, caller: CallerParam) -> StreamingResponse:
-        """The table of the queues as server-sent events, whenever it changes."""
-        self._holds.check(caller)
-        await self._renderer.ready()
+        """The table of the queues as a server-sent event, whenever it changes."""
+        self._waiting.check(caller)
+        await self._renderer.load()
         return StreamingResponse(self._stream(caller), media_type="text/event-stream", headers=_STREAM_HEADERS)
 
     async def _stream(self, caller: Caller) -> AsyncIterator[bytes]:
-        began_at = told_at = time.monotonic()
+        began_at = sent_at = time.monotonic()
         manages, shown = Role.MANAGE in caller.roles, ""
         yield RETRY
-        with self._holds.hold(caller):
-            async for view in self._board.changes():
-                now, html = time.monotonic(), self._table(view, manages=manages)
-                if html != shown or now - told_at > SILENT_S:
+        with self._waiting.open(caller):
+            async for overview in self._poller.changes():
+                now, html = time.monotonic(), self._table(overview, manages=manages)
+                if html != shown or now - sent_at > HEARTBEAT_S:
                     yield _event("queues", html) if html != shown else HEARTBEAT
-                    told_at, shown = now, html
+                    sent_at, shown = now, html
                 if now - began_at > STREAM_S:
                     return
 
-    def _table(self, view: View, *, manages: bool) -> str:
-        """Drawn once for all who may see the same."""
-        number, html = self._drawn.get(manages, (-1, ""))
-        if number != view.number:
-            html = self._renderer.html("_queues.html", {"view": view, "manages": manages})
-            self._drawn[manages] = (view.number, html)
+    def _table(self, overview: Overview, *, manages: bool) -> str:
+        """The table as HTML, rendered once for all viewers with the same rights."""
+        number, html = self._tables.get(manages, (-1, ""))
+        if number != overview.number:
+            html = self._renderer.html("_queues.html", {"overview": overview, "manages": manages})
+            self._tables[manages] = (overview.number, html)
         return html
 
     async def model(self, model: str, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
-        view = await self._board.view()
+        overview = await self._poller.overview()
         return await self._renderer.page(
             "model.html",
             caller,
             {
                 "here": "queues",
                 "model": entry,
-                "row": next((row for row in view.rows if row.model == model), None),
+                "row": next((row for row in overview.rows if row.model == model), None),
                 "versions": version_rows(entry, self._registry.workers),
                 "sample": _sample(entry),
                 "rollout": self._registry.rollouts.get(model),
@@ -114,20 +114,20 @@ class OverviewPages:
         )
 
     async def series(self, model: str, caller: CallerParam) -> Response:
-        """Depths of the last minutes, for the chart: seconds before now, jobs waiting."""
+        """The depths of the last minutes for the chart: seconds before now, and jobs waiting."""
         await self._registry.find(model)
-        await self._board.view()
-        samples = self._board.history(model).samples
+        await self._poller.overview()
+        samples = self._poller.history(model).samples
         end = samples[-1].at if samples else 0.0
-        told = {"x": [round(sample.at - end, 1) for sample in samples], "y": [sample.depth for sample in samples]}
-        return Response(orjson.dumps(told), media_type="application/json", headers=HEADERS)
+        points = {"x": [round(sample.at - end, 1) for sample in samples], "y": [sample.depth for sample in samples]}
+        return Response(orjson.dumps(points), media_type="application/json", headers=HEADERS)
 
     async def workers(self, caller: CallerParam) -> Response:
         await self._registry.refresh()
         rows = worker_rows(self._registry.workers, time.time())
         maps = {row.name: core_map(row.slots) for row in rows}
-        told = {"tones": SLOT_TONES, "place": place_of, "dearest": dearest_call}
-        shown = {"here": "workers", "workers": rows, "maps": maps, **told}
+        helpers = {"tones": SLOT_TONES, "place": place_of, "slowest": slowest_call}
+        shown = {"here": "workers", "workers": rows, "maps": maps, **helpers}
         return await self._renderer.page("workers.html", caller, shown)
 
     async def api(self, request: Request, caller: CallerParam) -> Response:

@@ -1,4 +1,4 @@
-"""What may be shown of a payload: a bounded, harmless look at bytes that a stranger chose. Pure."""
+"""Previews of payloads: bounded, and harmless whatever bytes a caller has sent. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import orjson
 from penstock.gateway.asgi.negotiation import base_type
 
 TEXT_BYTES = 4 * 1024
-# Read for a preview: an image is shown whole or not at all, and JSON is set out only when it is whole.
-LOOK_BYTES = 96 * 1024
+# Read for a preview. An image is shown only if it is complete, and JSON is indented only if it is complete.
+PREVIEW_BYTES = 96 * 1024
 _HEX_BYTES = 128
-# A few kilobytes may unpack into gigabytes of pixels, in the browser of whoever looks.
+# A few kilobytes may unpack into gigabytes of pixels in the viewer's browser.
 _MAX_PIXELS = 4_000_000
 _TEXTS = ("text/", "application/xml", "application/x-ndjson", "application/javascript")
-_KEPT = {"\n", "\t"}
+_WHITESPACE = {"\n", "\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`kind` is text, hex, image or none; `note` says what is not shown. `image` is a data URI."""
+    """`kind` is text, hex, image or none. `note` says what is missing. `image` is a data URI."""
 
     kind: str
     text: str = ""
@@ -31,7 +31,7 @@ class Preview:
 
 
 def preview(content_type: str, head: bytes, size: int) -> Preview:
-    """`head` is the beginning of the payload, all of it up to `LOOK_BYTES`."""
+    """`head` is the payload, cut at `PREVIEW_BYTES`; `size` is the size of the whole."""
     base = base_type(content_type)
     if not size:
         return Preview("none", note="empty")
@@ -55,7 +55,7 @@ def _json(head: bytes, size: int) -> Preview:
 
 def _text(data: bytes, size: int | None) -> Preview:
     shown = data[:TEXT_BYTES].decode("utf-8", "replace")
-    clean = "".join(char if char.isprintable() or char in _KEPT else "\ufffd" for char in shown)
+    clean = "".join(char if char.isprintable() or char in _WHITESPACE else "\ufffd" for char in shown)
     cut = len(data) > TEXT_BYTES or (size or 0) > TEXT_BYTES
     return Preview("text", clean, f"the first {TEXT_BYTES // 1024} KiB" if cut else "")
 
@@ -72,12 +72,12 @@ def _ascii(row: bytes) -> str:
 
 def _image(base: str, head: bytes, size: int) -> Preview:
     if len(head) < size:
-        return Preview("none", note="too large to be shown here")
+        return Preview("none", note="too large for a preview")
     shape = _png_shape(head) if base == "image/png" else _jpeg_shape(head)
     if shape is None:
-        return Preview("none", note="its bytes are not those of the image that it says it is")
+        return Preview("none", note="the content does not match its media type")
     if shape[0] * shape[1] > _MAX_PIXELS:
-        return Preview("none", note=f"{shape[0]} x {shape[1]} pixels are too many to be shown here")
+        return Preview("none", note=f"{shape[0]} x {shape[1]} pixels, too large for a preview")
     data = base64.b64encode(head).decode("ascii")
     return Preview("image", image=f"data:{base};base64,{data}", note=f"{shape[0]} x {shape[1]}")
 
@@ -90,7 +90,7 @@ def _png_shape(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int] | None:
-    """From the frame's header; None for what has none."""
+    """Width and height from the frame's header; None without such a header."""
     if data[:2] != b"\xff\xd8":
         return None
     at = 2

@@ -1,4 +1,4 @@
-"""The overview: one row per model, what it says and how urgent that is. Pure."""
+"""The rows of the overview: one per model, with its state and how urgent that is. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.model_spec import WorkerInfo
 
-# A queue whose oldest job waits longer than this is told apart, unless its jobs are bulk, which may.
+# If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
 LATE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`tone` is good, warn, bad or idle."""
+    """The state of a queue. `tone` is good, warn, bad or idle."""
 
     tone: str
     word: str
@@ -25,7 +25,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """`bands` are those that hold jobs, by priority; rates are None until two looks were taken."""
+    """One model. `bands` are the priorities that have waiting jobs. Rates are None before the second poll."""
 
     model: str
     status: Status
@@ -61,7 +61,7 @@ def queue_rows(
     histories: Mapping[str, History],
     workers: Sequence[WorkerInfo],
 ) -> list[QueueRow]:
-    """Those that need somebody first, then by name."""
+    """Models that need attention first, then by name."""
     rows = [_row(queue, entries[queue.model], histories.get(queue.model, History()), workers) for queue in queues]
     return sorted(rows, key=lambda row: (row.status.tone != "bad", row.model))
 

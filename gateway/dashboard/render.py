@@ -1,9 +1,14 @@
-"""Pages as HTML: the templates, loaded when the first page is asked for, and the headers that every page carries."""
+"""Pages as HTML: the templates, the headers of every page, and the files that pages load."""
+
+# D36: the gateway renders its dashboard itself.
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -11,20 +16,20 @@ from starlette.responses import Response
 
 from penstock import words
 from penstock.access import Role
+from penstock.errors import NotFound
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.roles import Caller
-from penstock.gateway.dashboard import assets
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Nothing inline and nothing from elsewhere: text that slipped through as markup could neither run nor report anything.
-# Small images of jobs are shown from data URIs, which run nothing either.
+# No inline code and no other host: if text of a job were taken for markup, it could neither run nor send anything.
+# Previews of images are data URIs, which cannot run code either.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# `same-origin`, not `no-referrer`: under that one browsers would hide the origin of our own forms from us.
+# `same-origin`, because with `no-referrer` browsers hide the origin of our own forms.
 HEADERS = {
     "content-security-policy": POLICY,
     "x-frame-options": "DENY",
@@ -36,10 +41,12 @@ HEADERS = {
     "cache-control": "no-store",
 }
 HTML = "text/html; charset=utf-8"
+ASSET_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_FOREVER = "public, max-age=31536000, immutable"
 
 
 class Renderer:
-    """`root` is the path prefix under which browsers see the gateway, without a slash at its end; `keyed`: one signs in."""
+    """Renders pages. `root` is the path prefix of a proxy, without a slash at its end. `keyed`: users have to sign in."""
 
     def __init__(self, root: str, *, keyed: bool) -> None:
         self._root = root
@@ -47,21 +54,21 @@ class Renderer:
         self._environment: Environment | None = None
 
     def url(self, path: str, **query: str) -> str:
-        """An address of ours as browsers see it; empty values are left out."""
-        asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
-        return f"{self._root}{quote(path)}" + (f"?{asked}" if asked else "")
+        """An address of the dashboard as browsers see it. Empty query values are left out."""
+        query_text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
+        return f"{self._root}{quote(path)}" + (f"?{query_text}" if query_text else "")
 
-    async def ready(self) -> None:
-        """Afterwards `html` may be called. The library and the templates load in a thread: requests must not wait for them."""
+    async def load(self) -> None:
+        """Load the template library and the templates, in a thread, so that no request waits. `html` needs this first."""
         if self._environment is None:
-            self._environment = await asyncio.to_thread(self._load)
+            self._environment = await asyncio.to_thread(self._load_templates)
 
     def html(self, template: str, values: Mapping[str, Any]) -> str:
-        assert self._environment is not None, "ready() comes first"
+        assert self._environment is not None, "load() comes first"
         return self._environment.get_template(template).render(values)
 
     async def page(self, template: str, caller: Caller, values: Mapping[str, Any], *, status: int = 200) -> Response:
-        await self.ready()
+        await self.load()
         manages = Role.MANAGE in caller.roles
         body = self.html(template, {**values, "caller": caller, "manages": manages, "keyed": self._keyed})
         return Response(body, status_code=status, media_type=HTML, headers=HEADERS)
@@ -69,16 +76,18 @@ class Renderer:
     def redirect(self, path: str, **query: str) -> Response:
         return Response(status_code=303, headers={**HEADERS, "location": self.url(path, **query)})
 
-    def back(self, target: str) -> Response:
-        """To a path of ours with its query, as it was once asked for."""
+    def redirect_back(self, target: str) -> Response:
+        """A redirect to a path of the dashboard, which may have a query."""
         return Response(status_code=303, headers={**HEADERS, "location": self._root + target})
 
-    def _load(self) -> Environment:
+    def _load_templates(self) -> Environment:
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         loader = PackageLoader("penstock.gateway.dashboard")
-        made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-        made.filters |= {
+        environment = Environment(
+            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        environment.filters |= {
             "seconds": words.duration,
             "count": words.count,
             "rate": words.number,
@@ -87,8 +96,32 @@ class Renderer:
             "rfc3339": rfc3339,
             "cores": words.ranges,
         }
-        made.globals |= {"url": self.url, "static": lambda name: self._root + "/ui/static/" + assets.address(name)}
-        made.globals |= {"plural": words.plural, "ago": words.ago}
-        for name in made.list_templates():
-            made.get_template(name)
-        return made
+        environment.globals |= {"url": self.url, "static": lambda name: self._root + "/ui/static/" + asset_address(name)}
+        environment.globals |= {"plural": words.plural, "ago": words.ago}
+        for name in environment.list_templates():
+            environment.get_template(name)
+        return environment
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Every file that may be served, by name. Licences and notes in the same folder are not served."""
+    folder = resources.files("penstock.gateway.dashboard").joinpath("static")
+    return {file.name: file.read_bytes() for file in folder.iterdir() if _suffix(file.name) in ASSET_TYPES}
+
+
+@cache
+def asset_address(name: str) -> str:
+    """The address below `/ui/static/`. It changes with the content, so that browsers may cache the file for ever."""
+    return f"{name}?v={hashlib.sha256(_files()[name]).hexdigest()[:12]}"
+
+
+def asset(name: str) -> Response:
+    if name not in _files():
+        raise NotFound("there is no such file")
+    headers = {"cache-control": _FOREVER, "x-content-type-options": "nosniff"}
+    return Response(_files()[name], media_type=ASSET_TYPES[_suffix(name)], headers=headers)
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :]

@@ -1,4 +1,4 @@
-"""The list of runs, and one run: what was asked, how far it is, its files, and the way to end it."""
+"""The pages of runs: the list, and one run with its settings, progress, files and the cancel button."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _SHOWN_FAULTS = 20
 
 
 class RunPages:
+    """The routes below /ui/runs."""
+
     def __init__(self, renderer: Renderer, service: RunService) -> None:
         self._renderer = renderer
         self._service = service
 
-    def routes(self, router: APIRouter) -> None:
+    def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/runs", self.runs, methods=["GET"])
         router.add_api_route("/ui/runs/{run_id}", self.run, methods=["GET"])
         router.add_api_route("/ui/runs/{run_id}/output", self.output, methods=["GET"])
@@ -51,18 +53,18 @@ class RunPages:
 
     async def run(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
-        outcome = await self._service.output_files(run)
+        files = await self._service.output_files(run)
         faults = run.details.get("errors")
         shown = {
             "here": "runs",
             "run": run,
             "row": run_row(run, time.time()),
             "input": self._service.files.id_of(run.spec.input) or run.spec.input,
-            "output": outcome.output,
-            "errors": outcome.errors,
+            "output": files.output,
+            "errors": files.errors,
             "faults": faults[:_SHOWN_FAULTS] if isinstance(faults, list) else [],
             "metadata": metadata_of(run),
-            "cancels": may_cancel(run, caller),
+            "may_cancel": may_cancel(run, caller),
         }
         return await self._renderer.page("run.html", caller, shown)
 
@@ -80,6 +82,6 @@ class RunPages:
 
     def _download(self, run: Run, record: FileRecord | None) -> Response:
         if record is None:
-            raise Gone(f"run {run.id} has no such file, or not yet, or its retention is over")
+            raise Gone(f"run {run.id} has no such file: it is not written yet, or its retention is over")
         headers = {**HEADERS, "content-security-policy": "sandbox"}
         return WholeFile.of(self._service.files.content(record), record.filename, headers=headers)

@@ -25,7 +25,7 @@ TONES = {
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in words. `percent` is None while nobody knows how many rows there are."""
+    """One run as text. `percent` is None while the number of rows is unknown."""
 
     id: str
     status: str
@@ -47,7 +47,7 @@ class RunRow:
 
 def run_row(run: Run, now: float) -> RunRow:
     status, counts = run_status(run, now), run.counts
-    seen = counts.done + counts.failed
+    finished = counts.done + counts.failed
     live = not run.state.final
     ended = run.finished_at if run.finished_at is not None else now
     return RunRow(
@@ -57,9 +57,9 @@ def run_row(run: Run, now: float) -> RunRow:
         model=run.spec.model or words.UNKNOWN,
         kind="OpenAI batch" if run.spec.kind == "openai" else "files",
         owner=run.owner,
-        rows=words.count(seen) if counts.total is None else f"{words.count(seen)} of {words.count(counts.total)}",
+        rows=words.count(finished) if counts.total is None else f"{words.count(finished)} of {words.count(counts.total)}",
         failed=counts.failed,
-        percent=None if not counts.total else min(100, 100 * seen // counts.total),
+        percent=None if not counts.total else min(100, 100 * finished // counts.total),
         rate=words.number(run.rows_per_s) if live or run.rows_per_s else words.UNKNOWN,
         eta=words.duration(eta_s(run)),
         busy=words.UNKNOWN if run.busy is None else f"{100 * run.busy:.0f} %",

@@ -1,4 +1,4 @@
-"""What the queues looked like over the last minutes: a short memory per model, and the rates and lines drawn from it. Pure."""
+"""The last minutes of each queue, and the rates and small charts computed from them. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 KEPT_S = 300.0
-# Rates are taken over so long: shorter ones jump, longer ones lag.
+# Rates are averaged over this time: over less they jump, over more they lag.
 RATE_S = 5.0
-LEAST_S = 60.0
+SHORTEST_CHART_S = 60.0
 _WIDTH, _HEIGHT, _POINTS = 120.0, 28.0, 60
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a queue. `at` is seconds by the store's clock; `accepted` and `ended` count since the store began."""
+    """A queue at one moment. `at` is in seconds of the store's clock. `accepted` and `ended` count since the store's start."""
 
     at: float
     depth: int
@@ -24,10 +24,12 @@ class Sample:
 
 @dataclass(slots=True)
 class History:
+    """The samples of one queue over the last `KEPT_S` seconds."""
+
     samples: deque[Sample] = field(default_factory=deque)
 
     def add(self, sample: Sample) -> None:
-        """A store that came back with smaller counts or an older clock starts a new history."""
+        """Smaller counts or an older clock mean another or a restored store, and start a new history."""
         last = self.samples[-1] if self.samples else None
         if last and (sample.at <= last.at or sample.accepted < last.accepted or sample.ended < last.ended):
             self.samples.clear()
@@ -36,7 +38,7 @@ class History:
             self.samples.popleft()
 
     def rates(self) -> tuple[float, float] | None:
-        """Jobs accepted and jobs ended per second, over the last seconds; None before there are two looks."""
+        """Jobs accepted and jobs ended per second over the last `RATE_S`; None before the second sample."""
         if len(self.samples) < 2:
             return None
         last = self.samples[-1]
@@ -45,11 +47,11 @@ class History:
         return (last.accepted - first.accepted) / span, (last.ended - first.ended) / span
 
     def line(self) -> list[int]:
-        """The depths for a small chart: the highest of each stretch, so that no peak is lost. A short memory fills it too."""
+        """The depths for a small chart: the highest of each interval, so that no peak is lost."""
         if len(self.samples) < 2:
             return []
         end = self.samples[-1].at
-        step = max(LEAST_S, end - self.samples[0].at) / _POINTS
+        step = max(SHORTEST_CHART_S, end - self.samples[0].at) / _POINTS
         tops: dict[int, int] = {}
         for sample in self.samples:
             place = _POINTS - 1 - min(_POINTS - 1, int((end - sample.at) / step))
@@ -59,7 +61,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """A line and the area below it as SVG points in a box of 120 x 28; `top` is the highest value."""
+    """A line and the area below it, as SVG points in a box of 120 x 28. `top` is the highest value."""
 
     line: str
     area: str
@@ -67,7 +69,7 @@ class Spark:
 
 
 def spark(values: list[int]) -> Spark | None:
-    """None where there is nothing to draw. A value of -1 is a stretch without a look; the line joins its neighbours."""
+    """None if there are fewer than two points. -1 is an interval without a sample; the line joins its neighbours."""
     known = [(place, value) for place, value in enumerate(values) if value >= 0]
     if len(known) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Who looks at a page: a browser's session, kept in the store under a random name; and forms that only our pages may send."""
+"""Browser sessions, kept in the store under a random name, and forms that only our own pages may send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.gateway.auth.roles import Caller
 
 COOKIE = "penstock_session"
 SESSION_S = 8 * 3600.0
-# A session is a key in the store, so that many of them must not be had for nothing.
+# Every session takes a key in the store, so the rate of new sessions per API key is limited.
 OPENED_PER_S, OPENED_BURST = 0.1, 20.0
 MAX_FORM_BYTES = 8 * 1024
 _MAX_FIELDS = 16
@@ -31,38 +31,38 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class Sessions:
-    """A cookie holds a random id and nothing else; what it stands for lies in the store, so all gateways of it know it.
+    """Opens, finds and ends sessions. A cookie holds a random id; the rest is in the store, so all gateways know it (D36).
 
-    The store has the id's hash, and which key it was opened with: a key that is removed, replaced or expired ends its sessions.
+    The store has the id's hash and the API key of the session. A key that is removed, replaced or expired ends its sessions.
     """
 
-    def __init__(self, store: AsyncStore, door: KeyAuth) -> None:
+    def __init__(self, store: AsyncStore, auth: KeyAuth) -> None:
         self._store = store
-        self._door = door
+        self._auth = auth
         self._opened = AddressBuckets(rate_per_s=OPENED_PER_S, burst=OPENED_BURST, most=MAX_REMEMBERED)
 
     @property
     def needed(self) -> bool:
-        return self._door.keyed
+        return self._auth.keyed
 
     async def open(self, key: str, address: str) -> str:
-        """The new session's id. Raises `Unauthorized`, `RateLimited`, or `WrongRole` for a key that may not look."""
-        caller = self._door.admit(b"Bearer " + key.strip().encode("utf-8", "replace"), address)
+        """The new session's id. Raises `Unauthorized`, `RateLimited`, or `WrongRole` for a key that may not read."""
+        caller = self._auth.admit(b"Bearer " + key.strip().encode("utf-8", "replace"), address)
         if caller.roles.isdisjoint({Role.READ, Role.MANAGE}):
-            raise WrongRole("this API key may not look at anything: it takes the role read or manage")
+            raise WrongRole("this API key may not see the dashboard, which needs the role read or manage")
         wait_s = self._opened.take(caller.key_id, time.monotonic())
         if wait_s:
             raise RateLimited("too many sessions were opened with this API key", retry_after_s=wait_s)
         session = secrets.token_urlsafe(_ID_BYTES)
-        await self._store.keep_session(_hash(session), f"{caller.key_id}:{self._door.mark_of(caller.key_id)}", SESSION_S)
+        await self._store.keep_session(_hash(session), f"{caller.key_id}:{self._auth.mark_of(caller.key_id)}", SESSION_S)
         return session
 
     async def caller(self, headers: Headers) -> Caller | None:
-        """Whoever the cookie stands for; None without a good one. Raises `RateLimited` as for the key itself."""
+        """The caller whose session the cookie names; None without a valid session. Raises `RateLimited` as a key does."""
         session = session_id(headers.get("cookie", ""))
-        kept = await self._store.session(_hash(session)) if session else None
-        key_id, _, mark = (kept or "").partition(":")
-        return self._door.holder(key_id, mark) if key_id else None
+        stored = await self._store.session(_hash(session)) if session else None
+        key_id, _, mark = (stored or "").partition(":")
+        return self._auth.holder(key_id, mark) if key_id else None
 
     async def close(self, headers: Headers) -> None:
         session = session_id(headers.get("cookie", ""))
@@ -71,7 +71,7 @@ class Sessions:
 
 
 def session_id(cookies: str) -> str:
-    """Empty for anything that cannot be one of ours."""
+    """The session id in a Cookie header; empty for a value that cannot be one of ours."""
     try:
         found = SimpleCookie(cookies).get(COOKIE)
     except CookieError:
@@ -86,14 +86,14 @@ def cookie(session: str, *, path: str, secure: bool, max_age_s: float = SESSION_
 
 
 def is_https(request: Request) -> bool:
-    """As the browser sees it: behind a proxy that ends TLS, only the page's own origin tells."""
+    """True if the browser uses https. Behind a proxy that ends TLS only the page's origin shows that."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def check_same_site(headers: Headers) -> None:
     """Raises `CrossSite` unless the browser says that one of our own pages sent this.
 
-    `Sec-Fetch-Site` cannot be set by a script; browsers send it to https and loopback. Elsewhere the `Origin` has to be ours.
+    No script can set `Sec-Fetch-Site`. Browsers send it over https and on loopback. Elsewhere the `Origin` has to be ours.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -103,19 +103,19 @@ def check_same_site(headers: Headers) -> None:
         return
     raise CrossSite(
         "this form was not sent by a page of this gateway",
-        hint="Open the dashboard and press its own button; programs use the API with a key.",
+        hint="Use the button on the dashboard. Programs use the API with a key.",
     )
 
 
 async def form(request: Request) -> dict[str, str]:
-    """The fields of a small form; raises for anything else."""
+    """The fields of a small form. Raises for any other body."""
     if base_type(request.headers.get("content-type", "")) != _FORM:
-        raise UnsupportedMedia(f"this path takes {_FORM}")
+        raise UnsupportedMedia(f"this path accepts only {_FORM}")
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_FORM_BYTES:
-            raise TooLarge(f"a form of this page has at most {MAX_FORM_BYTES} bytes")
+            raise TooLarge(f"a form may have at most {MAX_FORM_BYTES} bytes")
     try:
         return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:

@@ -1,4 +1,4 @@
-"""GET /v1/jobs/{id}/events: a job's way as server-sent events."""
+"""GET /v1/jobs/{id}/events: the changes of a job as server-sent events."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.auth.roles import Caller, CallerParam, Holds
-from penstock.gateway.jobs.results import next_change, visible
+from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
+from penstock.gateway.jobs.results import next_change, visible_job
 from penstock.gateway.jobs.views import change_id, job_body
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
@@ -23,16 +23,16 @@ from penstock.job_id import JobId, parse_job_id
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 _CHANGE_ID = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d)c?")
-# Proxies must pass each event on as it comes.
+# These keep proxies from buffering events.
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class JobEvents:
-    """`heartbeat_s`: how long a stream may be silent, so that no proxy takes it for dead."""
+    """`heartbeat_s`: how long a stream may be silent; longer, a proxy might close it."""
 
-    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, holds: Holds, heartbeat_s: float) -> None:
+    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, waiting: WaitingResponses, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
-        self._holds = holds
+        self._waiting = waiting
         self._store = store
         self._lifetime = lifetime
 
@@ -52,19 +52,19 @@ class JobEvents:
         self, job_id: str, caller: CallerParam, last_event_id: Annotated[str | None, Header()] = None
     ) -> StreamingResponse:
         job = parse_job_id(job_id)
-        # Asked before the stream begins: a missing job is a plain 404, not an event.
-        await visible(self._store, job, caller)
-        self._holds.check(caller)
+        # Checked before the stream begins: the response for a missing job is a plain 404, not an event.
+        await visible_job(self._store, job, caller)
+        self._waiting.check(caller)
         return StreamingResponse(self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=_HEADERS)
 
     async def _stream(self, job: JobId, last_seen: str | None, caller: Caller) -> AsyncIterator[bytes]:
         yield RETRY
-        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+        with self._waiting.open(caller), self._store.waiter(job) as waiter:
             try:
                 async for event in self._follow(job, waiter, last_seen):
                     yield event
             except StoreUnavailable:
-                # The status line is sent; closing makes the client come back with Last-Event-ID.
+                # The status line has been sent. Closing the stream makes the client reconnect with Last-Event-ID.
                 return
 
     async def _follow(self, job: JobId, waiter: Waiter, last_seen: str | None) -> AsyncIterator[bytes]:
@@ -72,7 +72,7 @@ class JobEvents:
         if record is not None and lost_history(last_seen, record):
             yield event("reset", change_id(record), b"{}")
             last_seen = None
-        while record is not None and not self._lifetime.draining():
+        while record is not None and not self._lifetime.is_draining():
             if record.state.final:
                 yield event("end", change_id(record), job_body(record))
                 return
@@ -80,7 +80,7 @@ class JobEvents:
                 last_seen = change_id(record)
                 yield event("status", last_seen, job_body(record))
             started = time.monotonic()
-            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.draining) is None:
+            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.is_draining) is None:
                 if time.monotonic() - started >= self._heartbeat_s:
                     yield HEARTBEAT
                 continue
@@ -92,7 +92,7 @@ def event(name: str, event_id: str, data: bytes) -> bytes:
 
 
 def lost_history(last_seen: str | None, record: Job) -> bool:
-    """Whether the client saw something this record cannot have come from: another job's id, or a store that was rolled back."""
+    """Whether the client saw a later state than this record's: the id is another job's, or the store was rolled back."""
     if last_seen is None or last_seen == change_id(record):
         return False
     seen = _CHANGE_ID.fullmatch(last_seen)

@@ -1,4 +1,4 @@
-"""Jobs newest first, page by page, as far as a caller may see them."""
+"""The jobs that a caller may see, newest first, page by page."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
 
 MAX_PAGE = 1_000
-# A status filter reads past what it drops; this bounds one request, and the cursor goes on from there.
+# With a status filter one page may take many reads. This bounds one request; the cursor continues from there.
 MAX_SCANNED = 5_000
-# Characters of a serial that may be told of any job: its moment and a quarter of its random part.
-_TOLD = 14
+# Characters of any job's serial that a cursor may reveal: the moment and a quarter of the random part.
+_SHOWN_CHARS = 14
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """`next_after` continues the list even when a filter dropped all that was read; empty at its end."""
+    """`next_after` continues the list, even if a filter dropped every job that was read; it is empty at the end."""
 
     jobs: list[Job]
     next_after: str = ""
@@ -67,6 +67,6 @@ def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> JobPage:
 
 
 def _cursor(before: str, shown: list[Job]) -> str:
-    """Where the list goes on: just above the last job read, whose own id may be another owner's and is not to be told."""
-    place = before[:_TOLD] + "z" * (len(before) - _TOLD)
-    return min(place, shown[-1].id.serial) if shown else place
+    """Where the list continues: just above the last job read, whose exact id stays hidden, as its owner may be another one."""
+    above = before[:_SHOWN_CHARS] + "z" * (len(before) - _SHOWN_CHARS)
+    return min(above, shown[-1].id.serial) if shown else above

@@ -1,4 +1,4 @@
-"""POST /predictions/{model}[/{version}] and /explanations/...: submit, wait for the push, answer with the output."""
+"""POST /predictions/{model}[/{version}] and /explanations/...: submit a job, wait for its end, answer with the output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connect
 from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.jobs.results import ResultReader, end_of, next_end
+from penstock.gateway.jobs.results import ResultReader, end_in_record, next_end
 from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
@@ -26,7 +26,7 @@ from penstock.logs import job_fields
 
 log = structlog.get_logger(__name__)
 
-# The store ends a job at its deadline; its push is then under way.
+# The store ends a job at its deadline, and the push of that end takes a moment more.
 LAST_PUSH_S = 0.02
 _JSON_HEADER = (b"content-type", b"application/json")
 
@@ -34,7 +34,7 @@ _JSON_HEADER = (b"content-type", b"application/json")
 class PredictEndpoint:
     def __init__(
         self,
-        intake: Submitter,
+        submitter: Submitter,
         options: GatewayOptions,
         *,
         store: AsyncStore,
@@ -46,7 +46,7 @@ class PredictEndpoint:
     ) -> None:
         self._route = route
         self._job_log = GatewayJobLog(options.log_jobs)
-        self._intake = intake
+        self._submitter = submitter
         self._options = options
         self._store = store
         self._registry = registry
@@ -55,14 +55,14 @@ class PredictEndpoint:
         self._lifetime = lifetime
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
-        """The status sent."""
+        """Returns the status code that was sent."""
         started = time.perf_counter()
-        asked = await self._intake.ask(scope, receive, head, route=self._route, model=model, version=version)
+        request = await self._submitter.read(scope, receive, head, route=self._route, model=model, version=version)
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.count_request(model, version)
-        if not asked.version.capacity.ready_slots:
-            await self._require_worker(asked)
-        end = await self._end(asked, connection_of(scope))
+        if not request.version.capacity.ready_slots:
+            await self._require_worker(request)
+        end = await self._end(request, connection_of(scope))
         output = await self._results.output(end)
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
@@ -72,14 +72,14 @@ class PredictEndpoint:
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
-            *trace_header(asked.trace),
+            *trace_header(request.trace),
         ]
         await wire.answer(send, 200, headers, output.data)
         return 200
 
-    async def _require_worker(self, asked: SubmitRequest) -> None:
+    async def _require_worker(self, request: SubmitRequest) -> None:
         await self._registry.look_again()
-        entry, version = await self._registry.find(asked.model.name, asked.version.name)
+        entry, version = await self._registry.find(request.model.name, request.version.name)
         if version.capacity.ready_slots:
             return
         why = why_unserved(self._registry.workers, entry.name, version.name)
@@ -91,67 +91,70 @@ class PredictEndpoint:
         self._metrics.count_refusal(entry.name, error)
         raise error
 
-    async def _end(self, asked: SubmitRequest, line: ClientConnection) -> Push:
-        """The end of the job; raises `NoAnswerYet` when the deadline passes first, `ClientGone` when the client hangs up."""
-        deadline_s = answer_deadline(asked, self._options.sync_timeout_s)
-        job = new_job_id(asked.model.name)
+    async def _end(self, request: SubmitRequest, connection: ClientConnection) -> Push:
+        """The end of the job; raises `NoAnswerYet` if the deadline passes first, `ClientGone` if the client hangs up."""
+        deadline_s = answer_deadline(request, self._options.sync_timeout_s)
+        job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:
-            ttl_s = asked.model.info.limits.sync_result_ttl_s
-            submitted = await self._intake.store(
-                asked, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
+            # D14: only the request itself and its repeats read this result, so it is kept for a short time.
+            ttl_s = request.model.info.limits.sync_result_ttl_s
+            submitted = await self._submitter.store(
+                request, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
             )
             if submitted.id == job:
-                return await self._wait(waiter, job, line, deadline_s, asked=asked)
-        return await self._end_of_first(submitted.id, line, deadline_s, asked=asked)
+                return await self._wait(waiter, job, connection, deadline_s, request=request)
+        return await self._end_of_first(submitted.id, connection, deadline_s, request=request)
 
-    async def _end_of_first(self, job: JobId, line: ClientConnection, deadline_s: float, *, asked: SubmitRequest) -> Push:
-        """The end of the job that the same idempotency key made before."""
+    async def _end_of_first(
+        self, job: JobId, connection: ClientConnection, deadline_s: float, *, request: SubmitRequest
+    ) -> Push:
+        """The end of the job that an earlier request with the same idempotency key made."""
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
                 raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
-            end = end_of(known, None)
-            return end or await self._wait(waiter, job, line, deadline_s, asked=asked)
+            end = end_in_record(known, None)
+            return end or await self._wait(waiter, job, connection, deadline_s, request=request)
 
     async def _wait(
-        self, waiter: Waiter, job: JobId, line: ClientConnection, deadline_s: float, *, asked: SubmitRequest
+        self, waiter: Waiter, job: JobId, connection: ClientConnection, deadline_s: float, *, request: SubmitRequest
     ) -> Push:
-        line.when_lost = waiter.wake
-        end = await next_end(waiter, deadline_s + LAST_PUSH_S, stop=lambda: line.lost or self._lifetime.last_call())
+        connection.on_lost = waiter.wake
+        end = await next_end(waiter, deadline_s + LAST_PUSH_S, stop=lambda: connection.lost or self._lifetime.is_last_call())
         if end is not None:
             return end
-        if line.lost:
-            await self._cancel(job, asked)
+        if connection.lost:
+            await self._cancel(job, request)
             raise ClientGone
         raise NoAnswerYet(f"job {job} did not end within the {deadline_s:g} s allowed for an answer", job=job)
 
-    async def _cancel(self, job: JobId, asked: SubmitRequest) -> None:
+    async def _cancel(self, job: JobId, request: SubmitRequest) -> None:
         try:
-            outcome = await self._store.cancel(job, owner=asked.caller.owner)
+            outcome = await self._store.cancel(job, owner=request.caller.owner)
         except StoreUnavailable as error:
             log.warning(
-                "cancel_failed", **job_fields(job, version=asked.version.name, trace=asked.trace_text), reason=error.message
+                "cancel_failed", **job_fields(job, version=request.version.name, trace=request.trace_text), reason=error.message
             )
         else:
-            self._job_log.cancelled(job, outcome, version=asked.version.name, trace=asked.trace_text)
+            self._job_log.log_cancelled(job, outcome, version=request.version.name, trace=request.trace_text)
 
 
-def answer_deadline(asked: SubmitRequest, sync_timeout_s: float) -> float:
-    """Seconds: what the caller allows, else the gateway's own cap; never beyond the model's limit."""
-    longest = asked.model.info.limits.deadline_s
-    given = asked.options.deadline_s
-    if given is not None and given > longest:
-        raise BadRequest(f"deadline_s is {given:g}; this model allows at most {longest:g} s")
-    return given or min(sync_timeout_s, longest)
+def answer_deadline(request: SubmitRequest, sync_timeout_s: float) -> float:
+    """Seconds: the caller's limit, else the gateway's own; never beyond the model's."""
+    longest = request.model.info.limits.deadline_s
+    wanted_s = request.options.deadline_s
+    if wanted_s is not None and wanted_s > longest:
+        raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows at most {longest:g} s")
+    return wanted_s or min(sync_timeout_s, longest)
 
 
 def run_s(batch: BatchRecord | None) -> float:
-    """Seconds that a batch spent in the model's stages; 0 where nothing is known of it."""
+    """Seconds that a batch spent in the model's stages; 0 if nothing is known about it."""
     return batch.decode_s + batch.preprocess_s + batch.inference_s + batch.postprocess_s if batch else 0.0
 
 
 def server_timing(batch: BatchRecord | None, total_s: float) -> bytes:
-    """Milliseconds: `run` in the handler's stages, `queue` all the rest, `total`; `batch` tells its size and reason."""
+    """Server-Timing, in milliseconds: `run` in the handler's stages, `queue` everything else; `batch`: size and reason."""
     if batch is None:
         return b"total;dur=%.3f" % (total_s * 1e3)
     ran_s = run_s(batch)

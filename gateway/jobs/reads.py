@@ -1,4 +1,4 @@
-"""Reading and cancelling jobs: status, result, list, cancel; models and workers."""
+"""Routes that read jobs, models and workers, and the route that cancels a job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.negotiation import wait_seconds
+from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.auth.roles import Caller, CallerParam, Holds
+from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
-from penstock.gateway.jobs.results import ResultReader, end_of, missing, next_change, next_end, visible
+from penstock.gateway.jobs.results import ResultReader, end_in_record, missing_job, next_change, next_end, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
@@ -34,12 +34,12 @@ from penstock.job_id import JobId, parse_job_id
 
 JSON = "application/json"
 
-Wait = Annotated[str | None, Query(description="Seconds to hold the answer, at most 30.", examples=["20"])]
+Wait = Annotated[str | None, Query(description="Seconds that the response may wait, at most 30.", examples=["20"])]
 Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
 
 
 class JobReads:
-    """The read side of one gateway."""
+    """Status, result, timeline, list and cancellation of jobs; models; workers."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class JobReads:
         registry: ModelRegistry,
         results: ResultReader,
         lifetime: Lifetime,
-        holds: Holds,
+        waiting: WaitingResponses,
         job_log: GatewayJobLog,
     ) -> None:
         self._job_log = job_log
-        self._holds = holds
+        self._waiting = waiting
         self._store = store
         self._registry = registry
         self._list = JobList(store, registry)
@@ -94,10 +94,10 @@ class JobReads:
         self, job_id: str, caller: CallerParam, wait: Wait = None, if_none_match: Annotated[str | None, Header()] = None
     ) -> Response:
         job = parse_job_id(job_id)
-        wait_s = wait_seconds(wait)
+        wait_s = parse_wait(wait)
         found = await self._changed(job, wait_s, if_none_match, caller) if wait_s else await self._store.read(job)
         if found is None or not caller.sees(found.owner):
-            raise await missing(self._store, job, caller)
+            raise await missing_job(self._store, job, caller)
         tag = etag(found)
         if if_none_match is not None and _matches(if_none_match, tag):
             return Response(status_code=304, headers={"etag": tag})
@@ -105,31 +105,31 @@ class JobReads:
 
     async def result(self, job_id: str, caller: CallerParam, wait: Wait = None) -> Response:
         job = parse_job_id(job_id)
-        wait_s = wait_seconds(wait)
+        wait_s = parse_wait(wait)
         end = await self._pushed(job, wait_s, caller) if wait_s else None
         if end is None:
             found = await self._store.result(job)
             if found is None or not caller.sees(found[0].owner):
-                raise await missing(self._store, job, caller)
-            end = end_of(*found)
+                raise await missing_job(self._store, job, caller)
+            end = end_in_record(*found)
             if end is None:
                 return self._job_response(found[0], status=202, headers={})
         output = await self._results.output(end)
         return Response(output.data, headers={"content-type": wire.header_value(output.content_type).decode("latin-1")})
 
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
-        job = await visible(self._store, parse_job_id(job_id), caller)
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(tried.worker for tried in job.tries)
         return _json(timeline_view(timeline(job, now=time.time(), places=places)))
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)
-        found = await visible(self._store, job, caller)
+        found = await visible_job(self._store, job, caller)
         outcome = await self._store.cancel(job, owner=found.owner)
-        self._job_log.cancelled(job, outcome, version=found.version, trace=found.trace)
-        found = await visible(self._store, job, caller)
+        self._job_log.log_cancelled(job, outcome, version=found.version, trace=found.trace)
+        found = await visible_job(self._store, job, caller)
         if outcome is CancelStatus.FINAL:
-            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="An ended job never changes.")
+            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="A job that has ended never changes.")
         return self._job_response(found, status=202, headers={})
 
     async def page(
@@ -137,7 +137,7 @@ class JobReads:
         caller: CallerParam,
         model: str | None = None,
         status: Status | None = None,
-        after: Annotated[str | None, Query(description="Id of the last job of the page before.")] = None,
+        after: Annotated[str | None, Query(description="Id of the last job of the previous page.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> Response:
         found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
@@ -156,23 +156,23 @@ class JobReads:
         return _json({"data": [worker_view(worker) for worker in self._registry.workers]})
 
     async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
-        """The record after its first change, or as it is when the wait is over, `seen` is not its tag or it is another's."""
-        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+        """The record after its next change; at once for a job that has ended or is another's, or if `seen` is outdated."""
+        with self._waiting.open(caller), self._store.waiter(job) as waiter:
             found = await self._store.watch(job, every_change=True)
             if found is None or found.state.final or not caller.sees(found.owner):
                 return found
             if seen is not None and not _matches(seen, etag(found)):
                 return found
-            await next_change(waiter, wait_s, stop=self._lifetime.draining)
+            await next_change(waiter, wait_s, stop=self._lifetime.is_draining)
         return await self._store.read(job)
 
     async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
-        """The end of a job that still lives, as soon as it comes; None when it has ended already or the wait is over."""
-        with self._holds.hold(caller), self._store.waiter(job) as waiter:
+        """The end of a running job as soon as it comes; None if the job had ended before, or if the wait is over."""
+        with self._waiting.open(caller), self._store.waiter(job) as waiter:
             found = await self._store.watch(job)
             if found is None or found.state.final or not caller.sees(found.owner):
                 return None
-            return await next_end(waiter, wait_s, stop=self._lifetime.draining)
+            return await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
 
     def _job_response(self, job: Job, *, status: int, headers: dict[str, str]) -> Response:
         remaining_s = self._remaining(job)
@@ -182,7 +182,7 @@ class JobReads:
         return Response(job_body(job, eta_s=remaining_s), status_code=status, media_type=JSON, headers=headers)
 
     def _remaining(self, job: Job) -> float | None:
-        """Seconds until the job has likely run; None when it is over or nothing is known."""
+        """Seconds until the job has probably run; None if it has ended or nothing is known."""
         entry = self._registry.models.get(job.model)
         version = entry.versions.get(job.version) if entry else None
         if entry is None or version is None or job.state.final:
@@ -193,7 +193,7 @@ class JobReads:
 def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | None:
     if job.position is None:
         return run_s or None
-    ahead = entry.backlog.before(job.owner, job.position, job.position if not job.owner else math.inf)
+    ahead = entry.backlog.jobs_before(job.owner, job.position, job.position if not job.owner else math.inf)
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
 
 

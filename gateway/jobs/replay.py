@@ -1,4 +1,4 @@
-"""POST /v1/jobs/{id}/replay: a new job with the input of one that brought no output; the two name each other."""
+"""POST /v1/jobs/{id}/replay: a new job with the input of a job that ended without an output; each names the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import SubmitOptions
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.roles import Caller, CallerParam
-from penstock.gateway.jobs.results import visible
+from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
@@ -29,15 +29,15 @@ from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId, new_job_id, parse_job_id
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
-# Inputs from files held in memory at once, all replays of this process together: each has up to `gateway.max_raw_bytes`.
+# How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
 _FILES_AT_ONCE = 4
 
 
 class Replays:
-    """Stores a replay by the same way as any submit: admission, quota and idempotency hold for it too."""
+    """A replay is stored like any submit: admission, quota and idempotency apply to it too."""
 
-    def __init__(self, intake: Submitter, *, store: AsyncStore, blobs: BlobStore, registry: ModelRegistry) -> None:
-        self._intake = intake
+    def __init__(self, submitter: Submitter, *, store: AsyncStore, blobs: BlobStore, registry: ModelRegistry) -> None:
+        self._submitter = submitter
         self._store = store
         self._blobs = blobs
         self._registry = registry
@@ -60,7 +60,7 @@ class Replays:
         self,
         job_id: str,
         caller: CallerParam,
-        version: Annotated[str, Query(description="Run it with this version; without, with the one it failed with.")] = "",
+        version: Annotated[str, Query(description="The version to run; without it, the one that the job failed with.")] = "",
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
         key = negotiation.idempotency_key(
@@ -68,64 +68,64 @@ class Replays:
         )
         submitted, entry, chosen = await self.replay(parse_job_id(job_id), caller, version=version, key=key)
         wait_s = eta_s(submitted.depth - 1, entry.backlog, chosen.capacity, time.monotonic())
-        found = await visible(self._store, submitted.id, caller)
+        found = await visible_job(self._store, submitted.id, caller)
         headers = {"location": f"/v1/jobs/{found.id}", "retry-after": str(retry_after(wait_s or 1.0, draw=random.random()))}
         return Response(job_body(found, eta_s=wait_s), status_code=202, media_type="application/json", headers=headers)
 
     async def replay(
         self, job: JobId, caller: Caller, *, version: str = "", key: str = ""
     ) -> tuple[Submitted, ModelEntry, VersionEntry]:
-        """Stored, or found under the same idempotency key. Raises as a submit, and `Conflict` where nothing is to replay."""
-        old = await visible(self._store, job, caller)
+        """The new job, or the earlier one of the same idempotency key. Raises as a submit, or `Conflict` for no input."""
+        old = await visible_job(self._store, job, caller)
         check_replayable(old)
-        given = await self._kept_input(old)
-        async with self._files if given.payload.blob else nullcontext():
-            if given.payload.blob:
-                given = replace(given, payload=await self._read(old, given.payload))
-            return await self._submit(old, given, caller, version=version, key=key)
+        kept = await self._kept_input(old)
+        async with self._files if kept.payload.blob else nullcontext():
+            if kept.payload.blob:
+                kept = replace(kept, payload=await self._read(old, kept.payload))
+            return await self._submit(old, kept, caller, version=version, key=key)
 
     async def _submit(
-        self, old: Job, given: KeptInput, caller: Caller, *, version: str, key: str
+        self, old: Job, kept: KeptInput, caller: Caller, *, version: str, key: str
     ) -> tuple[Submitted, ModelEntry, VersionEntry]:
         entry, chosen = await self._version(old, version)
         if chosen.name != old.version:
-            negotiation.media_type(wire.header_value(given.payload.content_type), accepts=chosen.accepts)
-            await self._intake.check(given.payload, chosen)
-        mark = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
+            negotiation.media_type(wire.header_value(kept.payload.content_type), accepts=chosen.accepts)
+            await self._submitter.check(kept.payload, chosen)
+        digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority)
-        owner = _on_behalf(caller, old.owner)
-        asked = SubmitRequest(entry, chosen, given.payload, options, owner, key, mark, given.call, replay_of=old.id)
+        owner = _caller_of_copy(caller, old.owner)
+        request = SubmitRequest(entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id)
         ttl_s = entry.info.limits.result_ttl_s
         new = new_job_id(old.model)
-        return await self._intake.store(asked, new, deadline_s=job_deadline(asked), result_ttl_s=ttl_s), entry, chosen
+        return await self._submitter.store(request, new, deadline_s=job_deadline(request), result_ttl_s=ttl_s), entry, chosen
 
     async def _version(self, old: Job, wanted: str) -> tuple[ModelEntry, VersionEntry]:
-        """Never silently another version than the one that failed."""
+        """The version to run; raises `Conflict` if the one that failed is gone, rather than choose another one silently."""
         if wanted:
             return await self._registry.find(old.model, wanted)
         try:
             return await self._registry.find(old.model, old.version)
         except NotFound as gone:
             raise Conflict(
-                f"job {old.id} ran with version {old.version!r}, which is no longer there",
+                f"job {old.id} ran with version {old.version!r}, which no longer exists",
                 hint=f"{gone.hint or ''} Name one with ?version=.".strip(),
             ) from None
 
     async def _kept_input(self, old: Job) -> KeptInput:
-        given = await self._store.input(old.id)
-        if given is None:
+        kept = await self._store.input(old.id)
+        if kept is None:
             raise _no_input(old)
-        return given
+        return kept
 
-    async def _read(self, old: Job, given: Payload) -> Payload:
+    async def _read(self, old: Job, payload: Payload) -> Payload:
         try:
-            return Payload(given.content_type, await asyncio.to_thread(self._blobs.get, given.blob))
+            return Payload(payload.content_type, await asyncio.to_thread(self._blobs.get, payload.blob))
         except Gone:
             raise _no_input(old) from None
 
 
 def check_replayable(job: Job) -> None:
-    """Raises `Conflict` for a job that lives, or that succeeded and has left nothing to run again."""
+    """Raises `Conflict` for a job that has not ended, or that succeeded: its input was deleted then."""
     if not job.state.final:
         raise Conflict(f"job {job.id} has not ended yet: it is {job.state.public}", hint="Wait for its end, or cancel it.")
     if job.state not in REPLAYABLE:
@@ -142,6 +142,6 @@ def _no_input(job: Job) -> Conflict:
     )
 
 
-def _on_behalf(caller: Caller, owner: str) -> Caller:
-    """The new job is the same owner's. Whoever manages others' jobs is not held to their quota."""
+def _caller_of_copy(caller: Caller, owner: str) -> Caller:
+    """The new job has the same owner as the old one. A caller who manages the jobs of others is not bound by their quota."""
     return caller if caller.owner == owner else Caller(owner)

@@ -1,4 +1,4 @@
-"""The end of a job on its way to whoever waits for it: waiting, reading, turning it into an answer."""
+"""The end of a job on its way to a waiting request: wait for it, read its output, or say why there is none."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from penstock.job_id import JobId
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
 
 
-async def visible(store: AsyncStore, job: JobId, caller: Caller) -> Job:
-    """The record, if it is one of the caller's; else raises as for a job that never existed."""
+async def visible_job(store: AsyncStore, job: JobId, caller: Caller) -> Job:
+    """The record if the caller may see it; otherwise raises the error of a job that never existed."""
     found = await store.read(job)
     if found is None or not caller.sees(found.owner):
-        raise await missing(store, job, caller)
+        raise await missing_job(store, job, caller)
     return found
 
 
-async def missing(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
-    """What the caller is told of a job that is not there for them: another owner's was never there, collected or not."""
+async def missing_job(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
+    """The error for a job that the caller cannot see: `Gone` only for the caller's own, so that others' jobs stay unknown."""
     owner = await store.collected_owner(job)
     if owner is not None and caller.sees(owner):
         return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
@@ -36,16 +36,16 @@ async def missing(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFo
 
 
 class ResultReader:
-    """Reads ends and outputs, wherever they lie."""
+    """Reads outputs from the push, the store or the blobs, wherever they are."""
 
     def __init__(self, store: AsyncStore, blobs: BlobStore) -> None:
         self._store = store
         self._blobs = blobs
 
     async def output(self, end: Push) -> Payload:
-        """The output with its bytes; raises `EndedWithoutOutput` if there is none because the job did not succeed."""
+        """The output with its bytes; raises `EndedWithoutOutput` if the job did not succeed."""
         if end.state is not JobState.SUCCEEDED:
-            raise ended(end)
+            raise ended_without_output(end)
         payload = end.output if end.output is not None else await self._stored(end.id)
         return payload if not payload.blob else await self._fetched(end.id, payload)
 
@@ -66,8 +66,8 @@ class ResultReader:
         return Payload(payload.content_type, data)
 
 
-def ended(end: Push) -> EndedWithoutOutput:
-    """What a reader of a job without output is told."""
+def ended_without_output(end: Push) -> EndedWithoutOutput:
+    """The error for the reader of a job that ended without an output."""
     code = end.error_code or {JobState.CANCELLED: "cancelled", JobState.EXPIRED: "expired"}.get(end.state, "failed")
     message = end.error_message or {
         JobState.CANCELLED: "The job was cancelled.",
@@ -76,8 +76,8 @@ def ended(end: Push) -> EndedWithoutOutput:
     return EndedWithoutOutput(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
 
 
-def end_of(job: Job, output: Payload | None) -> Push | None:
-    """The end as a push would have told it, or None while the job lives."""
+def end_in_record(job: Job, output: Payload | None) -> Push | None:
+    """The end of the job as its push had it; None for a job that has not ended."""
     if not job.state.final:
         return None
     error = job.error
@@ -85,7 +85,7 @@ def end_of(job: Job, output: Payload | None) -> Push | None:
 
 
 async def next_end(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-    """The job's end, or None when `timeout_s` passes or `stop` says so first, asked when the waiter is woken."""
+    """The job's end; None once `timeout_s` has passed or `stop` is true, which is checked whenever the waiter wakes (D6)."""
     until = time.monotonic() + timeout_s
     while (left := until - time.monotonic()) > 0 and not stop():
         push = await waiter.next(left)
@@ -95,7 +95,7 @@ async def next_end(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]
 
 
 async def next_change(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-    """The job's next change, or None when `timeout_s` passes or `stop` says so first, asked when the waiter is woken."""
+    """The job's next change; None once `timeout_s` has passed or `stop` is true, which is checked whenever the waiter wakes."""
     until = time.monotonic() + timeout_s
     while (left := until - time.monotonic()) > 0 and not stop():
         push = await waiter.next(left)

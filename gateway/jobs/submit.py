@@ -22,36 +22,38 @@ from penstock.job_id import JobId, new_job_id
 class SubmitEndpoint:
     """POST /v1/models/{model}[/versions/{version}]/jobs."""
 
-    def __init__(self, intake: Submitter, *, store: AsyncStore, results: ResultReader, lifetime: Lifetime) -> None:
-        self._intake = intake
+    def __init__(self, submitter: Submitter, *, store: AsyncStore, results: ResultReader, lifetime: Lifetime) -> None:
+        self._submitter = submitter
         self._store = store
         self._results = results
         self._lifetime = lifetime
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
-        """The status sent."""
-        asked = await self._intake.ask(scope, receive, head, route="jobs", model=model, version=version)
-        preference = negotiation.preference(head.get(b"prefer"))
+        """Returns the status code that was sent."""
+        request = await self._submitter.read(scope, receive, head, route="jobs", model=model, version=version)
+        preference = negotiation.parse_preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
-        extra += negotiation.trace_header(asked.trace)
+        extra += negotiation.trace_header(request.trace)
         if preference.wait_s:
-            return await self._submit_and_wait(send, asked, preference.wait_s, extra)
-        submitted = await self._submit(asked, new_job_id(model))
-        return await self._accepted(send, asked, submitted, extra)
+            return await self._submit_and_wait(send, request, preference.wait_s, extra)
+        submitted = await self._submit(request, new_job_id(model))
+        return await self._accepted(send, request, submitted, extra)
 
-    async def _submit(self, asked: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
-        ttl_s = asked.model.info.limits.result_ttl_s
-        return await self._intake.store(asked, job, deadline_s=job_deadline(asked), result_ttl_s=ttl_s, reply_to=reply_to)
+    async def _submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
+        ttl_s = request.model.info.limits.result_ttl_s
+        return await self._submitter.store(
+            request, job, deadline_s=job_deadline(request), result_ttl_s=ttl_s, reply_to=reply_to
+        )
 
-    async def _submit_and_wait(self, send: Send, asked: SubmitRequest, wait_s: float, extra: Headers) -> int:
-        job = new_job_id(asked.model.name)
+    async def _submit_and_wait(self, send: Send, request: SubmitRequest, wait_s: float, extra: Headers) -> int:
+        job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:
-            submitted = await self._submit(asked, job, reply_to=self._store.channel)
+            submitted = await self._submit(request, job, reply_to=self._store.channel)
             if submitted.id != job:
-                return await self._accepted(send, asked, submitted, extra)
-            end = await next_end(waiter, wait_s, stop=self._lifetime.draining)
+                return await self._accepted(send, request, submitted, extra)
+            end = await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
         if end is None:
-            return await self._accepted(send, asked, submitted, extra)
+            return await self._accepted(send, request, submitted, extra)
         return await self._ended(send, end, extra)
 
     async def _ended(self, send: Send, end: Push, extra: Headers) -> int:
@@ -65,12 +67,12 @@ class SubmitEndpoint:
         await wire.answer(send, 200, headers, output.data)
         return 200
 
-    async def _accepted(self, send: Send, asked: SubmitRequest, submitted: Submitted, extra: Headers) -> int:
-        backlog, owner = asked.model.backlog, asked.caller.owner
+    async def _accepted(self, send: Send, request: SubmitRequest, submitted: Submitted, extra: Headers) -> int:
+        backlog, owner = request.model.backlog, request.caller.owner
         own = min(submitted.depth, backlog.open.get(owner, submitted.depth)) - 1
-        ahead = backlog.before(owner, own, submitted.depth - 1)
-        wait_s = eta_s(ahead, backlog, asked.version.capacity, time.monotonic())
-        body = await self._body(asked, submitted, own, wait_s)
+        ahead = backlog.jobs_before(owner, own, submitted.depth - 1)
+        wait_s = eta_s(ahead, backlog, request.version.capacity, time.monotonic())
+        body = await self._body(request, submitted, own, wait_s)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
@@ -81,16 +83,16 @@ class SubmitEndpoint:
         await wire.answer(send, 202, headers, body)
         return 202
 
-    async def _body(self, asked: SubmitRequest, submitted: Submitted, own: int, wait_s: float | None) -> bytes:
+    async def _body(self, request: SubmitRequest, submitted: Submitted, own: int, wait_s: float | None) -> bytes:
         if submitted.status is SubmitStatus.EXISTING:
             known = await self._store.read(submitted.id)
             if known is not None:
                 return job_body(known)
         return accepted_body(
             submitted.id,
-            version=asked.version.name,
-            priority=asked.options.priority,
+            version=request.version.name,
+            priority=request.options.priority,
             position=max(0, own),
             eta_s=wait_s,
-            trace_id=asked.trace.trace_id if asked.trace is not None else "",
+            trace_id=request.trace.trace_id if request.trace is not None else "",
         )

@@ -1,4 +1,4 @@
-"""The submit hop: check, admit, store. One function per step, in the order a request meets them."""
+"""Requests become stored jobs: check, admit, store. One function per step, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ from penstock.trace_context import TraceContext
 
 log = structlog.get_logger(__name__)
 
-# Blobs written by one thread, and how many threads: some share a commit of the file system's journal, others go on beside.
+# Blobs are written in groups of up to this size, each by a thread of its own, up to this many at once: the blobs of a group
+# share one commit of the file system's journal (D7).
 _BLOBS_BYTES = 1024 * 1024
 _BLOBS_CALLS = 6
-# What else than a prediction is asked for, by the route's kind.
+# By kind of route; a route that is not listed asks for a prediction.
 _CALLS = {"explanations": Call.EXPLAIN}
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """A request read and found good. `key` and `fingerprint` are empty without an Idempotency-Key.
+    """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
 
-    `trace` is what the job and the answer carry: the caller's context or, where tracing is on, that of `sending`.
+    `trace` goes into the job and the response: it is the caller's context or, if tracing is on, that of `sending`.
     """
 
     model: ModelEntry
@@ -69,16 +70,16 @@ class GatewayJobLog:
     def __init__(self, lines: JobLines) -> None:
         self._on = lines is JobLines.ALL
 
-    def accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
-        """`depth`: how many wait in the model's queue, this one included."""
+    def log_accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
+        """`depth`: the number of jobs in the model's queue, including this one."""
         if self._on:
             log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
-    def cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
-        """One that runs ends with its batch, and its worker says so."""
+    def log_cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
+        """Logs the end of a queued job. A running one ends with its batch, and its worker logs that."""
         if self._on and outcome is CancelStatus.CANCELLED:
-            told = logs.job_fields(job, version=version, trace=trace)
-            log.info(logs.JOB_FINISHED, **told, state=outcome.value)
+            fields = logs.job_fields(job, version=version, trace=trace)
+            log.info(logs.JOB_FINISHED, **fields, state=outcome.value)
         elif self._on and outcome is CancelStatus.REQUESTED:
             log.info(logs.JOB_CANCEL_ASKED, **logs.job_fields(job, version=version, trace=trace))
 
@@ -101,69 +102,72 @@ class Submitter:
         self._job_log = GatewayJobLog(options.log_jobs)
         self._store = store
         self._blobs = blobs
-        self._room = wire.BodyMemory(options.max_upload_bytes)
+        self._upload_memory = wire.BodyMemory(options.max_upload_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES, max_calls=_BLOBS_CALLS
         )
         self._registry = registry
         self._metrics = metrics
 
-    async def ask(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
+    async def read(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
         """The request, read and checked; raises the first fault found, cheapest check first."""
         entry, chosen = await self._registry.find(model, version)
         try:
-            options = negotiation.submit_options(scope["query_string"])
+            options = negotiation.parse_submit_options(scope["query_string"])
             key = negotiation.idempotency_key(head)
-            given = await self._input(receive, head, chosen)
+            payload = await self._input(receive, head, chosen)
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
-        mark = fingerprint(route, entry.name, version, given) if key else ""
-        asked = SubmitRequest(entry, chosen, given, options, scope["caller"], key, mark, _CALLS.get(route, Call.PREDICT))
-        return asked if b"traceparent" not in head and self._tracing is None else self._traced(asked, scope, head)
+        digest = fingerprint(route, entry.name, version, payload) if key else ""
+        request = SubmitRequest(entry, chosen, payload, options, scope["caller"], key, digest, _CALLS.get(route, Call.PREDICT))
+        return request if b"traceparent" not in head and self._tracing is None else self._traced(request, scope, head)
 
-    def _traced(self, asked: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
+    def _traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
         trace, sending = negotiation.caller_trace(head), None
         if self._tracing is not None:
-            sending = self._tracing.begin(asked.model.name, asked.version.name, trace, size_bytes=len(asked.input.data))
+            sending = self._tracing.begin(request.model.name, request.version.name, trace, size_bytes=len(request.input.data))
             trace = sending.trace
-        # For whoever has to answer if this request fails.
+        # The response to a failed request carries it too.
         scope["trace"] = trace
-        return replace(asked, trace=trace, sending=sending)
+        return replace(request, trace=trace, sending=sending)
 
     async def store(
-        self, asked: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
+        self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
     ) -> Submitted:
-        """Stored, or found under the same idempotency key; raises `Overloaded`, `KeyReused` or `StoreUnavailable`."""
+        """The stored job, or the earlier one of the same idempotency key.
+
+        Raises `Overloaded`, `KeyReused` or `StoreUnavailable`.
+        """
         try:
-            self._admit(asked, deadline_s)
-            submitted = await self._stored(asked, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
+            self._admit(request, deadline_s)
+            submitted = await self._stored(request, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
         except PenstockError as error:
-            self._metrics.count_refusal(asked.model.name, error)
-            if asked.sending is not None:
-                asked.sending.end_refused(error.kind)
+            self._metrics.count_refusal(request.model.name, error)
+            if request.sending is not None:
+                request.sending.end_refused(error.kind)
             raise
-        if asked.sending is not None:
-            asked.sending.end_sent(submitted.id)
+        if request.sending is not None:
+            request.sending.end_sent(submitted.id)
         if submitted.status is SubmitStatus.CREATED:
-            self._job_log.accepted(job, version=asked.version.name, trace=asked.trace_text, depth=submitted.depth)
+            self._job_log.log_accepted(job, version=request.version.name, trace=request.trace_text, depth=submitted.depth)
         return submitted
 
     async def _input(self, receive: Receive, head: Head, version: VersionEntry) -> Payload:
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
         limit = self._options.max_json_bytes if media == JSON else self._options.max_raw_bytes
-        body = await wire.read_body(receive, head, limit=limit, room=self._room)
+        body = await wire.read_body(receive, head, limit=limit, memory=self._upload_memory)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
             media, body = await self._part(body, media, version)
         found = Payload(media, body)
         await self.check(found, version)
         return found
 
-    async def check(self, given: Payload, version: VersionEntry) -> None:
-        """Raises `BadRequest` or `InvalidInput` for JSON that this version does not take."""
-        if given.content_type == JSON:
-            await self._check_json(given.data, version)
+    async def check(self, payload: Payload, version: VersionEntry) -> None:
+        """Raises `BadRequest` or `InvalidInput` for JSON that this version does not accept."""
+        if payload.content_type == JSON:
+            await self._check_json(payload.data, version)
 
     async def _part(self, body: bytes, media: str, version: VersionEntry) -> tuple[str, bytes]:
         part_type, data = await asyncio.to_thread(multipart.multipart_input, body, media)
@@ -180,92 +184,92 @@ class Submitter:
             return
         if value is not bodies.UNBUILT:
             bodies.check_schema(value, version.validator, version.input_schema)
-        elif bodies.cheap_to_build(body):
+        elif bodies.is_cheap_to_build(body):
             await asyncio.to_thread(bodies.check_large, body, version.validator, version.input_schema)
 
-    def _admit(self, asked: SubmitRequest, deadline_s: float) -> None:
-        model, now = asked.model, time.monotonic()
-        if model.backlog.stale(now):
+    def _admit(self, request: SubmitRequest, deadline_s: float) -> None:
+        model, now = request.model, time.monotonic()
+        if model.backlog.is_stale(now):
             self._registry.measure(model)
-        limit, owner = model.info.limits.max_queue_depth, asked.caller.owner
-        admit(model.backlog, asked.version.capacity, now, deadline_s=deadline_s, max_depth=limit, owner=owner)
+        limit, owner = model.info.limits.max_queue_depth, request.caller.owner
+        admit(model.backlog, request.version.capacity, now, deadline_s=deadline_s, max_depth=limit, owner=owner)
 
     async def _stored(
-        self, asked: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str
+        self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str
     ) -> Submitted:
-        limits = asked.model.info.limits
-        given = await self._put(asked.input, job)
+        limits = request.model.info.limits
+        stored_input = await self._put(request.input, job)
         new = NewJob(
             id=job,
-            version=asked.version.name,
-            input=given,
-            priority=asked.options.priority,
+            version=request.version.name,
+            input=stored_input,
+            priority=request.options.priority,
             deadline_s=deadline_s,
             result_ttl_s=result_ttl_s,
-            owner=asked.caller.owner,
-            max_open_jobs=asked.caller.quota(limits.max_queue_depth),
-            idempotency_key=asked.key,
-            fingerprint=asked.fingerprint,
+            owner=request.caller.owner,
+            max_open_jobs=request.caller.quota(limits.max_queue_depth),
+            idempotency_key=request.key,
+            fingerprint=request.fingerprint,
             max_attempts=limits.max_attempts,
             max_crashes=limits.max_crashes,
             reply_to=reply_to,
-            call=asked.call,
-            trace=asked.trace_text,
-            replay_of=asked.replay_of,
+            call=request.call,
+            trace=request.trace_text,
+            replay_of=request.replay_of,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
         created = submitted.status is SubmitStatus.CREATED
-        asked.model.backlog.submitted(submitted.depth, time.monotonic(), owner=asked.caller.owner if created else "")
+        request.model.backlog.record_submit(submitted.depth, time.monotonic(), owner=request.caller.owner if created else "")
         if not created:
-            await self._not_created(asked, given, submitted)
+            await self._not_created(request, stored_input, submitted)
         return submitted
 
-    async def _put(self, given: Payload, job: JobId) -> Payload:
-        if len(given.data) <= self._options.inline_input_bytes:
-            return given
-        # Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
+    async def _put(self, payload: Payload, job: JobId) -> Payload:
+        if len(payload.data) <= self._options.inline_input_bytes:
+            return payload
+        # D9. Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
         name = f"{job.serial}.in"
-        await self._blob_writes.commit((name, given.data))
-        return Payload(given.content_type, blob=name)
+        await self._blob_writes.commit((name, payload.data))
+        return Payload(payload.content_type, blob=name)
 
     async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         return await asyncio.to_thread(self._blobs.put_all, blobs)
 
-    async def _not_created(self, asked: SubmitRequest, given: Payload, submitted: Submitted) -> None:
-        if given.blob:
-            await asyncio.to_thread(self._blobs.delete, given.blob)
+    async def _not_created(self, request: SubmitRequest, payload: Payload, submitted: Submitted) -> None:
+        if payload.blob:
+            await asyncio.to_thread(self._blobs.delete, payload.blob)
         if submitted.status is SubmitStatus.KEY_REUSED:
             raise KeyReused(
-                "this Idempotency-Key was used for another request (route, model, version, media type or body differ)",
+                "this Idempotency-Key belongs to another request: the route, model, version, media type or body differs",
                 hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
             )
-        limit = asked.model.info.limits.max_queue_depth
-        drain_s = asked.model.backlog.drain_s(asked.version.capacity, time.monotonic())
+        limit = request.model.info.limits.max_queue_depth
+        drain_s = request.model.backlog.drain_s(request.version.capacity, time.monotonic())
         if submitted.status is SubmitStatus.FULL:
             raise queue_full(submitted.depth, limit, drain_s=drain_s)
         if submitted.status is SubmitStatus.QUOTA:
             raise QuotaSpent(
-                f"{asked.caller.quota(limit)} jobs of this owner are under way for this model, which is its limit",
+                f"this owner has {request.caller.quota(limit)} open jobs of this model, which is its limit",
                 retry_after_s=drain_s,
-                hint="Wait for some to end, or raise max_open_jobs of the key.",
+                hint="Wait until some have ended, or raise max_open_jobs of the key.",
             )
 
 
-def job_deadline(asked: SubmitRequest) -> float:
-    """Seconds from submit; the caller may shorten the model's limit. Raises `BadRequest` when asked to go beyond it."""
-    limits = asked.model.info.limits
-    longest = limits.deadline_s if asked.options.priority is Priority.INTERACTIVE else limits.bulk_deadline_s
-    given = asked.options.deadline_s
-    if given is not None and given > longest:
-        raise BadRequest(f"deadline_s is {given:g}; this model allows at most {longest:g} s for {asked.options.priority}")
-    return given or longest
+def job_deadline(request: SubmitRequest) -> float:
+    """Seconds from the submit: the caller may shorten the model's limit. Raises `BadRequest` for a longer time."""
+    limits = request.model.info.limits
+    longest = limits.deadline_s if request.options.priority is Priority.INTERACTIVE else limits.bulk_deadline_s
+    wanted_s = request.options.deadline_s
+    if wanted_s is not None and wanted_s > longest:
+        raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows at most {longest:g} s for {request.options.priority}")
+    return wanted_s or longest
 
 
-def fingerprint(route: str, model: str, version: str, given: Payload) -> str:
-    """Of the route's kind, model, version as asked, media type and body."""
+def fingerprint(route: str, model: str, version: str, payload: Payload) -> str:
+    """A digest of the request: kind of route, model, version as the caller named it, media type and body."""
     digest = hashlib.sha256()
-    for part in (route.encode(), model.encode(), version.encode(), given.content_type.encode(), given.data):
+    for part in (route.encode(), model.encode(), version.encode(), payload.content_type.encode(), payload.data):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()

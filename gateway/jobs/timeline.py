@@ -1,7 +1,7 @@
-"""Why a job was slow: its record taken apart into stages that add up to its whole time. Pure.
+"""Why a job was slow: its record divided into stages that add up to its whole time (D27). Pure.
 
-Moments are the store's and in milliseconds; the stages of a batch are durations that its worker measured. What lies between the
-two is named too: until the batch was taken in hand it is `batch_wait`, after its last stage `store`.
+Moments are the store's, in milliseconds; the stages of a batch are durations that its worker measured. The time between the two
+has names as well: `batch_wait` from the claim until the batch begins, `store` after its last stage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.job import Attempt, BatchRecord, Job, JobState
 from penstock.model_spec import SlotPlace
 from penstock.words import duration, plural
 
-# As they follow each other; `run` stands for all from batch_wait on while an attempt is under way.
+# In order of time; while an attempt is under way, `run` stands for everything from batch_wait on.
 STAGES = (
     "queue", "delay", "lost", "batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess", "store", "run",
 )  # fmt: skip
@@ -25,7 +25,7 @@ SOLO = "solo"
 
 @dataclass(frozen=True, slots=True)
 class TimelineStage:
-    """`share` is of the whole, 0 to 1; `note` says more where there is more to say."""
+    """`share` is the stage's part of the whole time, 0 to 1; `note` may add details."""
 
     name: str
     seconds: float
@@ -35,9 +35,9 @@ class TimelineStage:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`place`: where the job's last attempt ran, if that is still known; `workers` the names of those that held it, by slot.
+    """`place`: where the last attempt ran, if still known; `workers`: by slot, the names of the workers that claimed the job.
 
-    `slowest` is a stage's name, `summary` a sentence on it. `total_s` counts from accepted to ended, or to now.
+    `slowest` is a stage's name, `summary` a sentence about it. `total_s` counts from the submit to the end, or to now.
     """
 
     job: Job
@@ -50,7 +50,7 @@ class Timeline:
 
 
 def timeline(job: Job, *, now: float, places: Mapping[str, SlotPlace]) -> Timeline:
-    """`now` is Unix seconds, for a job that has not ended; `places` are those of the slots that its attempts name."""
+    """`now` in Unix seconds ends the timeline of an open job; `places` has the slots that the attempts name."""
     end = job.finished_at if job.finished_at is not None else max([now, job.created_at, *_moments(job)])
     total_s = max(0.0, end - job.created_at)
     spent = _fitted(_spent(job, end), total_s)
@@ -80,7 +80,7 @@ def _spent(job: Job, end: float) -> dict[str, float]:
 
 
 def _in_vain(job: Job, tried: Attempt) -> bool:
-    """Whether nothing came of an attempt: it did not end the job, or its output was dropped with no word on its stages."""
+    """Whether an attempt was lost: it did not end the job, or its output was dropped and its stages are not known."""
     return tried.end in _UNSETTLED or (tried.ended_at is not None and job.batch is None)
 
 
@@ -89,15 +89,17 @@ def _length(tried: Attempt) -> float:
 
 
 def _delays(job: Job, end: float) -> float:
-    """Time between a try and the earliest moment of the next: what lies beyond that is queue."""
+    """Seconds between an attempt and the earliest moment of the next one; the time after that moment is `queue`."""
     following = [*(tried.claimed_at for tried in job.tries[1:]), end]
     ended = ((tried, then) for tried, then in zip(job.tries, following, strict=False) if tried.ended_at is not None)
     return sum(max(0.0, min(tried.delay_s, then - tried.ended_at)) for tried, then in ended if tried.ended_at is not None)
 
 
 def _batch_stages(batch: BatchRecord, length_s: float) -> dict[str, float]:
-    """The stages of the batch, and what is left of the attempt as `store`. Two clocks: measured stages may come out longer than
-    the attempt, above all in the milliseconds of the store's; they then share what it has.
+    """The stages of the batch, with the rest of the attempt as `store`.
+
+    Worker and store have different clocks, and the store's counts milliseconds: measured stages may add up to more than the
+    attempt, and are then scaled down to it.
     """
     stages = {
         "batch_wait": batch.batch_wait_s,
@@ -111,7 +113,7 @@ def _batch_stages(batch: BatchRecord, length_s: float) -> dict[str, float]:
 
 
 def _fitted(spent: dict[str, float], total_s: float) -> dict[str, float]:
-    """With the queue as what is left, so that all add up to the whole, even if the store's clock was set back meanwhile."""
+    """The stages with `queue` as the rest, so that they add up to the whole even if the store's clock was set back."""
     fitted = _scaled(spent, total_s)
     return {"queue": max(0.0, total_s - sum(fitted.values())), **fitted}
 
@@ -147,8 +149,8 @@ def _batch_note(batch: BatchRecord) -> str:
 
 def _lost_note(job: Job) -> str:
     counts = Counter(_ENDS.get(tried.end, "output dropped") for tried in job.tries if _in_vain(job, tried))
-    told = [f"{count} {end}" for end, count in counts.items()]
-    return ", ".join([*told, *([f"{job.left_out.count} more"] if job.left_out.count else [])])
+    words = [f"{count} {end}" for end, count in counts.items()]
+    return ", ".join([*words, *([f"{job.left_out.count} more"] if job.left_out.count else [])])
 
 
 def _summary(job: Job, slowest: TimelineStage) -> str:
@@ -161,7 +163,7 @@ def _summary(job: Job, slowest: TimelineStage) -> str:
         return f"waited {took} between attempts, as retries do"
     if slowest.name == "run":
         return f"has been running for {took}"
-    told = {
+    words = {
         "batch_wait": f"waited {took} in its worker until its batch was begun",
         "decode": f"took {took} to read its batch's inputs",
         "preprocess": f"took {took} in preprocess",
@@ -170,7 +172,7 @@ def _summary(job: Job, slowest: TimelineStage) -> str:
         "postprocess": f"took {took} in postprocess",
         "store": f"took {took} to be stored after its run",
     }
-    return told[slowest.name]
+    return words[slowest.name]
 
 
 def _queue_summary(job: Job, took: str) -> str:

@@ -22,17 +22,17 @@ _BESIDE = ("result", "events", "cancel", "timeline")
 
 def links(job: Job) -> dict[str, str]:
     base = f"/v1/jobs/{job.id}"
-    told = {"self": base, **{name: f"{base}/{name}" for name in _BESIDE}}
+    urls = {"self": base, **{name: f"{base}/{name}" for name in _BESIDE}}
     if job.state.final and job.state is not JobState.SUCCEEDED:
-        told["replay"] = f"{base}/replay"
+        urls["replay"] = f"{base}/replay"
     others = {"replay_of": job.replay_of, "replayed_as": job.replayed_as}
-    return told | {name: f"/v1/jobs/{other}" for name, other in others.items() if other is not None}
+    return urls | {name: f"/v1/jobs/{other}" for name, other in others.items() if other is not None}
 
 
 def accepted_body(
     job: JobId, *, version: str, priority: Priority, position: int, eta_s: float | None, trace_id: str = ""
 ) -> bytes:
-    """A job just stored. Its moments are the store's to tell: they come with the first read."""
+    """The view of a job just stored. It has no moments: only the store knows them, and the first read shows them."""
     eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
     trace = f'"trace_id":"{trace_id}",' if trace_id else ""
     base = f"/v1/jobs/{job}"
@@ -68,9 +68,9 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
     return {name: value for name, value in view.items() if value is not None}
 
 
-def timeline_view(told: Timeline) -> dict[str, Any]:
-    """Documented in docs/observability.md; fields are added and never change their meaning."""
-    job = told.job
+def timeline_view(found: Timeline) -> dict[str, Any]:
+    """The view documented in docs/observability.md: fields may be added and never change their meaning."""
+    job = found.job
     view: dict[str, Any] = {
         "id": str(job.id),
         "model": job.model,
@@ -78,14 +78,14 @@ def timeline_view(told: Timeline) -> dict[str, Any]:
         "status": job.state.public,
         "created_at": rfc3339(job.created_at),
         "finished_at": job.finished_at and rfc3339(job.finished_at),
-        "total_s": round(told.total_s, 6),
+        "total_s": round(found.total_s, 6),
         "queued_behind": job.queued_behind,
-        "stages": [_stage_view(stage) for stage in told.stages],
-        "attempts": [_attempt_view(tried, told.workers) for tried in job.tries],
+        "stages": [_stage_view(stage) for stage in found.stages],
+        "attempts": [_attempt_view(tried, found.workers) for tried in job.tries],
         "attempts_left_out": job.left_out.count,
-        "batch": _ended_batch_view(told),
-        "slowest": told.slowest,
-        "summary": told.summary,
+        "batch": _ended_batch_view(found),
+        "slowest": found.slowest,
+        "summary": found.summary,
         "trace_id": trace_id_of(job.trace) or None,
     }
     return view
@@ -106,8 +106,8 @@ def _attempt_view(tried: Attempt, workers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _ended_batch_view(told: Timeline) -> dict[str, Any] | None:
-    batch, place = told.job.batch, told.place
+def _ended_batch_view(found: Timeline) -> dict[str, Any] | None:
+    batch, place = found.job.batch, found.place
     if batch is None:
         return None
     return {
@@ -140,13 +140,13 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
 
 
 def change_id(job: Job) -> str:
-    """Names the step a job stands at; ascends along its way, and equal ids mean an equal status."""
+    """Identifies a state of a job: ids ascend as the job proceeds, and equal ids mean an equal status."""
     rank = _FINAL_RANK if job.state.final else _RANK[job.state]
     return f"{job.attempts}.{job.crashes}.{rank}{'c' if job.cancel_requested and not job.state.final else ''}"
 
 
 def etag(job: Job) -> str:
-    """Weak: position and estimate may differ between two equal tags."""
+    """A weak tag: position and estimate may differ between responses with equal tags."""
     return f'W/"{change_id(job)}"'
 
 

@@ -1,1 +1,1 @@
-"""The models that a gateway knows: their registry, queues, admission, rollouts and profiles."""
+"""The models that a gateway serves: registry, queues, admission, rollouts, profiles."""

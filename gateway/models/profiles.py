@@ -1,4 +1,4 @@
-"""Recording a batch on demand: a wish that the model's workers meet with the next batch of each slot, and what came of it."""
+"""Profiles on demand: on request each slot of a model records its next batch, and a second route shows what came of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Seconds = Annotated[float, Query(gt=0, le=_MOST_S)]
 
 
 class Profiles:
-    """One wish per model at a time: a new one takes the old one's place."""
+    """One request for a profile per model at a time: a new one replaces the old one."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
@@ -38,20 +38,18 @@ class Profiles:
         return router
 
     async def ask(self, model: str, caller: CallerParam, version: str = "", for_s: Seconds = _USUAL_S) -> Response:
-        """Every slot of the version (else the default one) records the next batch it is given within `for_s` seconds."""
+        """Each slot of the version, or of the default one, records its next batch if that comes within `for_s` seconds."""
         _, entry = await self._registry.find(model, version)
         wish = ProfileWish(secrets.token_hex(8), entry.name, time.time() + for_s)
         await self._store.wish_profile(model, wish)
         return _answer(profile_view(model, wish, self._registry.workers), status=202)
 
     async def show(self, model: str, caller: CallerParam) -> Response:
-        """The last wish, and how far each slot is with it."""
+        """The last request for a profile, and how far each slot is with it."""
         await self._registry.find(model)
         wish = await self._store.profile_wish(model)
         if wish is None:
-            raise NotFound(
-                f"no batch of {model!r} was asked to be recorded", hint=f"POST /v1/models/{model}/profile asks for one."
-            )
+            raise NotFound(f"nobody asked for a profile of {model!r}", hint=f"POST /v1/models/{model}/profile asks for one.")
         await self._registry.look_again()
         return _answer(profile_view(model, wish, self._registry.workers), status=200)
 

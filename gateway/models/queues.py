@@ -1,6 +1,6 @@
-"""Each model's queue at this moment: how deep, how old, how long until it is empty. One round trip to the store for all.
+"""The queues of all models now: depth, age, time until empty. One round trip to the store reads all of them.
 
-The scrape and `/v1/queues` tell the same figures, by this one way of reading them.
+/metrics and `/v1/queues` show the same numbers, since both read them here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BANDS = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The jobs of one priority that wait. `backlog_s` None: some wait, and no rate is known."""
+    """The waiting jobs of one priority. `backlog_s` None: jobs wait, and no rate is known."""
 
     depth: int
     oldest_age_s: float
@@ -34,7 +34,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One model's. `rate` is jobs per second, 0 where nothing is known of it; `bands` go by the name of the priority."""
+    """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority."""
 
     model: str
     stats: QueueStats
@@ -56,7 +56,7 @@ class QueueView:
 
 
 def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
-    """`now` is monotonic. Suspects, which run before all others, count among the interactive ones."""
+    """`now` is monotonic. Suspects, which run before all other jobs, count as interactive."""
     total = SlotCapacity(per_s=sum(version.capacity.per_s for version in entry.versions.values()))
     rate = entry.backlog.rate(total, now)
     bands = {}
@@ -67,7 +67,7 @@ def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
 
 
 def _drain_s(waiting: int, rate: float) -> float | None:
-    """Seconds until so many are served; None when that cannot be told."""
+    """Seconds until `waiting` jobs have run; None if no rate is known."""
     if not waiting:
         return 0.0
     return waiting / rate if rate else None
@@ -81,7 +81,7 @@ async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[
 
 
 class QueueReads:
-    """GET /v1/queues[/{model}]: for people, and for autoscalers that read JSON."""
+    """GET /v1/queues[/{model}], for people and for autoscalers that read JSON."""
 
     def __init__(self, store: AsyncStore, *, registry: ModelRegistry) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class QueueReads:
 
 
 def queue_view(queue: QueueView) -> dict[str, Any]:
-    """Always with every field, `null` for what is not known: whoever scales by them must not meet a missing one."""
+    """Has every field at all times, `null` if not known: an autoscaler must not meet a missing field."""
     return {
         "model": queue.model,
         "depth": queue.depth,

@@ -1,4 +1,4 @@
-"""What this gateway knows of models and workers: declared at start, filled in by the workers, at most a second old."""
+"""What this gateway knows about models and workers: declared at start, completed by the workers, at most a second old."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from penstock.rollout import followed
 log = structlog.get_logger(__name__)
 
 REFRESH_S = 0.5
-# A refusal for an unknown model or a missing worker looks again first, but not more often than this.
+# Before a refusal for an unknown model or a missing worker the registry is refreshed, but not more often than this.
 IMPATIENT_S = 0.1
-# Of a load error in a refusal: room for a long sentence, and for what to do.
+# How much of a load error a refusal shows: a long sentence, and what to do about it.
 _MOST_REASON_CHARS = 600
 _UNKNOWN = VersionInfo(accepts=())
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """One version as a submit needs it. `info` is None until a worker has loaded it."""
+    """One version as a submit needs it. `info` is None until a worker has loaded the version."""
 
     name: str
     info: VersionInfo | None
@@ -41,12 +41,12 @@ class VersionEntry:
 
     @property
     def accepts(self) -> tuple[str, ...]:
-        """The media types taken; empty while not known."""
+        """The media types that the version accepts; empty while not known."""
         return (self.info or _UNKNOWN).accepts
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """What the validator checks; empty while not known."""
+        """The schema that the validator was built from; empty while not known."""
         return (self.info or _UNKNOWN).input_schema or {}
 
 
@@ -67,7 +67,7 @@ class ModelEntry:
 
 
 class ModelRegistry:
-    """`models` is replaced as a whole, never changed in place, so readers need no lock."""
+    """`models` is replaced as a whole and never changed in place, so its readers need no lock."""
 
     def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo]) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class ModelRegistry:
         self.models: dict[str, ModelEntry] = {}
 
     async def start(self) -> None:
-        """Knows the declared models even when Redis is away; goes on looking until `close`."""
+        """Knows the declared models even if the store cannot be reached; refreshes until `close`."""
         self._rebuild({}, [])
         try:
             await self._announce()
@@ -100,32 +100,32 @@ class ModelRegistry:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def declared_names(self) -> list[str]:
-        """The models that must be served for this gateway to be ready: those of its settings, else all known ones."""
+        """The models that must be served before this gateway is ready: those of its settings, else all known ones."""
         return sorted(self._declared.keys() & self.models.keys() or self.models)
 
     def stored(self, model: str) -> StoredModel:
         return self._stored.get(model, StoredModel())
 
     def known_versions(self, model: str) -> set[str]:
-        """All that anybody announced, those that are not served any more included."""
+        """All versions that anybody announced, including those that are no longer served."""
         info = self.stored(model).info
         return set(info.versions) if info else set()
 
     def named_versions(self, model: str) -> set[str]:
-        """Those that settings name: this gateway's own, or a live worker's."""
+        """The versions that settings name: this gateway's own, or those of a live worker."""
         own = self._declared.get(model)
-        told = (version for worker in self.workers for version in worker.declared.get(model, ()))
-        return {*(own.versions if own else ()), *told, *self._served_by_settings(model)}
+        declared = (version for worker in self.workers for version in worker.declared.get(model, ()))
+        return {*(own.versions if own else ()), *declared, *self._served_by_settings(model)}
 
     def _served_by_settings(self, model: str) -> set[str]:
-        """What a worker serves that nobody loaded at run time: workers of before did not say what their settings name."""
+        """Versions that workers serve and nobody loaded at run time: older workers do not announce those of their settings."""
         found = self.rollouts.get(model)
         added = found.rollout.added if found else {}
         slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
         return {slot.version for slot in slots if slot.version not in added}
 
     async def refresh(self) -> None:
-        """Raises `StoreUnavailable` and changes nothing when Redis is away."""
+        """Raises `StoreUnavailable`, and then changes nothing."""
         models, workers, self.rollouts = await asyncio.gather(
             self._store.models(), self._store.workers(), self._store.rollouts()
         )
@@ -133,7 +133,7 @@ class ModelRegistry:
         self._seen_at = time.monotonic()
 
     async def find(self, model: str, version: str = "") -> tuple[ModelEntry, VersionEntry]:
-        """The model and the version asked for (the default one when empty); raises `NotFound` naming near matches."""
+        """The model and its version (empty: the default one); raises `NotFound`, which names near matches."""
         if not self._known(model, version):
             await self.look_again()
         entry = self.models.get(model)
@@ -145,7 +145,7 @@ class ModelRegistry:
         return entry, found
 
     async def look_again(self) -> None:
-        """Refresh unless that was done a moment ago; a store that is away changes nothing."""
+        """Refresh unless that happened a moment ago. If the store cannot be reached, nothing changes."""
         async with self._lock:
             if time.monotonic() - self._seen_at < IMPATIENT_S:
                 return
@@ -155,7 +155,7 @@ class ModelRegistry:
                 self._seen_at = time.monotonic()
 
     def measure(self, entry: ModelEntry) -> None:
-        """Have the model's backlog looked up in the background, one look at a time."""
+        """Read the model's queue statistics in the background, one read at a time."""
         if entry.name not in self._measuring:
             self._measuring.add(entry.name)
             self._spawn(self._measure(entry))
@@ -167,19 +167,19 @@ class ModelRegistry:
     async def _measure(self, entry: ModelEntry) -> None:
         try:
             stats = await self._store.stats(entry.name)
-            entry.backlog.measured(stats, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
+            entry.backlog.record_stats(stats, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
         except StoreUnavailable as error:
             log.debug("backlog_unknown", model=entry.name, reason=error.message)
         finally:
             self._measuring.discard(entry.name)
 
     async def _announce(self) -> None:
-        """Make declared models known to other gateways without wiping what workers said of them."""
+        """Announce the declared models to other gateways without overwriting what workers announced."""
         stored = await self._store.models()
         for name, declared in self._declared.items():
             found = stored.get(name, StoredModel())
             if found.info is None or not declared.versions.keys() <= found.info.versions.keys():
-                # Who was quicker announced the model, which is what matters: its versions are in each gateway's own settings.
+                # If another gateway was quicker, its announcement suffices: each gateway has its versions in its own settings.
                 await self._store.swap_model(found, merged(declared, found.info))
 
     async def _refresh_for_ever(self) -> None:
@@ -187,7 +187,7 @@ class ModelRegistry:
             await asyncio.sleep(REFRESH_S)
             try:
                 await self.refresh()
-                # At start Redis may have been away, and later it may come back empty.
+                # The store may have been out of reach at the start, and it may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
             except StoreUnavailable as error:
@@ -240,26 +240,26 @@ class ModelRegistry:
 
 
 def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
-    """Limits and default from this gateway's own settings, the batch policy, the versions and their schemas from the workers.
+    """Limits and default version are from this gateway's settings; batch policy, versions and schemas from the workers.
 
-    A handler's own policy is known only once a worker has loaded it.
+    A handler's own policy is known only once a worker has loaded the handler.
     """
     if declared is None or stored is None:
         found = declared or stored
         assert found is not None
         return found
-    spoken = {version: info for version, info in stored.versions.items() if info is not None}
-    policy = stored.policy if spoken else declared.policy
-    return replace(declared, policy=policy, versions={**stored.versions, **declared.versions, **spoken})
+    loaded = {version: info for version, info in stored.versions.items() if info is not None}
+    policy = stored.policy if loaded else declared.policy
+    return replace(declared, policy=policy, versions={**stored.versions, **declared.versions, **loaded})
 
 
 def _no_fetching(uri: str) -> Any:
-    """A schema is a model author's text; it must not make the gateway open files or connections."""
+    """The author of a model writes its schema: the schema must not make the gateway open files or connections."""
     raise ValueError(f"remote references are not followed: {uri[:80]}")
 
 
 def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Validator | None:
-    """None for a schema that cannot be compiled: the worker then validates alone."""
+    """None for a schema that cannot be compiled: then only the worker validates."""
     try:
         return jsonschema_rs.validator_for(schema, retriever=_no_fetching)
     except ValueError as error:
@@ -268,7 +268,7 @@ def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Valid
 
 
 def why_unserved(workers: Iterable[WorkerInfo], model: str, version: str) -> str:
-    """Why a version without a ready slot has none: its load error, else that it loads, else that nobody has it."""
+    """Why a version has no ready slot: its load error, else that it is loading, else that no worker serves it."""
     slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
     failed = [slot.error for slot in slots if slot.state == "failed"]
     if failed:
@@ -277,7 +277,7 @@ def why_unserved(workers: Iterable[WorkerInfo], model: str, version: str) -> str
 
 
 def _shortened(reason: str) -> str:
-    """Both ends: a load error begins with what is wrong and ends with what to do."""
+    """The text without its middle: a load error begins with what is wrong and ends with what to do."""
     if len(reason) <= _MOST_REASON_CHARS:
         return reason
     half = _MOST_REASON_CHARS // 2

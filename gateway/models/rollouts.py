@@ -1,4 +1,4 @@
-"""Changing a model while it runs: load a version beside the others, switch the default, unload the old one, undo all."""
+"""Changes of a running model: load a version beside the others, switch the default, unload the old one, undo everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Change = Callable[[Rollout], Rollout]
 
 
 class Rollouts:
-    """The routes that change models. Every change is one compare-and-set in the store; workers follow it within a beat."""
+    """The routes that change models. Each change is one compare-and-set in the store (D23); workers apply it within a beat."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
@@ -46,7 +46,9 @@ class Rollouts:
         add("/v1/models/{model}/versions", self.load, methods=["POST"], tags=tags, summary="Load a version", status_code=202)
         add(version, self.unload, methods=["DELETE"], tags=tags, summary="Unload a version", status_code=202)
         add("/v1/models/{model}/default", self.switch, methods=["PUT"], tags=tags, summary="Switch the default version")
-        add("/v1/models/{model}/rollout", self.reset, methods=["DELETE"], tags=tags, summary="Back to what the settings say")
+        add(
+            "/v1/models/{model}/rollout", self.reset, methods=["DELETE"], tags=tags, summary="Undo the changes made at run time"
+        )
         return router
 
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
@@ -69,7 +71,7 @@ class Rollouts:
         return await self._answer(model, status=202)
 
     async def switch(self, model: str, request: Request, caller: CallerParam) -> Response:
-        """`{"version": "2"}`: what callers get that name no version, once every gateway has heard of it (a second)."""
+        """`{"version": "2"}`: the version for callers that name none. All gateways apply the change within a second."""
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
         version = _name((await _body(request)).get("version"), "version")
@@ -79,7 +81,7 @@ class Rollouts:
         return await self._answer(model, status=200)
 
     async def unload(self, model: str, version: str, caller: CallerParam) -> Response:
-        """No new jobs from now on; what waits for the version is still run, then its workers let it go."""
+        """The version gets no new jobs from now on; those that wait for it still run, then its workers unload it."""
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
         check_unload(entry.info, version)
@@ -87,9 +89,9 @@ class Rollouts:
         return await self._answer(model, status=202)
 
     async def reset(self, model: str, caller: CallerParam) -> Response:
-        """Take back what was changed: the model is served as the settings of gateways and workers say.
+        """Undo all changes: the model is served as the settings of gateways and workers say.
 
-        Versions that none of them names get no new jobs from now on; what waits for them is still run, then they are forgotten.
+        Versions that no settings name get no new jobs from now on; jobs that wait for them still run, then they are forgotten.
         """
         await self._registry.refresh()
         if model not in self._registry.rollouts and model not in self._registry.models:
@@ -110,7 +112,7 @@ class Rollouts:
         raise _changed_by_others(model)
 
     async def _announce(self, model: str, version: str) -> None:
-        """Until a worker has loaded it: a model that none of its versions serves yet is listed all the same."""
+        """Announce the version before a worker has loaded it, so that a new model is listed at once."""
         for _ in range(_TRIES):
             found = (await self._store.models()).get(model, StoredModel())
             if await self._store.swap_model(found, _with_version(found.info or ModelInfo(model), version)):
@@ -131,13 +133,13 @@ def _with_version(info: ModelInfo, version: str) -> ModelInfo:
 
 
 def _changed_by_others(model: str) -> Conflict:
-    return Conflict(f"model {model!r} is being changed by others at the same time", hint="Look at it, then try again.")
+    return Conflict(f"others are changing model {model!r} at the same time", hint="Read the model, then try again.")
 
 
 def checked_source(source: Any) -> str:
-    """A file below the workers' `model_dir`, by its relative path; raises `InvalidInput` for everything else.
+    """The relative path of a file below the workers' `model_dir`; raises `InvalidInput` for everything else.
 
-    A module's name would import whatever is installed, an absolute path whatever lies on the worker's disk.
+    A module's name could import any installed package, and an absolute path could load any file on the worker's disk.
     """
     text = source if isinstance(source, str) else ""
     path = PurePosixPath(text.partition(".py:")[0] + (".py" if ".py:" in text else ""))
@@ -166,7 +168,7 @@ def _invalid(pointer: str, detail: str) -> InvalidInput:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """A small JSON object, read no further than its limit."""
+    """The body's JSON object; raises `TooLarge` as soon as the limit is passed."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk

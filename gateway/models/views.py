@@ -1,4 +1,4 @@
-"""Models and workers as callers see them. Pure."""
+"""The JSON views of models and workers. Pure."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.negotiation import EXPLAIN, submit_target
+from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body
 from penstock.gateway.auth.roles import Caller, CallerParam
 from penstock.gateway.files import visible_file
@@ -132,7 +132,7 @@ class OpenAIBatches:
         """The model and version of the endpoint. For embeddings the model of the first line, empty if that names none."""
         if endpoint == EMBEDDINGS:
             return await asyncio.to_thread(first_model, path), ""
-        target = submit_target(endpoint)
+        target = parse_submit_target(endpoint)
         if target is None or target.route.startswith(EXPLAIN):
             raise BadParameter(
                 f"a batch cannot have the endpoint {endpoint[:80]!r}, only {EMBEDDINGS} or /v1/models/MODEL/jobs",

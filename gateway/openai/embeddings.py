@@ -145,8 +145,8 @@ class Embeddings:
         ends = []
         for waiter, job in open_jobs:
             left_s = max(0.0, until - time.monotonic())
-            connection.when_lost = waiter.wake
-            end = await next_end(waiter, left_s, stop=lambda: connection.lost or self._lifetime.last_call())
+            connection.on_lost = waiter.wake
+            end = await next_end(waiter, left_s, stop=lambda: connection.lost or self._lifetime.is_last_call())
             if end is None and connection.lost:
                 raise ClientGone
             if end is None:

@@ -81,7 +81,7 @@ class Health:
 
     async def _missing(self) -> Missing:
         """What keeps this gateway from serving every declared model; empty if it can serve them all."""
-        if self._lifetime.draining():
+        if self._lifetime.is_draining():
             return [_missing_part("gateway", "stopping")]
         try:
             await self._store.ping()

@@ -1,1 +1,1 @@
-"""Model files made runnable: arrays in, arrays out, one module per runtime. Imports core and `handlers.handler`."""
+"""Runtimes: they run model files, arrays in and arrays out. One folder per runtime; imports core and `handlers.contract`."""

@@ -1,4 +1,4 @@
-"""How a batch is cut and padded to the sizes that a model takes. Pure."""
+"""Cuts and pads a batch to the sizes that a model accepts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """Rows `start` to `stop` of a batch, run as `size` rows: the rest is padding."""
+    """Rows `start` to `stop` of a batch, run as `size` rows; the rows beyond `stop - start` are padding."""
 
     start: int
     stop: int
@@ -34,7 +34,7 @@ class BatchSizes:
         return self.buckets[0] if self.buckets else self.low
 
     def padded_to(self, buckets: Sequence[int]) -> BatchSizes:
-        """The same, called with these sizes alone; raises `HandlerLoadError` for one that the model does not take."""
+        """These sizes restricted to `buckets`. Raises `HandlerLoadError` for a bucket that the model does not accept."""
         chosen = tuple(sorted(set(buckets)))
         bad = [size for size in chosen if not self._takes(size)]
         if bad:

@@ -1,4 +1,6 @@
-"""The contract of a runtime, and the choice of one by the kind of file. A runtime's library is imported when it is chosen."""
+"""The contract of a runtime, and the choice of a runtime by the kind of file. A runtime's library is imported once it is
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-# Model file by its ending -> runtime; the first runtime of a kind is the default, the others can be asked for by `runtime`.
+# Ending of the model file -> its runtimes. The first one is the default; the setting `runtime` selects another.
 KINDS: dict[str, tuple[str, ...]] = {
     ".onnx": ("onnx", "tensorrt"),
     ".plan": ("tensorrt",),
@@ -35,7 +37,7 @@ _OPENERS = {
     "tensorrt": "penstock.handlers.runtimes.tensorrt.runtime",
     "torch": "penstock.handlers.runtimes.torch.opener",
 }
-# Options that some runtimes have and others do not -> the runtimes that have them.
+# Option -> the runtimes that have it, for the options that not every runtime has.
 _OWNERS = {
     "provider": ("onnx",),
     "quantize": ("onnx", "torch"),
@@ -49,8 +51,8 @@ _OWNERS = {
 class Port:
     """One input of the model without its batch axis; None in `shape` is a free dimension.
 
-    `bounds` holds the smallest and largest size of free dimensions by axis, where the model says them; `symbols` which of them
-    go together. Their names are the file's own, so ports do not differ by them.
+    `bounds` maps an axis to the smallest and largest size of its free dimension, where the model states them. `symbols` says
+    which free dimensions belong together; a symbol's name is the file's own choice, so two ports do not differ by it.
     """
 
     name: str
@@ -69,7 +71,9 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """One item's part of an input that is already on its way to the device: row `place` of `batch`, there after `arrived`."""
+    """One item's part of an input that is being copied to the device: row `place` of `batch`, complete once `arrived` has
+    passed.
+    """
 
     batch: Any
     place: int
@@ -82,11 +86,11 @@ class DeviceRow:
 
 @runtime_checkable
 class Runtime(Protocol):
-    """A loaded model. `provider` is what really runs it; `stacks` says whether items run together (else one at a time).
+    """A loaded model. `provider` names what really runs it. If `stacks` is false, items run one at a time.
 
     Some attributes are optional. `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
     and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run;
-    `first_call_s` is how long its smallest batch took in seconds, where opening it made that call (else 0).
+    `first_call_s` is the time of the smallest batch in seconds if opening the model made that call, else 0.
     """
 
     provider: str
@@ -95,10 +99,10 @@ class Runtime(Protocol):
     stacks: bool
 
     def run(self, feed: Arrays, /) -> Arrays:
-        """One array per output for one array per input, all with the batch as first axis."""
+        """Run one batch: an array per input in, an array per output out, each with the batch as its first axis."""
 
     def open_parallel(self) -> int:
-        """How many calls `run_parallel` makes at once from now on; 1 where more would gain nothing."""
+        """Prepare for `run_parallel` and return how many calls it makes at once; 1 if more would gain nothing."""
         return 1
 
     def run_parallel(self, feeds: Sequence[Arrays], /) -> Iterator[Arrays]:
@@ -106,7 +110,7 @@ class Runtime(Protocol):
         return map(self.run, feeds)
 
     def profile(self, folder: Path) -> Any:
-        """What records this model's calls into a folder; None where the profiler of the library around it does."""
+        """A recorder that writes this model's calls into `folder`; None if the library's own profiler records them."""
         return None
 
 
@@ -122,7 +126,7 @@ def open_runtime(model: Path | bytes, context: Context) -> Runtime:
 
 
 def refuse_foreign(runtime: str, options: RuntimeOptions) -> None:
-    """Raises `HandlerLoadError` for an option that is set and that this runtime does not have: it would be ignored."""
+    """Refuse options that are set and that this runtime would ignore, by a `HandlerLoadError`."""
     defaults = RuntimeOptions()
     for name, owners in _OWNERS.items():
         value = getattr(options, name)
@@ -137,12 +141,12 @@ def is_model_file(path: str) -> bool:
 
 
 def kind_of(path: Path | str) -> str:
-    """The ending that says what a model file is, as in `KINDS`: `MODEL.ONNX` is what `model.onnx` is."""
+    """The ending by which `KINDS` knows a model file, in lower case: `.onnx` for `MODEL.ONNX`."""
     return Path(path).suffix.lower()
 
 
 def chosen_runtime(model: Path | bytes, context: Context) -> str:
-    """By the file's ending and the settings; raises `HandlerLoadError` where they do not go together."""
+    """The runtime for this file and these settings. Raises `HandlerLoadError` if the two do not fit together."""
     suffix = kind_of(model) if isinstance(model, Path) else ".onnx"
     runtimes = KINDS.get(suffix)
     wish = context.runtime.runtime

@@ -1,4 +1,4 @@
-"""What takes long to make from a model (engines, quantised copies) is made once and kept: named by all it depends on."""
+"""Keeps what takes long to make from a model (engines, quantised copies), under a name made of everything it depends on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class GpuTarget:
-    """What an engine is built for; one built for another is refused or slow."""
+    """The GPU that an engine is built for. Another GPU refuses the engine, or runs it slowly."""
 
     name: str
     compute_capability: str
@@ -32,20 +32,20 @@ class GpuTarget:
 def engine_key(
     model_sha256: str, *, runtime: str, gpu: GpuTarget | None, precision: str, profiles: Any = (), options: Mapping[str, Any]
 ) -> str:
-    """A file name for what is made from a model: another for any change of these. `runtime` names it with its version."""
+    """The file name for what is made from a model; it changes with each argument. `runtime` contains the library's version."""
     device = [gpu.name, gpu.compute_capability, gpu.driver] if gpu else []
     parts = [model_sha256, runtime, device, precision, profiles, dict(options)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:40]
 
 
 def model_sha256(model: Path | bytes) -> str:
-    """Of the model and of the files its weights lie in; raises `HandlerLoadError` when one of these is missing."""
+    """The digest of the model and of the files that hold its weights. Raises `HandlerLoadError` if one of them is missing."""
     if isinstance(model, bytes):
         return hashlib.sha256(model).hexdigest()
     outside = onnx_file.read(model).files if kind_of(model) == ".onnx" else ()
     digest = hashlib.sha256()
     for path in (model, *(_beside(model, name) for name in outside)):
-        # The length first, so that bytes cannot wander from one file to the next unnoticed.
+        # The length comes first: else bytes moved from one file to the next would leave the digest unchanged.
         digest.update(f"{_size(path, model)}:".encode())
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
@@ -54,7 +54,7 @@ def model_sha256(model: Path | bytes) -> str:
 
 
 def _beside(model: Path, name: str) -> Path:
-    """The file of weights a model names; never one outside its folder, whatever the model says."""
+    """The file of weights that a model names. A name that leads out of the model's folder is refused."""
     path = (model.parent / name).resolve()
     if not path.is_relative_to(model.parent.resolve()):
         raise HandlerLoadError(
@@ -73,7 +73,7 @@ def _size(path: Path, model: Path) -> int:
 
 
 def cache_folder(cache_dir: str, base: Path, env: Mapping[str, str]) -> Path:
-    """`cache_dir` (relative to `base`), or else penstock/engines in the user's cache folder."""
+    """`cache_dir` (relative to `base`) if it is set, else penstock/engines in the user's cache folder."""
     if cache_dir:
         return base / Path(cache_dir).expanduser()
     home = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "~")).expanduser() / ".cache")
@@ -82,13 +82,16 @@ def cache_folder(cache_dir: str, base: Path, env: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class EngineCache:
-    """Files `KEY.SUFFIX`, each ending in the SHA-256 of what is before. Safe to delete at any time, whole or in part."""
+    """Files `KEY.SUFFIX`, each of which ends with the SHA-256 of its content. Any of them may be deleted at any time."""
 
     folder: Path
 
     def obtain(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """What is kept under `name`, or else what `make` returns, then kept. Of several processes one makes it, the others
-        wait; a damaged file is made again. Raises `HandlerLoadError` when the folder cannot be written."""
+        """The content of `name`; if there is none, `make` makes it and it is stored.
+
+        One of several processes makes it while the others wait. A damaged file is made again. Raises `HandlerLoadError` if the
+        folder cannot be written.
+        """
         if (kept := self.kept(name)) is not None:
             return kept
         with self.locked(name):
@@ -108,7 +111,7 @@ class EngineCache:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Alone among all processes on this machine; a process that dies lets go."""
+        """Hold the lock that excludes all other processes on this machine. The lock ends with its process."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / f"{name}.lock").open("wb")
@@ -129,7 +132,7 @@ class EngineCache:
         return body if hashlib.sha256(body).digest() == digest else None
 
     def keep(self, name: str, body: bytes) -> None:
-        # Written aside and moved into place: nobody ever sees half of it.
+        # The file is written under another name and then renamed, so that no reader sees half of it.
         aside = self.folder / f"{name}.{os.getpid()}.tmp"
         try:
             with aside.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Which extra a model file needs and which is missing, without importing any of it."""
+"""Which extras a model file needs and which of them are missing. No runtime library is imported to find out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.handlers.runtimes.contract import KINDS, kind_of
 from penstock.model_spec import RuntimeOptions
 
-# Extra -> the packages any one of which brings what it is for.
+# Extra -> the packages of which any one is enough.
 _BROUGHT_BY = {
     "onnx": ("onnxruntime", "onnxruntime-gpu"),
     "onnx-gpu": ("onnxruntime-gpu",),
@@ -18,14 +18,14 @@ _BROUGHT_BY = {
     "images": ("pillow",),
     "text": ("tokenizers",),
 }
-# ONNX Runtime's TensorRT provider is linked against this one; newer ones have libraries of other names.
+# ONNX Runtime's TensorRT provider is linked against this major version; the libraries of newer ones have other names.
 _MAJORS = {"onnx-tensorrt": "10"}
 
 
 def missing_extras(
     source: str, device: str, options: RuntimeOptions, installed: Callable[[str], str | None], *, task: str = ""
 ) -> list[str]:
-    """The extras to install before `source` can run; none for code, which says itself what it lacks when it is loaded.
+    """The extras to install before `source` can run. Handler code needs none here: its own imports report what is missing.
 
     `installed` returns the version of a distribution, or None.
     """

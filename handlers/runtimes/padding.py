@@ -1,4 +1,4 @@
-"""Arrays run at the sizes a model takes: cut, padded, and the padding cut off again."""
+"""Runs arrays at the sizes that a model accepts: pads them, and removes the padding from the outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def padded(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array at `size` rows. The last row is repeated: a row the model is known to take, as zeros may not be."""
+    """The array with `size` rows. The last row is repeated, because the model may not accept a row of zeros."""
     import numpy as np
 
     missing = size - len(array)
@@ -22,7 +22,7 @@ def padded(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 class Padding:
-    """`ratio` is the share of the rows run in the last call that were padding."""
+    """Pads and cuts each call. `ratio` is the share of padded rows in the last call."""
 
     def __init__(self, sizes: BatchSizes) -> None:
         self._sizes = sizes
@@ -37,7 +37,7 @@ class Padding:
 def _run_piece(feed: Arrays, piece: BatchSlice, run: Callable[[Arrays], Arrays]) -> Arrays:
     outputs = run({name: padded(array[piece.start : piece.stop], piece.size) for name, array in feed.items()})
     rows = piece.stop - piece.start
-    # What has not one row per item stays as it is: whoever reads it says so with its name.
+    # An output without one row per item stays as it is: its reader refuses it by its name.
     return {name: array[:rows] if array.ndim and len(array) == piece.size else array for name, array in outputs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Free dimensions that go together: those of one symbol have one size, across all inputs of an item. Pure."""
+"""Free dimensions that belong together: within one item, all dimensions of one symbol have the same size. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A free dimension that is `factor` times the symbol `name`, and `offset` more. `factor` is at least 1."""
+    """A free dimension of the size `factor * name + offset`. `factor` is at least 1."""
 
     name: str
     factor: int = 1
     offset: int = 0
 
     def solved(self, size: int) -> int | None:
-        """What the symbol is where the dimension is `size`; None if it is nothing whole."""
+        """The symbol's value for a dimension of `size`; None if that is no whole number."""
         value, rest = divmod(size - self.offset, self.factor)
         return None if rest else value
 
@@ -29,7 +29,7 @@ class Symbol:
         return self.factor * value + self.offset
 
     def __str__(self) -> str:
-        """As a rule: `2 * n`, `n + 1`."""
+        """The dimension as a formula of n: `2 * n`, `n + 1`."""
         product = "n" if self.factor == 1 else f"{self.factor} * n"
         return product if not self.offset else f"{product} {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
 
@@ -40,7 +40,7 @@ class _Seen(NamedTuple):
 
 
 def check_symbols(ports: Iterable[Port], arrays: Mapping[str, Any]) -> None:
-    """Raises `InvalidInput` where an item's dimensions of one symbol do not fit together."""
+    """Refuse an item whose dimensions of one symbol do not agree, by an `InvalidInput`."""
     seen: dict[str, _Seen] = {}
     for port in ports:
         for axis, symbol in port.symbols.items():

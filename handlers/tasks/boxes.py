@@ -1,4 +1,4 @@
-"""Boxes as numbers: the models' conventions, overlap, the way back to the image. A box is x1, y1, x2, y2. Pure numpy."""
+"""Boxes as arrays: the models' conventions, overlap, and pixels of the image. A box is x1, y1, x2, y2. Pure numpy."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Overlap is compared pair by pair, so its cost grows with the square; what scores lower than the best 2,000 is noise.
-_MOST_CANDIDATES = 2_000
+# Overlap is compared pair by pair, so the cost grows with the square. Boxes beyond the best 2,000 are noise.
+_MAX_CANDIDATES = 2_000
 
 
 class Detections(NamedTuple):
-    """Rows of one image: `boxes` float [N, 4], `scores` float [N], `labels` int [N]."""
+    """The objects of one image: `boxes` float [N, 4], `scores` float [N], `labels` int [N]."""
 
     boxes: Array
     scores: Array
     labels: Array
 
-    def only(self, places: Array) -> Detections:
-        return Detections(self.boxes[places], self.scores[places], self.labels[places])
+    def select(self, rows: Array) -> Detections:
+        return Detections(self.boxes[rows], self.scores[rows], self.labels[rows])
 
 
-def detections(outputs: dict[str, Array], wish: str = "") -> Detections:
-    """What a model found in one image, by any of three conventions; raises `HandlerContractError` for others.
+def detections(outputs: dict[str, Array], wanted: str = "") -> Detections:
+    """The objects that a model found in one image. Raises `HandlerContractError` unless it follows one of three conventions:
 
-    `boxes`, `scores` and `labels` (torchvision); `pred_boxes` and `logits`, the last class meaning nothing (DETR); or one array
-    [N, 6] of x1, y1, x2, y2, score, label.
+    `boxes`, `scores` and `labels` (torchvision); `pred_boxes` and `logits`, whose last class means "no object" (DETR); or one
+    array [N, 6] of x1, y1, x2, y2, score, label. `wanted` names the output that holds such an array.
     """
     import numpy as np
 
-    if not wish and {"boxes", "scores", "labels"} <= outputs.keys():
+    if not wanted and {"boxes", "scores", "labels"} <= outputs.keys():
         found = Detections(outputs["boxes"], outputs["scores"], outputs["labels"])
-    elif not wish and {"pred_boxes", "logits"} <= outputs.keys():
-        chances = activated(outputs["logits"], "softmax")[..., :-1]
-        found = Detections(outputs["pred_boxes"], chances.max(axis=-1), chances.argmax(axis=-1))
+    elif not wanted and {"pred_boxes", "logits"} <= outputs.keys():
+        probabilities = activated(outputs["logits"], "softmax")[..., :-1]
+        found = Detections(outputs["pred_boxes"], probabilities.max(axis=-1), probabilities.argmax(axis=-1))
     else:
-        rows = outputs[wish] if wish else next(iter(outputs.values()))
+        rows = outputs[wanted] if wanted else next(iter(outputs.values()))
         if rows.ndim != 2 or rows.shape[-1] != 6:
             raise HandlerContractError(_unknown(outputs))
         found = Detections(rows[:, :4], rows[:, 4], rows[:, 5])
-    one_each = found.scores.shape == found.labels.shape == found.boxes.shape[:1]
-    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4 or not one_each:
+    same_length = found.scores.shape == found.labels.shape == found.boxes.shape[:1]
+    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4 or not same_length:
         raise HandlerContractError(_unknown(outputs))
-    # Labels that are NaN come with scores that are, and these fail the image.
+    # NaN labels come with NaN scores, and the caller fails the image on those.
     with np.errstate(invalid="ignore"):
         return Detections(found.boxes.astype(np.float64), found.scores.astype(np.float64), found.labels.astype(np.int64))
 
@@ -62,17 +62,17 @@ def corners(boxes: Array) -> Array:
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
-def likely(found: Detections, threshold: float) -> Detections:
-    """Those at or over the threshold, best first; a box without finite corners is none."""
+def above_threshold(found: Detections, threshold: float) -> Detections:
+    """The boxes with at least the threshold as score, best first. Boxes without finite corners are dropped."""
     import numpy as np
 
     kept = np.flatnonzero((found.scores >= threshold) & np.isfinite(found.boxes).all(axis=1))
     order = kept[(-found.scores[kept]).argsort(kind="stable")]
-    return found.only(order[:_MOST_CANDIDATES])
+    return found.select(order[:_MAX_CANDIDATES])
 
 
-def without_overlaps(found: Detections, most_overlap: float) -> Detections:
-    """Of boxes of one class that overlap more than `most_overlap`, the best. `found` is best first."""
+def without_overlaps(found: Detections, max_overlap: float) -> Detections:
+    """The best of all boxes of one class that overlap more than `max_overlap`. `found` is best first."""
     import numpy as np
 
     kept: list[int] = []
@@ -80,9 +80,9 @@ def without_overlaps(found: Detections, most_overlap: float) -> Detections:
     while rest.size:
         first, rest = int(rest[0]), rest[1:]
         kept.append(first)
-        same = found.labels[rest] == found.labels[first]
-        rest = rest[~(same & (overlap(found.boxes[first], found.boxes[rest]) > most_overlap))]
-    return found.only(np.array(kept, dtype=np.int64))
+        same_class = found.labels[rest] == found.labels[first]
+        rest = rest[~(same_class & (overlap(found.boxes[first], found.boxes[rest]) > max_overlap))]
+    return found.select(np.array(kept, dtype=np.int64))
 
 
 def overlap(box: Array, others: Array) -> Array:
@@ -95,8 +95,8 @@ def overlap(box: Array, others: Array) -> Array:
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 
-def on_the_image(boxes: Array, place: Placement) -> Array:
-    """From the model's pixels to those of the image as sent, cut at its edges."""
+def in_image_pixels(boxes: Array, place: Placement) -> Array:
+    """The boxes in pixels of the image as sent, instead of the model's, cut at the image's edges."""
     import numpy as np
 
     offset = np.array([place.left, place.top] * 2)

@@ -1,4 +1,4 @@
-"""How a batch is cut into calls of the model. Pure."""
+"""How a batch is cut into calls of the model (D45). Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import heapq
 import math
 from collections.abc import Sequence
 
-# A call has this many tokens before it is worth a thread of its own; the calls become smaller towards the end by this
-# factor; and calls whose last thread ends this much later than if all ended together are run with all threads instead, one
-# after another. Chosen by python -m benchmarks.models.parallel_calls.
-_LEAST_TOKENS = 64
-_SHRINK = 1.5
-_UNEVEN = 1.15
+# These three were chosen with python -m benchmarks.models.parallel_calls.
+# A call needs this many tokens to be worth a thread of its own.
+_MIN_TOKENS = 64
+# Each call takes the rest of the batch divided by this factor times the number of threads.
+_SHRINK_FACTOR = 1.5
+# If the last thread would end later than this multiple of the even time, the calls run one after another with all threads.
+_MAX_UNEVENNESS = 1.15
 
 
-def by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: int) -> list[list[int]]:
-    """Places of texts that run together, from the shortest up: as many as fit both bounds, at least one.
+def group_by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: int) -> list[list[int]]:
+    """The places of the texts of each call, from the shortest up: as many texts as fit both bounds, at least one.
 
-    A call costs its rows times its longest text, so sorting is what keeps padding low.
+    A call costs its rows times its longest text, so sorted texts keep the padding low.
     """
     groups: list[list[int]] = []
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
@@ -30,37 +31,38 @@ def by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: in
     return groups
 
 
-def in_parallel(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: int, threads: int) -> list[list[int]]:
-    """Places of texts that run together, from the longest down, for threads that each take the next call when they are free.
+def parallel_by_length(lengths: Sequence[int], *, rows_per_call: int, tokens_per_call: int, threads: int) -> list[list[int]]:
+    """The places of the texts of each call, from the longest down, for threads that take the next call when they are free.
 
-    Calls shrink with what is left, so that all threads end at nearly the same time (guided self-scheduling: Polychronopoulos
-    and Kuck, IEEE Transactions on Computers C-36, 1987). Nothing where they would not: too few texts, or one far too long.
+    Calls shrink with the rest of the batch, so that all threads end at nearly the same time (guided self-scheduling:
+    Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987). Empty if they would not: for too few texts, or if
+    one text is far longer than the others.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    left, calls = sum(lengths), []
+    tokens_left, calls = sum(lengths), []
     while order:
-        tokens = min(tokens_per_call, max(_LEAST_TOKENS, left / (_SHRINK * threads)))
+        tokens = min(tokens_per_call, max(_MIN_TOKENS, tokens_left / (_SHRINK_FACTOR * threads)))
         rows = max(1, min(rows_per_call, int(tokens // max(1, lengths[order[0]]))))
         call, order = order[:rows], order[rows:]
-        left -= sum(lengths[place] for place in call)
+        tokens_left -= sum(lengths[place] for place in call)
         calls.append(call)
-    return calls if _even([len(call) * lengths[call[0]] for call in calls], threads) else []
+    return calls if _is_even([len(call) * lengths[call[0]] for call in calls], threads) else []
 
 
-def shrinking(items: int, *, threads: int) -> list[list[int]]:
-    """The same for items of equal cost: their places in calls that shrink; nothing where the threads would not end together."""
+def shrinking_calls(items: int, *, threads: int) -> list[list[int]]:
+    """As `parallel_by_length`, for items of equal cost."""
     calls: list[list[int]] = []
     first = 0
     while first < items:
-        last = first + math.ceil((items - first) / (_SHRINK * threads))
+        last = first + math.ceil((items - first) / (_SHRINK_FACTOR * threads))
         calls.append(list(range(first, last)))
         first = last
-    return calls if _even([len(call) for call in calls], threads) else []
+    return calls if _is_even([len(call) for call in calls], threads) else []
 
 
-def _even(costs: Sequence[int], threads: int) -> bool:
-    """Whether the threads end at nearly the same time."""
+def _is_even(costs: Sequence[int], threads: int) -> bool:
+    """True if the threads end at nearly the same time."""
     ends = [0] * threads
     for cost in costs:
         heapq.heapreplace(ends, ends[0] + cost)
-    return max(ends) * threads <= _UNEVEN * sum(costs)
+    return max(ends) * threads <= _MAX_UNEVENNESS * sum(costs)

@@ -1,4 +1,4 @@
-"""Why a model answers as it does, by Captum: pixels by integrated gradients, tokens by leaving each out."""
+"""Explanations of a model's answers with Captum: pixels by integrated gradients, tokens by leaving each out."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Points on the way from a blank image to the image, as TorchServe has them, and how many run together.
+# The number of images between a blank image and the image, as in TorchServe, and how many of them run together.
 _STEPS = 15
 _STEPS_PER_CALL = 5
-_CURE = "serve it as .pt2, with pixels that are float and layers that are not quantized"
+_ADVICE = "serve it as .pt2, with float pixels and without quantized layers"
 _TEXTS_PER_CALL = 16
 
 
 def pixel_attributions(
     runtime: Any, feed: Mapping[str, Any], *, read: Callable[[dict[str, Any]], Any], target: int
 ) -> Array | Failure:
-    """How much each value of one image adds to the score of class `target`, against an image of nothing but the mean colour.
+    """How much each value of one image adds to the score of class `target`, compared with an image of the mean colour.
 
-    Integrated gradients (arXiv:1703.01365), so only a runtime with gradients will do; else a `Failure`.
+    Integrated gradients (arXiv:1703.01365) need a runtime with gradients. Without one the result is a `Failure`.
     """
     if not hasattr(runtime, "forward"):
-        return _refused(f"explanations of images need gradients, and this model runs on {runtime.provider}; {_CURE}")
+        return _refused(f"explanations of images need gradients, and this model runs on {runtime.provider}; {_ADVICE}")
     captum = _captum()
     if isinstance(captum, Failure):
         return captum
@@ -38,7 +38,7 @@ def pixel_attributions(
         return read(runtime.forward([images])).flatten(1)
 
     if not score(image.detach().clone().requires_grad_()).requires_grad:
-        return _refused(f"explanations of images need gradients, and this kind of model file has none; {_CURE}")
+        return _refused(f"explanations of images need gradients, and this kind of model file has none; {_ADVICE}")
     method = captum.IntegratedGradients(score)
     found = method.attribute(image, target=target, n_steps=_STEPS, internal_batch_size=_STEPS_PER_CALL)
     array: Array = found.detach()[0].float().cpu().numpy()
@@ -46,17 +46,17 @@ def pixel_attributions(
 
 
 def token_attributions(ids: Array, score: Callable[[Array], Array], *, blank: int) -> Array | Failure:
-    """How much the score falls when each token is put out by `blank`: works on every runtime, as only answers are needed."""
+    """How much the score falls when `blank` replaces each token. Works on every runtime, because it needs only outputs."""
     captum = _captum()
     if isinstance(captum, Failure):
         return captum
     torch = import_module("torch")
 
-    def scored(rows: Any) -> Any:
+    def score_rows(rows: Any) -> Any:
         return torch.from_numpy(score(rows.numpy()))
 
     text = torch.from_numpy(ids[None])
-    found = captum.FeatureAblation(scored).attribute(text, baselines=blank, perturbations_per_eval=_TEXTS_PER_CALL)
+    found = captum.FeatureAblation(score_rows).attribute(text, baselines=blank, perturbations_per_eval=_TEXTS_PER_CALL)
     array: Array = found[0].numpy()
     return array
 

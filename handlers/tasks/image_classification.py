@@ -1,4 +1,4 @@
-"""Which of its classes an image shows: the best few by name, best first."""
+"""Image classification: the most probable classes of an image by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ImageClassificationOptions(ImageOptions, kw_only=True, frozen=True):
-    """`labels` names a file next to the model; `activation` turns the model's numbers into probabilities."""
+    """`labels` names a file next to the model. `activation` turns the model's scores into probabilities."""
 
     top_k: Count = 5
     labels: str = ""
@@ -23,7 +23,7 @@ class ImageClassificationOptions(ImageOptions, kw_only=True, frozen=True):
 
 
 class ImageClassification(ImageTask):
-    """Says what an image shows: `{label: probability}` of the best classes, best first."""
+    """Classifies an image: `{label: probability}` of the `top_k` classes, best first."""
 
     task: ClassVar[str] = "image-classification"
     defaults: ClassVar[ImageClassificationOptions] = ImageClassificationOptions()
@@ -35,25 +35,25 @@ class ImageClassification(ImageTask):
         self.labels = read_labels(context.folder, self.options.labels)
 
     def explain(self, batch: list[Any], /) -> list[Any]:
-        """Which pixels speak for the class that the image is given: per image its label, probability and a map."""
+        """Per image the label, its probability, and a map of how much each pixel speaks for that label."""
         return [self._explained(item) for item in batch]
 
     def _explained(self, item: Prepared) -> Any:
         (outputs,) = self.run_stack([item.arrays])
-        scores = self.chances(outputs)
+        scores = self.probabilities(outputs)
         top = int(scores.argmax())
         found = pixel_attributions(self.runtime, self._feed([item.arrays]), read=self.output, target=top)
         if isinstance(found, Failure):
             return found
-        # One number per pixel: the channels of a colour have no meaning apart.
+        # One number per pixel, because the channels of a colour mean nothing on their own.
         pixels = found.sum(axis=-1 if self.channels_last else 0)
-        told = {"label": self.labels.name(top), "probability": float(scores[top])}
-        return {**told, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
+        answer = {"label": self.labels.name(top), "probability": float(scores[top])}
+        return {**answer, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
 
     def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float] | Failure:
-        return best(self.chances(outputs), self.options.top_k, self.labels)
+        return best(self.probabilities(outputs), self.options.top_k, self.labels)
 
-    def chances(self, outputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
-        """Probabilities [classes] of one image."""
+    def probabilities(self, outputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
+        """The probabilities [classes] of one image."""
         scores: NDArray[Any] = class_scores(self.output(outputs)[None], self.options.activation)[0]
         return scores

@@ -1,4 +1,4 @@
-"""What the image tasks share: options, decoding on the CPU beside the device, the way back to the image's own pixels."""
+"""The common part of the image tasks: options, decoding on the CPU, normalization, and calls of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.runtimes.contract import Port
-from penstock.handlers.tasks.calls import shrinking
+from penstock.handlers.tasks.calls import shrinking_calls
 from penstock.handlers.tasks.images import (
     MAX_PIXELS,
     PILLOW_MAX_PIXELS,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 Count = Annotated[int, Meta(ge=1)]
 Layout = Literal["auto", "CHW", "HWC"]
 
-_SIDE = 224
-# Of smaller images a batch costs so little that calls of a few would cost more than threads lose by waiting for each other.
-_LEAST_PIXELS = 96 * 96
-# Of the images ImageNet networks were trained on, from 0 to 1 (torchvision.transforms).
+_DEFAULT_SIDE = 224
+# For smaller images, calls of a few images each cost more than the threads lose by waiting for each other (D45).
+_MIN_PARALLEL_PIXELS = 96 * 96
+# Of the training images of ImageNet networks, for values from 0 to 1 (torchvision.transforms).
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
 IMAGE_SCHEMA: dict[str, Any] = {
@@ -51,11 +51,12 @@ IMAGE_SCHEMA: dict[str, Any] = {
 
 
 class ImageOptions(TaskOptions, kw_only=True, frozen=True):
-    """`size` is a side or (height, width); without it the model's own, else 224. `mean` and `std` are of values from 0 to 1;
-    without them ImageNet's for RGB and none for grey. `max_pixels` bounds what an image may claim to be.
-    `parallel_calls`: as for texts, where images are not small and batches are not padded to `batch_buckets`."""
+    """`size` is one side or (height, width); by default the model's own, else 224. `mean` and `std` are for values from 0 to 1;
+    by default ImageNet's for RGB, and none for grey. `max_pixels` limits the size that an image's header may state.
+    `parallel_calls`: image batches are split only if each image has at least 96 x 96 pixels and the model has no batch buckets.
+    """
 
-    # Bounds are checked below: msgspec 0.22 frees what it still needs for a bounded int beside a tuple of a fixed length.
+    # The bounds of `size` are checked below: msgspec 0.22 frees memory it still uses for a bounded int beside a fixed tuple.
     size: int | tuple[int, int] | None = None
     fit: Fit = "crop"
     crop_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.875
@@ -76,33 +77,33 @@ class ImageOptions(TaskOptions, kw_only=True, frozen=True):
 
 
 class Prepared(NamedTuple):
-    """One image as the model takes it, and where it lies in the model's frame."""
+    """One image as the model takes it, and its place in the model's frame."""
 
     arrays: Arrays
     place: Placement
 
 
 class Answered(NamedTuple):
-    """One image's outputs, without batch axis."""
+    """The outputs for one image, without the batch axis."""
 
     outputs: Arrays
     place: Placement
 
 
 class ImageTask(ArrayHandler):
-    """A model with one image as input. Subclasses give `defaults` (their options) and write `answer`."""
+    """A model with one image as input. Subclasses set `defaults` (their options) and implement `answer`."""
 
-    # Raw bytes before JSON: what comes without a Content-Type is the image file.
+    # Raw bytes come before JSON, because a body without a Content-Type is the image file.
     accepts: ClassVar[tuple[str, ...] | None] = ("image/*", "application/octet-stream", "application/json", "text/plain")
     defaults: ClassVar[ImageOptions] = ImageOptions()
     task: ClassVar[str] = "the task"
-    # The output to read where the model has several and the options name none; else its first.
+    # The output to read if the model has several and the options name none. If it has no such output, the first.
     usual_output: ClassVar[str] = ""
 
     def initialize(self, context: Context, /) -> None:
-        """Raises `HandlerLoadError` also for options that are unknown or contradict the model's input."""
+        """Raises `HandlerLoadError` also for unknown options, and for options that contradict the model's input."""
         self.options = read_options(self.defaults, context.options, task=self.task)
-        # Of damaged files, in the words of each file: Python remembers every text it has warned of, for ever.
+        # Pillow warns of each damaged file with its own text, and Python would keep every such text for ever.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         super().initialize(context)
         check_output(self.runtime.outputs, self.options.output)
@@ -112,17 +113,19 @@ class ImageTask(ArrayHandler):
         self._scale, self._shift = _normalization(self.options, self.frame.mode, self.port.dtype)
         self._pool = ThreadPoolExecutor(context.threads, "decode") if context.threads > 1 else None
         pixels = self.frame.width * self.frame.height
-        parallel = self.options.parallel_calls and pixels >= _LEAST_PIXELS and not context.runtime.batch_buckets
+        parallel = self.options.parallel_calls and pixels >= _MIN_PARALLEL_PIXELS and not context.runtime.batch_buckets
         self.calls_at_once = self.open_parallel() if parallel else 1
         self.input_schema = IMAGE_SCHEMA
         self.sample = blank(self.frame)
 
     def preprocess(self, inputs: list[Any], /) -> list[Any]:
-        # Pillow decodes and resizes without the interpreter's lock.
-        alone = self._pool is None or len(inputs) == 1
-        prepared = list(map(self._prepared, inputs) if alone or self._pool is None else self._pool.map(self._prepared, inputs))
-        sent = self.upload([item if isinstance(item, Failure) else item.arrays for item in prepared])
-        pairs = zip(prepared, sent, strict=True)
+        # Threads help, because Pillow decodes and resizes without the interpreter's lock.
+        if self._pool is None or len(inputs) == 1:
+            prepared = list(map(self._prepared, inputs))
+        else:
+            prepared = list(self._pool.map(self._prepared, inputs))
+        uploaded = self.upload([item if isinstance(item, Failure) else item.arrays for item in prepared])
+        pairs = zip(prepared, uploaded, strict=True)
         return [item if isinstance(item, Failure) else item._replace(arrays=arrays) for item, arrays in pairs]
 
     def inference(self, batch: list[Any], /) -> list[Any]:
@@ -132,15 +135,15 @@ class ImageTask(ArrayHandler):
         return [Answered(output, item.place) for output, item in zip(outputs, batch, strict=True)]
 
     def _calls(self, items: list[Arrays]) -> list[list[int]]:
-        """The places of the images of each call, to be made in parallel; none where one call takes them all."""
+        """The places of the images of each parallel call; empty if one call runs them all."""
         groups = self._groups(items)
-        return shrinking(len(items), threads=self.calls_at_once) if len(groups) == 1 else groups
+        return shrinking_calls(len(items), threads=self.calls_at_once) if len(groups) == 1 else groups
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
         return [self.answer(answered.outputs, answered.place) for answered in outputs]
 
     def answer(self, outputs: Arrays, place: Placement) -> Any:
-        """What the caller gets for one image."""
+        """The answer for one image."""
         raise NotImplementedError(f"{type(self).__name__} has no answer(self, outputs, place) method")
 
     def output(self, outputs: Arrays) -> NDArray[Any]:
@@ -162,24 +165,26 @@ class ImageTask(ArrayHandler):
         return np.ascontiguousarray(ordered, dtype=self.port.dtype)
 
 
-def chosen_port(ports: Sequence[Port], wish: str, *, task: str) -> Port:
-    """The model's input called `wish`, or its only one; raises `HandlerLoadError` unless it takes an image."""
-    found = [port for port in ports if wish in ("", port.name)]
+def chosen_port(ports: Sequence[Port], wanted: str, *, task: str) -> Port:
+    """The model's only input, whose name is `wanted` or not set. Raises `HandlerLoadError` unless it takes an image."""
+    found = [port for port in ports if wanted in ("", port.name)]
     if len(ports) == 1 and found:
         _check_axes(found[0], task)
         return found[0]
     names = ", ".join(port.name for port in ports)
-    raise HandlerLoadError(f"{task} feeds a model one input, but this one takes {names}; write a handler that gives it all")
+    raise HandlerLoadError(f"{task} fills one input, the model takes {names}; write a handler that fills them all")
 
 
 def _check_axes(port: Port, task: str) -> None:
     if len(port.shape) != 3:
         shape = ", ".join("any" if side is None else str(side) for side in port.shape)
-        raise HandlerLoadError(f"the model's input {port.name} takes [{shape}]; {task} feeds an image, which has three axes")
+        raise HandlerLoadError(
+            f"the model's input {port.name} takes [{shape}]; {task} fills it with an image, which has three axes"
+        )
 
 
 def blank(frame: Frame) -> bytes:
-    """A black image as a file: what a worker warms up with. Of the frame's size, or a dot where `max_pixels` forbids that."""
+    """A black image file for the warm-up: of the frame's size, or one pixel if `max_pixels` forbids that size."""
     import io
 
     from PIL import Image
@@ -205,7 +210,7 @@ def _frame(options: ImageOptions, port: Port, *, channels_last: bool) -> Frame:
     for side, given in zip(own, wanted, strict=True):
         if side and given and side != given:
             raise HandlerLoadError(f"option size asks for {given}, but the model's input {port.name} takes {side}")
-    height, width = ((given or side or _SIDE) for given, side in zip(wanted, own, strict=True))
+    height, width = ((given or side or _DEFAULT_SIDE) for given, side in zip(wanted, own, strict=True))
     if depth not in (None, 1, 3) or (options.mode != "auto" and depth not in (None, len(options.mode))):
         raise HandlerLoadError(f"the model's input {port.name} has {depth} channels; mode {options.mode} cannot fill them")
     mode: Mode = options.mode if options.mode != "auto" else ("L" if depth == 1 else "RGB")
@@ -213,12 +218,12 @@ def _frame(options: ImageOptions, port: Port, *, channels_last: bool) -> Frame:
 
 
 def _normalization(options: ImageOptions, mode: Mode, dtype: str) -> tuple[Any, Any]:
-    """Factor and summand per channel for values from 0 to 255; none where the model takes them as they are."""
+    """Factor and summand per channel for values from 0 to 255; None if the model takes the values as they are."""
     import numpy as np
 
     if np.dtype(dtype).kind in "iu":
         if options.mean or options.std:
-            raise HandlerLoadError(f"the model takes pixels as {dtype}, so mean and std do not apply; leave them out")
+            raise HandlerLoadError(f"the model takes pixels as {dtype}, so mean and std do not apply; remove them")
         return None, None
     colored = mode == "RGB"
     mean = options.mean if options.mean is not None else _IMAGENET_MEAN if colored else (0.0,)

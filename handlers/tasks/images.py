@@ -1,6 +1,6 @@
-"""Images: bytes in, an array for the model out, and the way back from the model's pixels to the image's. Pure but for Pillow.
+"""Images as arrays for a model, and their place in the model's frame. Pure, apart from Pillow.
 
-What an image claims to be is checked in its header, before a pixel is decoded: a PNG of 20 KB can claim 800 MB.
+An image's size is checked in its header, before any pixel is decoded: a PNG of 20 KB can decode to 800 MB.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Mode = Literal["RGB", "L"]
 Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP"]
 
 MAX_PIXELS = 50_000_000
-# Decoders and resizers keep whole rows and columns: a strip of few pixels and a million wide is no image for a model.
+# Decoders and resizers keep whole rows and columns, so an image with few pixels but a side of a million is refused.
 MAX_SIDE = 16_384
-# From here on Pillow refuses by itself (twice its Image.MAX_IMAGE_PIXELS).
+# Beyond this Pillow itself refuses (twice its Image.MAX_IMAGE_PIXELS).
 PILLOW_MAX_PIXELS = 178_956_970
-# EXIF orientations that lie on their side.
-_TURNED = (5, 6, 7, 8)
+# EXIF orientations that swap width and height.
+_SIDEWAYS = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 _GREY = 114
-# How much larger than needed a JPEG is decoded before it is resized; Pillow's own choice for thumbnails.
+# A JPEG is decoded this many times larger than needed and then resized, as Pillow does for thumbnails.
 _DRAFT_MARGIN = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the model wants: `width` x `height` pixels, and how an image of another shape gets there.
+    """The model's input: `width` x `height` pixels, and how an image of another shape is fitted.
 
-    `crop`: the middle of the image, `crop_ratio` of its shorter side wide; `letterbox`: all of it, grey beside it; `stretch`:
-    all of it, out of proportion.
+    `crop`: the middle of the image, `crop_ratio` of its shorter side wide. `letterbox`: the whole image with grey borders.
+    `stretch`: the whole image, out of proportion.
     """
 
     width: int
@@ -52,7 +52,7 @@ class Frame:
 
 
 class Placement(NamedTuple):
-    """Where the image lies in the model's frame: a point x of the image is at x * scale_x + left. Sizes in pixels."""
+    """The place of an image in the model's frame: x of the image is at x * scale_x + left. Sizes are in pixels."""
 
     width: int
     height: int
@@ -63,7 +63,7 @@ class Placement(NamedTuple):
 
 
 def image_bytes(value: Any) -> bytes:
-    """The file in an input: as bytes, as base64 or a data URL, or as an object with one of these; raises `InvalidInput`."""
+    """The image file in an input: bytes, base64, a data URL, or an object with one of these. Raises `InvalidInput`."""
     if isinstance(value, dict):
         value = value.get("image", value.get("b64"))
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -71,7 +71,7 @@ def image_bytes(value: Any) -> bytes:
     if not isinstance(value, str):
         raise InvalidInput('send the image file itself, or JSON {"image": "<base64 or data URL>"}')
     if value.startswith(("http://", "https://")):
-        raise InvalidInput("images are not fetched from addresses; send the file itself or base64")
+        raise InvalidInput("images are not fetched from URLs; send the file itself or base64")
     head, comma, text = value.partition(",") if value.startswith("data:") else ("", "", value)
     if head and not (comma and head.endswith(";base64")):
         raise InvalidInput("the data URL must be base64, as in data:image/png;base64,...")
@@ -82,7 +82,7 @@ def image_bytes(value: Any) -> bytes:
 
 
 def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], Placement]:
-    """Pixels uint8 [height, width, channels] in the frame, and where the image lies in it; raises `InvalidInput`."""
+    """Pixels uint8 [height, width, channels] of the frame, and the image's place in it. Raises `InvalidInput`."""
     from PIL import Image
 
     try:
@@ -90,7 +90,7 @@ def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], Placement]:
             _check_size(image.width, image.height, frame)
             return _placed(image, frame)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        # Pillow's own limit comes first, and its words know nothing of ours, which is no higher.
+        # Pillow's own limit acts first. Ours is not higher, and the message names ours.
         raise InvalidInput(f"the image has more pixels than the limit of {frame.max_pixels}") from error
     except (OSError, ValueError, SyntaxError, IndexError, KeyError, EOFError) as error:
         # Pillow's decoders raise all of these for broken files.
@@ -108,11 +108,11 @@ def _placed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], Placement]
     import numpy as np
     from PIL import ImageOps
 
-    turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
-    width, height = (image.height, image.width) if turned else image.size
-    # Only JPEG decodes to a smaller size; for the others this does nothing.
-    image.draft(frame.mode, _draft_size(frame, turned=turned))
-    # In place, and converted only if need be: at the limit each copy takes 150 MB.
+    is_sideways = image.getexif().get(_ORIENTATION, 1) in _SIDEWAYS
+    width, height = (image.height, image.width) if is_sideways else image.size
+    # Only JPEGs can be decoded at a smaller size. For other formats this does nothing.
+    image.draft(frame.mode, _draft_size(frame, is_sideways=is_sideways))
+    # In place, and converted only if necessary: at the limit each copy takes 150 MB.
     ImageOps.exif_transpose(image, in_place=True)
     plain = _eight_bit(image)
     place, small = _fitted(plain if plain.mode == frame.mode else plain.convert(frame.mode), frame, (width, height))
@@ -120,14 +120,14 @@ def _placed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], Placement]
     return pixels.reshape(frame.height, frame.width, -1), place
 
 
-def _draft_size(frame: Frame, *, turned: bool) -> tuple[int, int]:
+def _draft_size(frame: Frame, *, is_sideways: bool) -> tuple[int, int]:
     ratio = frame.crop_ratio if frame.fit == "crop" else 1.0
     wanted = int(_DRAFT_MARGIN * frame.width / ratio), int(_DRAFT_MARGIN * frame.height / ratio)
-    return (wanted[1], wanted[0]) if turned else wanted
+    return (wanted[1], wanted[0]) if is_sideways else wanted
 
 
 def _eight_bit(image: Pillow.Image) -> Pillow.Image:
-    """16-bit grey as 8-bit: Pillow's own conversion cuts everything above 255 to white."""
+    """16-bit grey as 8-bit. Pillow's own conversion turns everything above 255 into white."""
     import numpy as np
     from PIL import Image
 
@@ -138,7 +138,7 @@ def _eight_bit(image: Pillow.Image) -> Pillow.Image:
 
 
 def _fitted(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[Placement, Pillow.Image]:
-    """`size` is that of the image as sent; `image` may have been decoded smaller."""
+    """The image in the frame. `size` is that of the image as sent; `image` may have been decoded smaller."""
     from PIL import Image
 
     bilinear = Image.Resampling.BILINEAR
@@ -148,7 +148,7 @@ def _fitted(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[P
         return _letterboxed(image, frame, size)
     if frame.fit == "stretch":
         return Placement(width, height, frame.width / width, frame.height / height), image.resize(target, bilinear)
-    # One resize of the middle, not the whole image enlarged and then cut: of an image 50,000,000 x 1 that would be a bomb.
+    # Only the middle is resized. To enlarge the whole image and then cut it would exhaust memory for 50,000,000 x 1 pixels.
     scale = max(frame.width / width, frame.height / height) / frame.crop_ratio
     left, top = (width - frame.width / scale) / 2, (height - frame.height / scale) / 2
     zoom_x, zoom_y = image.width / width, image.height / height

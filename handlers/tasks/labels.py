@@ -1,4 +1,4 @@
-"""Names of classes, and scores turned into the best of them. Arrays of one item each, no batch axis."""
+"""Names of classes, and the best classes from scores. Arrays are those of one item, without a batch axis."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Activation = Literal["softmax", "sigmoid", "none"]
-# TorchServe's name for the file; taken without being asked for, so that its model folders work as they are.
+# TorchServe's name for the file. It is read without an option, so that TorchServe's model folders work unchanged.
 USUAL_FILE = "index_to_name.json"
-# Not raised: a model may answer NaN for the blank image of the warm-up and for no other.
+# A Failure and not an error: a model may answer NaN for the blank image of the warm-up and for no other.
 NOT_NUMBERS = Failure(
-    "the model answered NaN instead of scores: look at its weights, its precision and what its input is made into",
+    "the model answered NaN instead of scores: check its weights, its precision and the preprocessing of its input",
     HandlerContractError.kind,
 )
 _SHAPES = 'a list of names, {"0": "name"}, {"0": ["id", "name"]} or {"object_type_names": [...]}'
 
 
 class Labels:
-    """The name of each class id. An id without a name is called by its number."""
+    """The name of each class id. An id without a name is named by its number."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = _distinct(names)
@@ -40,14 +40,14 @@ class Labels:
 
 
 def read_labels(folder: Path, name: str) -> Labels:
-    """From the file `name` in `folder`: .json, or one name per line. Without a name, `index_to_name.json` if it is there."""
+    """The labels from the file `name` in `folder`: .json, or one name per line. By default `index_to_name.json`, if any."""
     path = folder / (name or USUAL_FILE)
     if not name and not path.exists():
         return Labels()
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise HandlerLoadError(f"the labels file {path} cannot be read: {error}; it is looked for next to the model") from error
+        raise HandlerLoadError(f"the labels file {path} cannot be read: {error}; it must be next to the model") from error
     if path.suffix != ".json":
         return Labels([line.strip() for line in text.splitlines()])
     return Labels(_from_json(path, text))
@@ -70,7 +70,7 @@ def _name(value: Any) -> str:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """ImageNet has two cranes: an object with names as keys would lose one, so the later ones carry their id."""
+    """The names with ids added to repeated ones: ImageNet has two cranes, and as JSON keys one would be lost."""
     seen: Counter[str] = Counter()
     found = []
     for index, name in enumerate(names):
@@ -80,33 +80,35 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def activated(scores: NDArray[Any], activation: Activation) -> NDArray[Any]:
-    """Scores as probabilities, in float32 at least: over the last axis (softmax) or each for itself (sigmoid)."""
+    """Scores as probabilities, in float32 at least: over the last axis (softmax), or each on its own (sigmoid)."""
     import numpy as np
 
     values = np.asarray(scores, dtype=np.result_type(scores, np.float32))
     if activation == "none":
         return values
     if activation == "sigmoid":
-        # By tanh: exp overflows for large negative scores.
+        # With tanh, because exp overflows for large negative scores.
         return 0.5 * (1.0 + np.tanh(0.5 * values))
     powers = np.exp(values - values.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 def class_scores(outputs: NDArray[Any], activation: Activation) -> NDArray[Any]:
-    """Probabilities [items, classes] from an output with the items as first axis; raises `HandlerContractError` unless that has
-    one score per class. Axes of size 1 are no matter: the last layer may be a convolution.
+    """Probabilities [items, classes] from an output with the items as first axis.
+
+    Raises `HandlerContractError` unless the output has one score per class. Axes of size 1 are allowed, because the last layer
+    may be a convolution.
     """
     if sum(side != 1 for side in outputs.shape[1:]) > 1:
         raise HandlerContractError(
             f"classification reads one score per class, [classes]; the model's output has shape {list(outputs.shape[1:])} per "
-            "input: set the option output to another one, or the task to one that reads this"
+            "input: choose another output with the option output, or another task"
         )
     return activated(outputs.reshape(len(outputs), -1), activation)
 
 
 def best(values: NDArray[Any], count: int, labels: Labels) -> dict[str, float] | Failure:
-    """The `count` highest values by name, best first; equal values in the order of their ids. NaN among them: a `Failure`."""
+    """The `count` highest values by name, best first, equal ones in the order of their ids. A `Failure` if any value is NaN."""
     import numpy as np
 
     flat = values.reshape(-1)

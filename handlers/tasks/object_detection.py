@@ -1,4 +1,4 @@
-"""Where in an image its objects are."""
+"""Object detection: labels, scores and boxes of the objects in an image."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class ObjectDetectionOptions(ImageOptions, kw_only=True, frozen=True):
-    """`boxes` is how the model writes them (corners or centre and size), `normalized` whether from 0 to 1 instead of in pixels;
-    `auto`: as the outputs' names suggest. `nms` is the largest overlap of two boxes of one class; 1 keeps all."""
+    """`boxes`: the model gives corners, or centre and size. `normalized`: in 0 to 1 instead of in pixels. `auto`: as the names
+    of the outputs suggest. `nms` is the largest allowed overlap of two boxes of one class; 1 keeps all boxes.
+    """
 
     fit: Fit = "letterbox"
     labels: str = ""
@@ -49,26 +50,28 @@ class ObjectDetection(ImageTask):
         import numpy as np
 
         options = self.options
-        told = boxes.detections(outputs, options.output)
-        if np.isnan(told.scores).any():
+        found = boxes.detections(outputs, options.output)
+        if np.isnan(found.scores).any():
             return NOT_NUMBERS
-        found = boxes.likely(told, options.threshold)
+        found = boxes.above_threshold(found, options.threshold)
         found = found._replace(boxes=self._corners(found.boxes, detr="pred_boxes" in outputs and not options.output))
         if options.nms < 1:
             found = boxes.without_overlaps(found, options.nms)
-        found = found._replace(boxes=boxes.on_the_image(found.boxes, place))
-        return [self._told(*row) for row in zip(*(array[: options.max_detections] for array in found), strict=True)]
+        found = found._replace(boxes=boxes.in_image_pixels(found.boxes, place))
+        return [self._answer_for(*row) for row in zip(*(array[: options.max_detections] for array in found), strict=True)]
 
-    def _corners(self, given: Array, *, detr: bool) -> Array:
-        """In pixels of the model's frame."""
+    def _corners(self, model_boxes: Array, *, detr: bool) -> Array:
+        """Corners in pixels of the model's frame."""
         import numpy as np
 
         options = self.options
-        as_corners = boxes.corners(given) if options.boxes == "cxcywh" or (options.boxes == "auto" and detr) else given
+        as_corners = (
+            boxes.corners(model_boxes) if options.boxes == "cxcywh" or (options.boxes == "auto" and detr) else model_boxes
+        )
         normalized = detr if options.normalized == "auto" else options.normalized
         return as_corners * np.array([self.frame.width, self.frame.height] * 2) if normalized else as_corners
 
-    def _told(self, box: Array, score: Any, label: Any) -> dict[str, Any]:
+    def _answer_for(self, box: Array, score: Any, label: Any) -> dict[str, Any]:
         name, corners = self.labels.name(int(label)), [float(value) for value in box]
         if self.options.answer == "torchserve":
             return {name: corners, "score": float(score)}

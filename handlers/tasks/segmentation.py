@@ -1,4 +1,4 @@
-"""Which class each pixel of an image belongs to."""
+"""Segmentation: the class of each pixel of an image."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Nested lists take some 60 bytes a pixel in memory; an image may have fifty million.
-_MOST_LISTED = 4_000_000
-# A palette has 256 places.
+# Nested lists take about 60 bytes of memory per pixel, and an image may have fifty million pixels.
+_MAX_LISTED_PIXELS = 4_000_000
+# A PNG palette has 256 colours.
 _PALETTE_CLASSES = 256
 
 
 class SegmentationOptions(ImageOptions, kw_only=True, frozen=True):
-    """`mask`: `base64` and `list` put it into the JSON, `png` answers with the PNG file alone, `torchserve` with [class,
-    probability] per pixel. `original_size`: as large as the image sent, else as the model sees it. `threshold` is for models
-    with one class, whose output is a score per pixel."""
+    """`mask`: `base64` and `list` put the mask into the JSON, `png` answers with the PNG file alone, `torchserve` with
+    [class, probability] per pixel. `original_size`: the mask is as large as the image as sent, else as the model's frame.
+    `threshold` is for models with one class, whose output is a score per pixel.
+    """
 
     fit: Fit = "stretch"
     labels: str = ""
@@ -38,7 +39,7 @@ class SegmentationOptions(ImageOptions, kw_only=True, frozen=True):
 
 
 class Segmentation(ImageTask):
-    """Says for each pixel of an image what it shows: a mask of class ids, and the share of each class."""
+    """Finds the class of each pixel: a mask of class ids, and the share of each class."""
 
     task: ClassVar[str] = "segmentation"
     usual_output: ClassVar[str] = "out"
@@ -55,46 +56,46 @@ class Segmentation(ImageTask):
         import numpy as np
 
         size = place.width * place.height if self.options.original_size else 0
-        if self.options.mask in ("list", "torchserve") and size > _MOST_LISTED:
-            said = f"a mask of {place.width} x {place.height} pixels is too large for a list"
-            return Failure(f"{said}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
+        if self.options.mask in ("list", "torchserve") and size > _MAX_LISTED_PIXELS:
+            reason = f"a mask of {place.width} x {place.height} pixels is too large for a list"
+            return Failure(f"{reason}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
         classes, scores = self._classes(self.output(outputs))
         if np.isnan(scores).any():
             return NOT_NUMBERS
-        ids = self._within(classes, place)
+        ids = self._resized(classes, place)
         if self.options.mask == "torchserve":
-            return _pairs(ids, self._within(scores, place))
+            return _pairs(ids, self._resized(scores, place))
         if self.options.mask == "png":
             return palette_png(ids)
         mask = ids.tolist() if self.options.mask == "list" else b64encode(palette_png(ids)).decode()
         return {"width": ids.shape[1], "height": ids.shape[0], "classes": self._shares(ids), "mask": mask}
 
     def _classes(self, output: Array) -> tuple[Array, Array]:
-        """Class id and its probability per pixel, from [C, H, W] scores, [1, H, W] or [H, W] logits of one class, or ids.
+        """The class id of each pixel and its probability, from [C, H, W] scores, from [1, H, W] or [H, W] logits, or from ids.
 
-        NaN among the scores of a pixel is its probability, too.
+        If any score of a pixel is NaN, its probability is NaN.
         """
         import numpy as np
 
         if output.ndim == 3 and output.shape[0] > 1:
-            chances = activated(output.transpose(1, 2, 0), "softmax")
-            return chances.argmax(axis=-1).astype(np.uint16), chances.max(axis=-1)
+            probabilities = activated(output.transpose(1, 2, 0), "softmax")
+            return probabilities.argmax(axis=-1).astype(np.uint16), probabilities.max(axis=-1)
         if output.ndim not in (2, 3):
             raise HandlerContractError(f"a segmentation model answers [classes, height, width], not {list(output.shape)}")
         plain = output.reshape(output.shape[-2:])
         if plain.dtype.kind in "biu":
             ids = plain.astype(np.uint8) if plain.dtype.kind == "b" else plain
             return ids, np.ones(plain.shape, np.float32)
-        chance = activated(plain, "sigmoid")
-        hit = chance >= self.options.threshold
-        return hit.astype(np.uint16), np.where(hit, chance, 1 - chance)
+        probability = activated(plain, "sigmoid")
+        hit = probability >= self.options.threshold
+        return hit.astype(np.uint16), np.where(hit, probability, 1 - probability)
 
-    def _within(self, values: Array, place: Placement) -> Array:
-        """Without what lies beside the image, at the size asked for; each pixel takes its nearest neighbour's class."""
+    def _resized(self, values: Array, place: Placement) -> Array:
+        """The part of the mask within the image, at the wanted size. Each pixel takes the value of its nearest neighbour."""
         import numpy as np
 
         rows, columns = values.shape
-        # The mask may be coarser than the frame: the model's own stride.
+        # The mask may be coarser than the frame, by the model's stride.
         per_row, per_column = rows / self.frame.height, columns / self.frame.width
         top, left = place.top * per_row, place.left * per_column
         tall, wide = place.height * place.scale_y * per_row, place.width * place.scale_x * per_column
@@ -106,7 +107,7 @@ class Segmentation(ImageTask):
         return np.asarray(values[ys[:, None], xs])
 
     def _shares(self, ids: Array) -> list[dict[str, Any]]:
-        """The classes seen, the largest first."""
+        """The classes in the mask, the largest first."""
         import numpy as np
 
         found, counts = np.unique(ids, return_counts=True)
@@ -115,12 +116,12 @@ class Segmentation(ImageTask):
 
 
 def palette_png(ids: Array) -> bytes:
-    """A PNG whose pixel values are the class ids, with a colour for each; raises `HandlerContractError` above 255."""
+    """A PNG whose pixel values are the class ids, with a colour for each. Raises `HandlerContractError` for ids above 255."""
     import numpy as np
     from PIL import Image
 
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < _PALETTE_CLASSES:
-        raise HandlerContractError("a PNG mask holds the classes 0 to 255; set the option mask to list")
+        raise HandlerContractError("a PNG mask can hold the classes 0 to 255; set the option mask to list")
     image = Image.fromarray(ids.astype(np.uint8))
     image.putpalette(_colours())
     buffer = io.BytesIO()
@@ -129,7 +130,7 @@ def palette_png(ids: Array) -> bytes:
 
 
 def _colours() -> list[int]:
-    """The palette of PASCAL VOC: the bits of the class id spread over red, green and blue, from the highest bit down."""
+    """The palette of PASCAL VOC: the bits of the class id, spread over red, green and blue from the highest bit down."""
     colours = []
     for index in range(_PALETTE_CLASSES):
         for channel in range(3):

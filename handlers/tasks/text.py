@@ -1,4 +1,4 @@
-"""What the text tasks share: tokens from a tokenizer.json, and calls of texts of like length."""
+"""The common part of the text tasks: tokens from a tokenizer.json, and calls of texts with similar length."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
-from penstock.handlers.tasks.calls import by_length, in_parallel
+from penstock.handlers.tasks.calls import group_by_length, parallel_by_length
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
-from penstock.handlers.tasks.words import read_words
+from penstock.handlers.tasks.vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, Meta(ge=1)]
 
-# What the inputs of a text model are called: exporters, and the common training libraries.
+# The names that exporters and common training libraries give the inputs of a text model.
 _ROLES = {
     "input_ids": "ids",
     "ids": "ids",
@@ -34,19 +34,19 @@ _ROLES = {
     "token_type_ids": "kinds",
     "segment_ids": "kinds",
 }
-# Rows and tokens of one call. A CPU gains by company up to some 256 tokens and then loses to its caches and to padding
-# (python -m benchmarks.models.length_buckets); an accelerator wants as much as there is.
+# Rows and tokens of one call. On a CPU larger calls are faster up to about 256 tokens; beyond that, caches and padding cost
+# more than they gain (python -m benchmarks.models.length_buckets). On an accelerator larger calls are always faster.
 _ON_CPU = (16, 256)
 _ON_ACCELERATOR = (256, 16_384)
 
 
 class TextOptions(TaskOptions, kw_only=True, frozen=True):
-    """`max_tokens`: the tokenizer's own limit unless given, else the model's, else 512; never more than the model's. A longer
-    text is cut as the tokenizer's file says, or refused if `too_long` says so.
+    """`max_tokens`: by default the tokenizer's own limit, else the model's, else 512; never more than the model's. A longer
+    text is cut as the tokenizer's file says, or refused if `too_long` is `refuse`.
 
-    Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens, of
-    which padding is a part; without these, what suits the device. `parallel_calls`: where the model has several threads of the
-    CPU, calls run at once, one thread each, on a second copy of the weights; a batch too small for that has all threads.
+    Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens,
+    padding included. The defaults suit the device. `parallel_calls`: if the model has several threads of the CPU, calls run
+    side by side, one thread each, on a second copy of the weights (D45). A batch too small for that uses all threads.
     """
 
     tokenizer: str = "tokenizer.json"
@@ -58,62 +58,62 @@ class TextOptions(TaskOptions, kw_only=True, frozen=True):
 
 
 class TextInput(Struct, forbid_unknown_fields=True):
-    """A text, for some models with a second one (`pair`)."""
+    """A text. Some models take a second one (`pair`)."""
 
     text: str
     pair: str | None = None
 
 
 class Tokens(NamedTuple):
-    """One text as ids, and for each the part (0 or 1) it belongs to."""
+    """One text as ids. `kinds` is the part of the pair (0 or 1) of each id."""
 
     ids: Array
     kinds: Array
 
 
 class TextTask(ArrayHandler):
-    """A model with token ids as input, and if it asks for them the mask and the parts. Subclasses write `rows`."""
+    """A model with token ids as input and, if it has such inputs, the mask and the kinds. Subclasses implement `rows`."""
 
     accepts: ClassVar[tuple[str, ...] | None] = ("application/json", "text/plain")
     max_batch_size: ClassVar[int | None] = 32
     defaults: ClassVar[TextOptions] = TextOptions()
     task: ClassVar[str] = "the task"
-    # The output to read where the model has several and the options name none; else its first.
+    # The output to read if the model has several and the options name none. If it has no such output, the first.
     usual_output: ClassVar[str] = ""
     sample: Any = "A text of average length, so that the worker learns what a batch of each size costs."
 
     def initialize(self, context: Context, /) -> None:
-        """Raises `HandlerLoadError` also for options that are unknown and for inputs that no text can fill."""
+        """Raises `HandlerLoadError` also for unknown options, and for inputs that a text cannot fill."""
         self.options = read_options(self.defaults, context.options, task=self.task)
         super().initialize(context)
         check_output(self.runtime.outputs, self.options.output)
         self._roles = _roles([port.name for port in self.runtime.inputs], self.options.input)
-        # An exported model may have a shortest and a longest text; if they are one, all are padded to it.
-        self._least, most = next((port.limits()[0] for port in self.runtime.inputs if len(port.shape) == 1), (1, None))
-        self.words = read_words(self.tokenizer_file(context), wish=self.options.max_tokens, most=most)
+        # An exported model may have a shortest and a longest text length. If both are equal, all texts are padded to it.
+        self._min_tokens, maximum = next((port.limits()[0] for port in self.runtime.inputs if len(port.shape) == 1), (1, None))
+        self.vocabulary = read_vocabulary(self.tokenizer_file(context), wanted=self.options.max_tokens, maximum=maximum)
         if type(self).sample is TextTask.sample:
-            self.sample = self.words.beginning(self.sample)
+            self.sample = self.vocabulary.beginning(self.sample)
         if self.options.too_long == "truncate":
-            self.words.cut()
+            self.vocabulary.truncate()
         rows, self._tokens_per_call = _bounds(self.options, context.device)
         self.rows_per_call = rows if self.runtime.stacks else 1
         self.calls_at_once = self.open_parallel() if self.options.parallel_calls else 1
         self._padded = self._filled = 0
 
     def tokenizer_file(self, context: Context, /) -> Path:
-        """Where the tokenizer.json lies: by the option, next to the model."""
+        """The path of the tokenizer.json, by the option, relative to the model's folder."""
         return context.folder / self.options.tokenizer
 
     def preprocess(self, inputs: list[str | TextInput], /) -> list[Any]:
-        texts = [value if isinstance(value, str) else _both(value) for value in inputs]
-        return [self._tokens(encoding) for encoding in self.words.encode(texts)]
+        texts = [value if isinstance(value, str) else _text_or_pair(value) for value in inputs]
+        return [self._tokens(encoding) for encoding in self.vocabulary.encode(texts)]
 
     def inference(self, batch: list[Any], /) -> list[Any]:
-        """Short texts with short ones, and every answer back in its text's place."""
+        """Texts of similar length run together. The answers come in the order of the batch."""
         lengths = [len(tokens.ids) for tokens in batch]
         answers: list[Any] = [None] * len(batch)
         padded = 0
-        calls, run = self._cut(lengths)
+        calls, run = self._calls(lengths)
         filled = [self._fill([batch[place] for place in places]) for places in calls]
         for places, (mask, _), outputs in zip(calls, filled, run([feed for _, feed in filled]), strict=True):
             padded += mask.size
@@ -122,15 +122,15 @@ class TextTask(ArrayHandler):
         self._padded, self._filled = padded, sum(lengths)
         return answers
 
-    def _cut(self, lengths: Sequence[int]) -> tuple[list[list[int]], RunCalls]:
-        """The places of the texts of each call, and how the calls are run."""
+    def _calls(self, lengths: Sequence[int]) -> tuple[list[list[int]], RunCalls]:
+        """The places of the texts of each call, and the function that runs the calls."""
         bounds = {"rows_per_call": self.rows_per_call, "tokens_per_call": self._tokens_per_call}
-        if self.calls_at_once > 1 and (calls := in_parallel(lengths, **bounds, threads=self.calls_at_once)):
+        if self.calls_at_once > 1 and (calls := parallel_by_length(lengths, **bounds, threads=self.calls_at_once)):
             return calls, self.run_parallel
-        return by_length(lengths, **bounds), partial(map, self.run_arrays)
+        return group_by_length(lengths, **bounds), partial(map, self.run_arrays)
 
     def rows(self, outputs: dict[str, Array], mask: Array) -> Sequence[Any]:
-        """What became of each text of one call. Arrays have the call's texts as first axis; `mask` is 1 where tokens are."""
+        """The answer for each text of one call. Arrays have the texts as first axis; `mask` is 1 for tokens, 0 for padding."""
         raise NotImplementedError(f"{type(self).__name__} has no rows(self, outputs, mask) method")
 
     def output(self, outputs: dict[str, Array]) -> Array:
@@ -144,12 +144,14 @@ class TextTask(ArrayHandler):
     def _tokens(self, encoding: Any) -> Tokens | Failure:
         import numpy as np
 
-        if len(encoding.ids) > self.words.limit:
-            return Failure(f"the text has {len(encoding.ids)} tokens, the model takes {self.words.limit}", InvalidInput.kind)
+        if len(encoding.ids) > self.vocabulary.limit:
+            return Failure(
+                f"the text has {len(encoding.ids)} tokens, the model takes {self.vocabulary.limit}", InvalidInput.kind
+            )
         return Tokens(np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64))
 
     def run_texts(self, group: list[Tokens]) -> tuple[Array, dict[str, Array]]:
-        """One call: the mask, and the model's outputs with the texts as first axis."""
+        """Run one call: the mask, and the model's outputs with the texts as first axis."""
         mask, feed = self._fill(group)
         return mask, self.run_arrays(feed)
 
@@ -157,9 +159,9 @@ class TextTask(ArrayHandler):
         """The mask and the model's inputs, with the texts as first axis."""
         import numpy as np
 
-        length = max(1, self._least, *(len(tokens.ids) for tokens in group))
+        length = max(1, self._min_tokens, *(len(tokens.ids) for tokens in group))
         filled = {
-            "ids": np.full((len(group), length), self.words.pad, dtype=np.int64),
+            "ids": np.full((len(group), length), self.vocabulary.pad, dtype=np.int64),
             "mask": np.zeros((len(group), length), dtype=np.int64),
             "kinds": np.zeros((len(group), length), dtype=np.int64),
         }
@@ -175,17 +177,17 @@ def _bounds(options: TextOptions, device: str) -> tuple[int, int]:
     return options.rows_per_call or rows, options.tokens_per_call or tokens
 
 
-def _both(given: TextInput) -> Any:
-    return given.text if given.pair is None else (given.text, given.pair)
+def _text_or_pair(value: TextInput) -> Any:
+    return value.text if value.pair is None else (value.text, value.pair)
 
 
-def _roles(names: Sequence[str], wish: str) -> dict[str, str]:
-    """What each input of the model is fed with."""
-    roles = {name: "ids" if name == wish else _ROLES.get(name) for name in names}
-    strangers = [name for name, role in roles.items() if role is None]
-    if strangers or "ids" not in roles.values():
+def _roles(names: Sequence[str], ids_input: str) -> dict[str, str]:
+    """What each input of the model receives: ids, mask or kinds."""
+    roles = {name: "ids" if name == ids_input else _ROLES.get(name) for name in names}
+    unknown = [name for name, role in roles.items() if role is None]
+    if unknown or "ids" not in roles.values():
         raise HandlerLoadError(
-            f"the model takes {', '.join(names)}; a text task feeds {', '.join(_ROLES)}. Name the input of token ids by the "
-            "option input, or write a handler that feeds the others"
+            f"the model takes {', '.join(names)}; a text task fills {', '.join(_ROLES)}. Name the input of token ids with the "
+            "option input, or write a handler that fills the others"
         )
     return {name: role for name, role in roles.items() if role is not None}

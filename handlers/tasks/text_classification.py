@@ -1,4 +1,4 @@
-"""Which of its classes a text belongs to: the best few by name, best first."""
+"""Text classification: the most probable classes of a text by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TextClassificationOptions(TextOptions, kw_only=True, frozen=True):
-    """`labels` names a file next to the model; `activation` is sigmoid where a text may belong to several classes."""
+    """`labels` names a file next to the model. `activation` is sigmoid if a text may belong to several classes."""
 
     top_k: Count = 5
     labels: str = ""
@@ -24,7 +24,7 @@ class TextClassificationOptions(TextOptions, kw_only=True, frozen=True):
 
 
 class TextClassification(TextTask):
-    """Says what a text is about: `{label: probability}` of the best classes, best first."""
+    """Classifies a text: `{label: probability}` of the `top_k` classes, best first."""
 
     task: ClassVar[str] = "text-classification"
     usual_output: ClassVar[str] = "logits"
@@ -43,29 +43,29 @@ class TextClassification(TextTask):
         return [best(scores, self.options.top_k, self.labels) for scores in outputs]
 
     def explain(self, batch: list[Any], /) -> list[Any]:
-        """How much each token speaks for the class that the text is given: label, probability, tokens and importances."""
+        """Per text the label, its probability, the tokens, and how much each token speaks for that label."""
         return [self._explained(tokens) for tokens in batch]
 
     def _explained(self, tokens: Tokens) -> Any:
-        (scores,) = self.chances([tokens])
+        (scores,) = self.probabilities([tokens])
         top = int(scores.argmax())
 
-        def chance_of_top(texts: Array) -> Array:
-            return self.chances([Tokens(ids, tokens.kinds) for ids in texts])[:, top]
+        def probability_of_top(texts: Array) -> Array:
+            return self.probabilities([Tokens(ids, tokens.kinds) for ids in texts])[:, top]
 
-        found = token_attributions(tokens.ids, chance_of_top, blank=self.words.blank)
+        found = token_attributions(tokens.ids, probability_of_top, blank=self.vocabulary.blank)
         if isinstance(found, Failure):
             return found
-        shown = [place for place, token in enumerate(tokens.ids.tolist()) if token not in self.words.special]
+        shown = [place for place, token in enumerate(tokens.ids.tolist()) if token not in self.vocabulary.special]
         return {
             "label": self.labels.name(top),
             "probability": float(scores[top]),
-            "tokens": [self.words.name(int(tokens.ids[place])) for place in shown],
+            "tokens": [self.vocabulary.name(int(tokens.ids[place])) for place in shown],
             "importances": [float(found[place]) for place in shown],
         }
 
-    def chances(self, texts: list[Tokens]) -> Array:
-        """Probabilities [texts, classes], in calls of as many as the model takes."""
+    def probabilities(self, texts: list[Tokens]) -> Array:
+        """Probabilities [texts, classes], computed in calls of as many texts as the model takes."""
         import numpy as np
 
         parts = [self.run_texts(texts[at : at + self.rows_per_call]) for at in range(0, len(texts), self.rows_per_call)]

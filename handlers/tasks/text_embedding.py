@@ -1,4 +1,4 @@
-"""The meaning of a text as a vector."""
+"""Text embedding: the meaning of a text as a vector."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Pooling = Literal["mean", "cls", "max", "none"]
 
 
 class TextEmbeddingOptions(TextOptions, kw_only=True, frozen=True):
-    """`pooling` makes one vector of a vector per token; none: the model's output is one already. `normalize`: length 1."""
+    """`pooling` makes one vector of one per token; `none` is for models whose output is one vector. `normalize`: length 1."""
 
     pooling: Pooling = "mean"
     normalize: bool = True
 
 
 class TextEmbedding(TextTask):
-    """The meaning of a text as a vector: near in meaning, near in angle."""
+    """The meaning of a text as a vector: texts with similar meaning have vectors with a small angle between them."""
 
     task: ClassVar[str] = "text-embedding"
     usual_output: ClassVar[str] = "last_hidden_state"
@@ -40,13 +40,15 @@ class TextEmbedding(TextTask):
         return normalized(vectors) if self.options.normalize else vectors
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
-        """Left as arrays: they are written with the digits of a float32, half of those that Python's floats would have."""
+        """Arrays, not lists: a float32 is written with half the digits of a Python float."""
         return outputs
 
 
 def pooled(states: Array, mask: Array, pooling: Pooling) -> Array:
-    """One vector per text, in float32 at least, of its own tokens alone: those that `mask` counts come first. Raises
-    `HandlerContractError` for another shape."""
+    """One vector per text, in float32 at least, without padding. `mask` counts the tokens, which come first.
+
+    Raises `HandlerContractError` for an output of another shape.
+    """
     import numpy as np
 
     values = states.astype(np.result_type(states, np.float32), copy=False)
@@ -63,13 +65,14 @@ def pooled(states: Array, mask: Array, pooling: Pooling) -> Array:
         return values
     if pooling == "cls":
         return np.asarray(values[:, 0])
-    # Rows of padding are left out, not multiplied by 0: a model that masks them as queries too answers NaN there. It is the
-    # cheaper way, too.
-    return np.stack([_over(rows[:count], pooling) for rows, count in zip(values, mask.sum(axis=1).tolist(), strict=True)])
+    # Padding is left out instead of multiplied by 0: models that mask it as queries too answer NaN there, and this is cheaper.
+    return np.stack(
+        [_pooled_tokens(rows[:count], pooling) for rows, count in zip(values, mask.sum(axis=1).tolist(), strict=True)]
+    )
 
 
-def _over(tokens: Array, pooling: Pooling) -> Array:
-    """One vector for the tokens of one text; zeros where it has none."""
+def _pooled_tokens(tokens: Array, pooling: Pooling) -> Array:
+    """One vector for the tokens of one text; zeros for a text without tokens."""
     import numpy as np
 
     if not len(tokens):
@@ -78,7 +81,7 @@ def _over(tokens: Array, pooling: Pooling) -> Array:
 
 
 def normalized(vectors: Array) -> Array:
-    """Each of length 1; a zero vector stays one."""
+    """The vectors with length 1. A zero vector does not change."""
     import numpy as np
 
     lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""The lines of an OpenAI batch: one read, all of a file checked, every fault told with its line."""
+"""The lines of an OpenAI batch: reads one, or checks all of a file and reports every fault with its line number."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.run import RunSpec
 
 EMBEDDINGS = "/v1/embeddings"
 MAX_LINES = 50_000
-# Of a run's metadata: the most lines that whoever made it allows.
+# A key of a run's metadata: the most lines that its owner is allowed.
 LINES_ALLOWED = "penstock:max_lines"
 MAX_LINE_BYTES = 4 * 1024 * 1024
 MAX_CUSTOM_ID = 512
-# A file can be wrong in every line; the first faults tell how.
+# A file can be wrong in every line; the first faults show how.
 MAX_FAULTS = 100
 _decoder = msgspec.json.Decoder()
 
@@ -32,7 +32,7 @@ class InvalidBatch(InvalidInput):
 
 
 class LineFault(Exception):
-    """Why one line cannot be run."""
+    """The reason why one line cannot be run."""
 
     def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class LineFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request of the file. `embedding` is what a line of the embeddings endpoint asks for."""
+    """One request of the file. `embedding`: the request, if the line is for the embeddings endpoint."""
 
     custom_id: str
     body: Any
@@ -51,27 +51,27 @@ class BatchLine:
 
     @property
     def inputs(self) -> list[Any]:
-        """What the model is given: one value, or for embeddings each of the inputs."""
+        """The model's inputs: one value, or for embeddings each input of the request."""
         return [self.body] if self.embedding is None else list(self.embedding.inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What a good file holds: lines, and the rows that they come to."""
+class BatchSize:
+    """The size of a valid file: its lines, and the rows that they make."""
 
     lines: int
     rows: int
 
 
-def check_file(path: Path, spec: RunSpec) -> Checked:
-    """All or nothing; raises `InvalidBatch` with the faults found. Memory: 16 bytes and a set's place for each custom_id."""
+def check_file(path: Path, spec: RunSpec) -> BatchSize:
+    """Check a whole file. Raises `InvalidBatch` with the faults found. Memory: a 16-byte digest in a set per custom_id."""
     faults: list[dict[str, Any]] = []
     seen: set[bytes] = set()
     lines, rows, max_lines = 0, 0, int(spec.metadata.get(LINES_ALLOWED, MAX_LINES))
     for text in raw_lines(path):
         lines += 1
         if lines > max_lines:
-            faults = [_told(LineFault("too_many_lines", f"the file has more than {max_lines} lines"), lines)]
+            faults = [_fault_report(LineFault("too_many_lines", f"the file has more than {max_lines} lines"), lines)]
             break
         try:
             line = read_line(text, spec)
@@ -79,16 +79,16 @@ def check_file(path: Path, spec: RunSpec) -> Checked:
             rows += len(line.inputs)
         except LineFault as fault:
             if len(faults) < MAX_FAULTS:
-                faults.append(_told(fault, lines))
+                faults.append(_fault_report(fault, lines))
     if not lines:
-        faults = [_told(LineFault("empty_file", "the file has no lines"), None)]
+        faults = [_fault_report(LineFault("empty_file", "the file has no lines"), None)]
     if faults:
-        raise InvalidBatch(f"the batch's file cannot be run: line {faults[0]['line']}: {faults[0]['message']}", errors=faults)
-    return Checked(lines, rows)
+        raise InvalidBatch(f"the batch cannot run: line {faults[0]['line']}: {faults[0]['message']}", errors=faults)
+    return BatchSize(lines, rows)
 
 
 def raw_lines(path: Path, *, offset: int = 0) -> Iterator[bytes]:
-    """The lines from a byte on, each at most a little over the limit long; a last empty one is none."""
+    """The lines from a byte offset on, each cut just behind the limit; an empty last line does not count."""
     with path.open("rb") as file:
         file.seek(offset)
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -100,7 +100,7 @@ def read_line(text: bytes, spec: RunSpec) -> BatchLine:
     value = _object(text)
     custom_id, body = value.get("custom_id"), value.get("body")
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
-        raise LineFault("invalid_custom_id", f"custom_id is a text of 1 to {MAX_CUSTOM_ID} characters", param="custom_id")
+        raise LineFault("invalid_custom_id", f"custom_id must be 1 to {MAX_CUSTOM_ID} characters", param="custom_id")
     if value.get("method") != "POST":
         raise LineFault("invalid_method", "method must be POST", param="method")
     if value.get("url") != spec.endpoint:
@@ -116,30 +116,30 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         value = _decoder.decode(text)
     except msgspec.DecodeError as fault:
-        raise LineFault("invalid_json_line", f"this is no JSON: {fault}") from None
+        raise LineFault("invalid_json_line", f"the line is not JSON: {fault}") from None
     except RecursionError:
-        raise LineFault("invalid_json_line", "the JSON is nested too deep") from None
+        raise LineFault("invalid_json_line", "the JSON is nested too deeply") from None
     if not isinstance(value, dict):
-        raise LineFault("invalid_json_line", "a line is an object with custom_id, method, url and body")
+        raise LineFault("invalid_json_line", "a line must be an object with custom_id, method, url and body")
     return value
 
 
 def _embedding(body: Any, spec: RunSpec) -> EmbeddingRequest:
     try:
-        asked = read_request(body)
+        request = read_request(body)
     except BadParameter as fault:
         raise LineFault("invalid_body", fault.message, param=f"body.{fault.param}") from None
-    if spec.model and asked.model != spec.model:
-        raise LineFault("mismatched_model", "every line of a batch names the same model", param="body.model")
-    return asked
+    if spec.model and request.model != spec.model:
+        raise LineFault("mismatched_model", "every line of a batch must name the same model", param="body.model")
+    return request
 
 
 def _check_id(custom_id: str, seen: set[bytes]) -> None:
     mark = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     if mark in seen:
-        raise LineFault("duplicate_custom_id", f"custom_id {custom_id[:80]!r} stands in an earlier line too", param="custom_id")
+        raise LineFault("duplicate_custom_id", f"custom_id {custom_id[:80]!r} is used by an earlier line", param="custom_id")
     seen.add(mark)
 
 
-def _told(fault: LineFault, line: int | None) -> dict[str, Any]:
+def _fault_report(fault: LineFault, line: int | None) -> dict[str, Any]:
     return {"code": fault.code, "line": line, "message": fault.message, "param": fault.param}

@@ -1,1 +1,1 @@
-"""Rows as shards: cut, sized, queued, heard of, and put back in the order of the input."""
+"""Shards: rows are cut into them, sized, submitted, their ends received, and outputs put back in the order of the input."""

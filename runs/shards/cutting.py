@@ -1,4 +1,4 @@
-"""Cuts a batch into the places of shards: rows of like cost together, shards about as long as each other. Pure."""
+"""Cuts a batch into shards: rows of similar cost together, all shards about equally long. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 from penstock.shard import by_cost, row_costs
 
-# How much of a row's weight its length decides; the rest all rows have alike. With one half, a shard is at most twice as long
-# as meant, whether the model's time goes by rows or by length.
+# The part of a row's weight that depends on its length; the rest is the same for all rows. With one half, a shard takes at
+# most twice the intended time, whether a model's time depends on the number of rows or on their length.
 _BY_LENGTH = 0.5
 
 
 class Cut(NamedTuple):
-    """The places of one shard's rows. `weight`: as many rows of mean cost would take as long."""
+    """The places of one shard's rows in their batch. `weight`: the shard's cost in units of an average row."""
 
     places: Sequence[int]
     weight: float
 
 
 def cut(inputs: Sequence[Any], rows: int, *, without: frozenset[int] = frozenset()) -> list[Cut]:
-    """Every place of `inputs` but those `without` a need to run; at most `rows` in a cut, dearest and cheapest first."""
+    """Every place of `inputs` except those in `without`, at most `rows` to a cut; costly and cheap cuts alternate."""
     costs = row_costs(inputs)
     order = by_cost(costs)
     if without:
@@ -33,15 +33,15 @@ def cut(inputs: Sequence[Any], rows: int, *, without: frozenset[int] = frozenset
 
 
 def _alternating(cuts: list[Cut]) -> list[Cut]:
-    """Long rows and short ones in turn: calls that wait behind a shard's rows must not meet the longest of them one after the
-    other, and a run's pace says more of what is left.
+    """Cuts of long rows and of short rows in turn. Interactive calls then do not wait behind the longest rows several times in
+    a row, and the rate of a run predicts the rest of it better.
     """
     middle = (len(cuts) + 1) // 2
     return [cut for pair in zip_longest(cuts[:middle], reversed(cuts[middle:])) for cut in pair if cut is not None]
 
 
 def _weights(costs: Sequence[int], order: Sequence[int]) -> Sequence[float]:
-    """By place, with a mean of 1 over `order`."""
+    """The weight of each place; the mean over `order` is 1."""
     total = sum(costs[place] for place in order)
     if not total:
         return [1.0] * len(costs)

@@ -1,4 +1,4 @@
-"""Hears of the ends of shards: one channel of pushes, listened to without a thread or an event loop."""
+"""Receives the ends of shards: one channel of pushes, read without a thread or an event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.broker.store.sync import store_error
 from penstock.errors import StoreUnavailable
 from penstock.job_id import new_serial
 
-# A lost push costs at most this.
+# The longest delay that a lost push causes.
 RECHECK_S = 2.0
 _RECONNECT = Backoff(0.05, 1.0)
 
@@ -27,36 +27,36 @@ class PushListener:
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url, self._clock = url, clock
         self.channel = f"ps:gateway:{new_serial()}"
-        self._listener: PubSub | None = None
+        self._subscription: PubSub | None = None
         self._failures = BackoffCounter(_RECONNECT)
         self._recheck_at = 0.0
 
-    def heard(self, timeout_s: float) -> list[Push]:
-        """What was pushed since the last call, or as soon as something is; [] after `timeout_s`, and while Redis is away."""
+    def receive(self, timeout_s: float) -> list[Push]:
+        """The pushes since the last call, or the first that comes; [] after `timeout_s`, and while Redis is away."""
         try:
-            return list(self._receive(timeout_s))
+            return list(self._messages(timeout_s))
         except (StoreUnavailable, redis.RedisError, OSError):
             self.close()
             time.sleep(min(timeout_s, self._failures.count_failure()))
             return []
 
     def listen(self) -> PubSub:
-        """The subscription. What ends from now on is pushed to it; the first submits may wait for this.
+        """The subscription: shards that end from now on are pushed to it, so call this before the first submit.
 
         Raises `StoreUnavailable`.
         """
-        if self._listener is None:
-            listener = connect(self._url, name="penstock-run", read_timeout_s=None).pubsub()
+        if self._subscription is None:
+            subscription = connect(self._url, name="penstock-run", read_timeout_s=None).pubsub()
             try:
-                listener.subscribe(self.channel)
+                subscription.subscribe(self.channel)
             except (redis.RedisError, OSError) as error:
-                listener.close()
+                subscription.close()
                 raise store_error(error) from error
-            self._listener, self._recheck_at = listener, 0.0
+            self._subscription, self._recheck_at = subscription, 0.0
             self._failures.reset()
-        return self._listener
+        return self._subscription
 
-    def _receive(self, timeout_s: float) -> Iterator[Push]:
+    def _messages(self, timeout_s: float) -> Iterator[Push]:
         message = self.listen().get_message(timeout=timeout_s)
         while message is not None:
             if message["type"] == "message":
@@ -64,7 +64,7 @@ class PushListener:
             message = self.listen().get_message(timeout=0.0)
 
     def recheck_due(self) -> bool:
-        """True right after a (re)connect and every few seconds: something may have ended that nobody told."""
+        """True right after a (re)connect and every few seconds, because a push may have been lost."""
         now = self._clock()
         due = now >= self._recheck_at
         if due:
@@ -72,6 +72,6 @@ class PushListener:
         return due
 
     def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None

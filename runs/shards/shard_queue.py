@@ -1,4 +1,4 @@
-"""Where shards are handed in and their outcomes handed out: the queue, the blob store, and what goes wrong there."""
+"""Submits shards and collects their outcomes: through the job store, the blob store, and the pushes of jobs that ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("penstock.runs")
 
 INLINE_BYTES = 16 * 1024
 RESULT_TTL_S = 900.0
-# A shard is given out again as often as it takes: what limits it are the crashes and losses that it causes itself.
+# In practice no limit: what ends a shard are the crashes and losses that it causes itself.
 MOST_ATTEMPTS = 50
 _ROW_CRASHES = 2
 _BACKOFF = Backoff(0.05, 2.0)
@@ -31,7 +31,7 @@ _STORED = (SubmitStatus.CREATED, SubmitStatus.EXISTING)
 
 
 class ShardStore(Protocol):
-    """What the desk asks of the job store."""
+    """The part of the job store that a shard queue needs."""
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]: ...
 
@@ -43,19 +43,19 @@ class ShardStore(Protocol):
 
 
 class Listener(Protocol):
-    """What the desk asks of the channel of pushes; see `Ears`."""
+    """The channel of pushes, as `PushListener` has it."""
 
     channel: str
 
     def listen(self) -> Any: ...
 
-    def heard(self, timeout_s: float) -> list[Push]: ...
+    def receive(self, timeout_s: float) -> list[Push]: ...
 
     def recheck_due(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ShardTerms:
     """What all shards of a run share. `deadline_s` counts from each submit."""
 
     model: str
@@ -67,8 +67,8 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How one shard ended: with an `outcome`, or as a whole with an `error`. Seconds: in all, and on the device."""
+class ShardEnd:
+    """How one shard ended: with an `outcome`, or as a whole with an `error`. `run_s`: all stages; `device_s`: inference."""
 
     piece: ShardPiece
     outcome: ShardOutcome | None
@@ -78,46 +78,53 @@ class End:
 
 
 class ShardQueue:
-    """For one thread. While the store is away everything waits here and `note` says so; nothing is lost, nothing raised."""
+    """For one thread. While the store is away, shards wait here and `note` says why; nothing is lost or raised."""
 
     def __init__(
-        self, queue: ShardStore, blobs: BlobStore, ears: Listener, *, terms: Terms, inputs: Callable[[ShardPiece], list[Any]]
+        self,
+        store: ShardStore,
+        blobs: BlobStore,
+        listener: Listener,
+        *,
+        terms: ShardTerms,
+        inputs: Callable[[ShardPiece], list[Any]],
     ) -> None:
-        self._queue, self._blobs, self._ears, self._terms, self._inputs = queue, blobs, ears, terms, inputs
+        self._store, self._blobs, self._listener, self._terms, self._inputs = store, blobs, listener, terms, inputs
         self._waiting: deque[tuple[JobId, ShardPiece]] = deque()
         self._open: dict[JobId, ShardPiece] = {}
-        self._taken: list[JobId] = []
-        self._read_names: list[str] = []
-        self._failures, self._again_at = BackoffCounter(_BACKOFF), 0.0
+        self._collected: list[JobId] = []
+        self._output_blobs: list[str] = []
+        self._failures, self._retry_at = BackoffCounter(_BACKOFF), 0.0
         self.note = ""
 
     def __len__(self) -> int:
-        """Shards that were handed in and have no end yet."""
+        """Shards that were handed to `submit` and have not ended yet."""
         return len(self._waiting) + len(self._open)
 
     def submit(self, pieces: Sequence[ShardPiece]) -> None:
-        """Hand in. The serial is chosen here, once: a submit whose reply was lost is repeated under it."""
+        """Submit each piece under a job id that is chosen here, once: a submit whose reply was lost is repeated under it."""
         self._waiting.extend((new_job_id(self._terms.model), piece) for piece in pieces)
-        self.push_on()
+        self.flush()
 
-    def push_on(self) -> None:
-        """Submit what waits, unless the queue was full or the store away a moment ago."""
-        if not self._waiting or time.monotonic() < self._again_at:
+    def flush(self) -> None:
+        """Submit the waiting shards, unless the queue was full or the store away a moment ago."""
+        if not self._waiting or time.monotonic() < self._retry_at:
             return
         try:
-            self._ears.listen()
+            # The subscription comes first, so that no end of these shards is missed.
+            self._listener.listen()
             self._send()
         except StoreUnavailable as away:
-            self._wait(away.message)
+            self._back_off(away.message)
         except OSError as away:
-            self._wait(str(away))
+            self._back_off(str(away))
 
     def _send(self) -> None:
         batch = list(self._waiting)
-        # Blobs first, then the records that name them.
+        # Blobs first, then the records that name them: a worker never claims a shard whose input is missing.
         inputs = self._payloads(batch)
-        jobs = [self._new_job(job, piece, given) for (job, piece), given in zip(batch, inputs, strict=True)]
-        answers = self._queue.submit(jobs, max_depth=self._terms.max_queue_depth)
+        jobs = [self._new_job(job, piece, payload) for (job, piece), payload in zip(batch, inputs, strict=True)]
+        answers = self._store.submit(jobs, max_depth=self._terms.max_queue_depth)
         refused = {answer.id: answer.status for answer in answers if answer.status not in _STORED}
         self._open.update((job, piece) for job, piece in batch if job not in refused)
         self._waiting = deque((job, piece) for job, piece in batch if job in refused)
@@ -128,130 +135,124 @@ class ShardQueue:
             self._failures.reset()
             self.note = ""
         elif SubmitStatus.QUOTA in refusals:
-            self._wait("the owner of this run has as many open jobs as it may have")
+            self._back_off("the owner of this run has reached the limit of open jobs")
         else:
-            self._wait(f"the queue of {self._terms.model} is full")
+            self._back_off(f"the queue of {self._terms.model} is full")
 
     def _payloads(self, batch: Sequence[tuple[JobId, ShardPiece]]) -> list[Payload]:
-        given = [(_input_name(job), encode_shard(Shard(self._terms.media, self._inputs(piece)))) for job, piece in batch]
-        self._blobs.put_all([(name, data) for name, data in given if len(data) > INLINE_BYTES])
+        encoded = [(_input_name(job), encode_shard(Shard(self._terms.media, self._inputs(piece)))) for job, piece in batch]
+        self._blobs.put_all([(name, data) for name, data in encoded if len(data) > INLINE_BYTES])
         return [
-            Payload(SHARD_MEDIA, data) if len(data) <= INLINE_BYTES else Payload(SHARD_MEDIA, blob=name) for name, data in given
+            Payload(SHARD_MEDIA, data) if len(data) <= INLINE_BYTES else Payload(SHARD_MEDIA, blob=name)
+            for name, data in encoded
         ]
 
-    def _new_job(self, job: JobId, piece: ShardPiece, given: Payload) -> NewJob:
+    def _new_job(self, job: JobId, piece: ShardPiece, payload: Payload) -> NewJob:
         return NewJob(
             job,
             self._terms.version,
-            given,
+            payload,
             priority=Priority.BULK,
             call=Call.SHARD,
             deadline_s=self._terms.deadline_s,
             result_ttl_s=RESULT_TTL_S,
             owner=self._terms.owner,
             max_attempts=MOST_ATTEMPTS,
-            # A crash condemns a shard at once, so that it is halved and not run again as it is.
+            # One crash ends a shard of several rows, which is then halved instead of run again as it is.
             max_crashes=1 if len(piece) > 1 else _ROW_CRASHES,
-            reply_to=self._ears.channel,
+            reply_to=self._listener.channel,
         )
 
-    def ends(self, timeout_s: float) -> list[End]:
-        """The shards that ended since the last call, or as soon as one does; [] after `timeout_s`."""
-        pushes = {push.id: push for push in self._ears.heard(timeout_s) if push.state.final}
-        found = list(self._told_all(push for push in pushes.values() if push.id in self._open))
-        if self._open and self._ears.recheck_due():
-            found += self._looked_up()
+    def ends(self, timeout_s: float) -> list[ShardEnd]:
+        """The shards that ended since the last call, or the first that ends; [] after `timeout_s`."""
+        pushes = {push.id: push for push in self._listener.receive(timeout_s) if push.state.final}
+        found = list(self._readable_ends(push for push in pushes.values() if push.id in self._open))
+        if self._open and self._listener.recheck_due():
+            found += self._poll()
         if found:
-            # Places in the queue have become free, and the store answers.
+            # The queue has room again, and the store answers.
             self._failures.reset()
-            self._again_at = 0.0
-        self.push_on()
+            self._retry_at = 0.0
+        self.flush()
         self._forget()
         return found
 
-    def _told_all(self, pushes: Iterable[Push]) -> Iterator[End]:
-        """Those whose outcome could be read; the others stay open and are looked up again."""
+    def _readable_ends(self, pushes: Iterable[Push]) -> Iterator[ShardEnd]:
+        """The ends whose outcome can be read; the other shards stay open and are looked up again."""
         for push in pushes:
             try:
-                yield self._told(push)
+                yield self._end_of(push)
             except BlobsUnavailable as away:
-                self._wait(away.message)
+                self._back_off(away.message)
 
-    def _told(self, push: Push) -> End:
-        error = JobError(push.error_code, push.error_message)
-        batch = push.batch
-        shared = max(1, batch.size) if batch else 1
-        run_s = (batch.decode_s + batch.preprocess_s + batch.inference_s + batch.postprocess_s) / shared if batch else 0.0
-        device_s = batch.inference_s / shared if batch else 0.0
-        return self._end(push.id, push.state, push.output, error, run_s=run_s, device_s=device_s)
-
-    def _looked_up(self) -> list[End]:
-        """The ends that nobody told. A shard that the store no longer knows is submitted again."""
+    def _poll(self) -> list[ShardEnd]:
+        """The ends whose push was lost. A shard that the store no longer knows is submitted again."""
         jobs = list(self._open)
         try:
-            records = self._queue.results(jobs)
+            records = self._store.results(jobs)
         except StoreUnavailable as away:
-            self._wait(away.message)
+            self._back_off(away.message)
             return []
         self._waiting.extend((job, self._open.pop(job)) for job, found in zip(jobs, records, strict=True) if found is None)
-        return list(self._told_all(_pushes(found for found in records if found is not None)))
+        return list(self._readable_ends(_pushes(found for found in records if found is not None)))
 
-    def _end(
-        self, job: JobId, state: JobState, output: Payload | None, error: JobError, *, run_s: float, device_s: float
-    ) -> End:
-        piece = self._open[job]
-        if state is JobState.SUCCEEDED and output is not None:
-            outcome = decode_outcome(self._read(output))
-            del self._open[job]
-            self._taken.append(job)
-            return End(piece, outcome, run_s=run_s, device_s=device_s)
-        del self._open[job]
-        # Kept by the store for whoever replays a failed job; the rows of this one are tried again under other names.
-        self._blobs.delete(_input_name(job))
-        code = error.code or state.value
-        log.info("shard_failed", extra={"job": str(job), "rows": len(piece), "code": code})
-        return End(piece, None, RowError(code, error.message or f"the shard ended {state.value}"), run_s=run_s)
+    def _end_of(self, push: Push) -> ShardEnd:
+        piece, batch = self._open[push.id], push.batch
+        shared = max(1, batch.size) if batch else 1
+        run_s = (batch.decode_s + batch.preprocess_s + batch.inference_s + batch.postprocess_s) / shared if batch else 0.0
+        if push.state is JobState.SUCCEEDED and push.output is not None:
+            outcome = decode_outcome(self._read(push.output))
+            del self._open[push.id]
+            self._collected.append(push.id)
+            return ShardEnd(piece, outcome, run_s=run_s, device_s=batch.inference_s / shared if batch else 0.0)
+        del self._open[push.id]
+        # The store keeps the input of a failed job for a replay. The rows of a shard are submitted again under another id.
+        self._blobs.delete(_input_name(push.id))
+        code = push.error_code or push.state.value
+        log.info("shard_failed", extra={"job": str(push.id), "rows": len(piece), "code": code})
+        message = push.error_message or f"the shard ended {push.state.value}"
+        return ShardEnd(piece, None, RowError(code, message), run_s=run_s)
 
     def _forget(self) -> None:
-        """Drop records and outputs of the shards whose outcomes are here. For as long as results are kept they would pile up in
-        the store's memory; their inputs went when they were settled.
+        """Drop the records and outputs of collected shards, which would fill the store's memory until their results expire.
+        Their inputs were dropped when the shards were settled.
         """
-        if not self._taken:
+        if not self._collected:
             return
         try:
-            self._queue.forget(self._taken)
+            self._store.forget(self._collected)
         except StoreUnavailable as away:
-            # They go by themselves, later.
-            log.warning("shards_not_forgotten", extra={"count": len(self._taken), "error": away.message})
-        self._blobs.delete_all(self._read_names)
-        self._taken.clear()
-        self._read_names.clear()
+            # They expire by themselves.
+            log.warning("shards_not_forgotten", extra={"count": len(self._collected), "error": away.message})
+        self._blobs.delete_all(self._output_blobs)
+        self._collected.clear()
+        self._output_blobs.clear()
 
     def _read(self, output: Payload) -> bytes:
         if not output.blob:
             return output.data
         data = self._blobs.get(output.blob)
-        self._read_names.append(output.blob)
+        self._output_blobs.append(output.blob)
         return data
 
     def cancel(self) -> None:
-        """Take back what has no end yet, as far as the store answers; what runs ends by itself and nobody waits for it."""
+        """Cancel all shards that have not ended, as far as the store answers; nobody waits for those that run."""
         self._waiting.clear()
         try:
             for job in self._open:
-                self._queue.cancel(job)
+                self._store.cancel(job)
                 self._blobs.delete(_input_name(job))
         except StoreUnavailable as away:
             log.warning("shards_not_cancelled", extra={"count": len(self._open), "error": away.message})
         self._open.clear()
 
-    def _wait(self, why: str) -> None:
-        self.note = why
-        self._again_at = time.monotonic() + self._failures.count_failure()
+    def _back_off(self, reason: str) -> None:
+        self.note = reason
+        self._retry_at = time.monotonic() + self._failures.count_failure()
 
 
 def _pushes(records: Iterable[tuple[Job, Payload | None]]) -> Iterator[Push]:
-    """What would have been told of those that have ended."""
+    """The push of each record whose job has ended."""
     for job, output in records:
         if job.state.final:
             error = job.error or JobError("", "")

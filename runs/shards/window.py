@@ -1,4 +1,4 @@
-"""The rows that are submitted and not yet written: verdicts come in any order, finished batches leave in the input's. Pure."""
+"""The rows that are submitted and not yet written: results come in any order, finished batches leave in input order. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WRONG_COUNT = "outcome_count"
 
 @dataclass(frozen=True, slots=True)
 class ShardPiece:
-    """Rows of one batch that travel as one shard: their `places` there. `weight`: as many rows of mean cost would take as
-    long. `tries` counts this one too.
+    """Rows of one batch that are submitted as one shard, by their `places` in the batch. `weight`: their cost in units of an
+    average row. `tries` includes this one.
     """
 
     batch: int
@@ -36,7 +36,7 @@ class ShardPiece:
 
 @dataclass(slots=True)
 class _BatchInWindow:
-    """One batch on its way. `missing`: rows without a verdict."""
+    """One batch of the window. `missing`: rows without a result."""
 
     batch: RowBatch
     outputs: list[Any]
@@ -45,24 +45,24 @@ class _BatchInWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A batch whose rows all have a verdict; `after` is where the source goes on behind it."""
+class FinishedBatch:
+    """A batch whose rows all have a result; `after`: the position of the source behind it."""
 
     results: ResultBatch
     after: dict[str, Any]
 
 
 class Window:
-    """Not thread-safe. Every method that returns pieces hands over what is to be submitted next."""
+    """Not thread-safe. Methods that return pieces return what to submit next."""
 
     def __init__(self, *, most_tries: int = MOST_TRIES) -> None:
         self._most_tries = most_tries
         self._entries: deque[_BatchInWindow] = deque()
-        self._first = 0  # the number of the oldest batch that is here
+        self._first = 0  # The number of the oldest batch in the window.
         self.rows = 0
 
     def add(self, batch: RowBatch, rows: int) -> list[ShardPiece]:
-        """Take the batch in; its pieces hold at most so many rows each."""
+        """Add a batch; its pieces hold at most `rows` rows each."""
         outputs = [batch.known.get(place) for place in range(len(batch))] if batch.known else [None] * len(batch)
         settled = frozenset(batch.bad.keys() | batch.known.keys())
         number = self._first + len(self._entries)
@@ -71,26 +71,26 @@ class Window:
         return [ShardPiece(number, places, weight) for places, weight in cut(batch.inputs, rows, without=settled)]
 
     def inputs(self, piece: ShardPiece) -> list[Any]:
-        """What the model gets for the piece's rows."""
+        """The model's inputs for the rows of a piece."""
         inputs = self._entry(piece).batch.inputs
         places = piece.places
         return inputs[places.start : places.stop] if isinstance(places, range) else [inputs[place] for place in places]
 
     def settle(self, piece: ShardPiece, outcome: ShardOutcome) -> list[ShardPiece]:
-        """Take the verdicts on a piece; rows that may work another time come back as one piece."""
+        """Take the results of a piece. Rows whose failure is retryable come back as one piece."""
         if len(outcome.outputs) != len(piece):
             error = RowError(_WRONG_COUNT, f"{len(outcome.outputs)} outcomes came back for {len(piece)} rows")
             return self.fail(piece, error)
         entry = self._entry(piece)
         again = [failure.place for failure in outcome.failures if failure.retryable] if piece.tries < self._most_tries else []
-        self._take(entry, piece, outcome, frozenset(again))
+        self._store(entry, piece, outcome, frozenset(again))
         entry.missing -= len(piece) - len(again)
         if not again:
             return []
         weight = piece.weight * len(again) / len(piece)
         return [ShardPiece(piece.batch, [piece.places[place] for place in again], weight, piece.tries + 1)]
 
-    def _take(self, entry: _BatchInWindow, piece: ShardPiece, outcome: ShardOutcome, again: frozenset[int]) -> None:
+    def _store(self, entry: _BatchInWindow, piece: ShardPiece, outcome: ShardOutcome, again: frozenset[int]) -> None:
         if isinstance(places := piece.places, range):
             entry.outputs[places.start : places.stop] = outcome.outputs
         else:
@@ -101,26 +101,26 @@ class Window:
                 entry.failed[piece.places[failure.place]] = _reason(failure)
 
     def fail(self, piece: ShardPiece, error: RowError) -> list[ShardPiece]:
-        """A piece that ended as a whole: in halves, until the row at fault stands alone."""
+        """Take the failure of a whole piece: it is halved until the row at fault is alone."""
         if len(piece) > 1:
             return piece.halves()
         return self.give_up(piece, error)
 
     def give_up(self, piece: ShardPiece, error: RowError) -> list[ShardPiece]:
-        """All rows of a piece fail, since another try would not help."""
+        """Fail all rows of a piece, because another attempt would not help."""
         entry = self._entry(piece)
         entry.failed.update(dict.fromkeys(piece.places, error))
         entry.missing -= len(piece)
         return []
 
-    def finished(self) -> Iterator[Finished]:
-        """The oldest batches, as far as each has all its verdicts; they leave the window."""
+    def finished(self) -> Iterator[FinishedBatch]:
+        """Remove and yield the oldest batches, as long as all their rows have results."""
         while self._entries and not self._entries[0].missing:
             entry = self._entries.popleft()
             self._first += 1
             self.rows -= len(entry.batch)
             batch = entry.batch
-            yield Finished(ResultBatch(batch.first, entry.outputs, batch.carried, entry.failed), batch.after)
+            yield FinishedBatch(ResultBatch(batch.first, entry.outputs, batch.carried, entry.failed), batch.after)
 
     def _entry(self, piece: ShardPiece) -> _BatchInWindow:
         return self._entries[piece.batch - self._first]

@@ -1,1 +1,1 @@
-"""Outputs of bulk runs, built beside their name and put there by rename. Imports core and `penstock.runs`."""
+"""Outputs of runs: built in a folder beside their final name, put in place by rename. May import core and rows and files."""

@@ -1,4 +1,4 @@
-"""A file that grows at its end and can be cut back to any length that it once had."""
+"""A file that grows at its end and can be cut back to any earlier length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from penstock.errors import InternalError
 
-# Large enough that a commit's rows go to the system in few calls.
+# Large enough to write the rows of a commit in few system calls.
 _BUFFER_BYTES = 1 << 20
 
 
@@ -19,22 +19,24 @@ class Appendable:
     _file: BinaryIO | None = field(default=None, repr=False)
 
     def append(self, data: bytes | memoryview) -> None:
-        self._opened().write(data)
+        self._open().write(data)
 
     def sync(self) -> int:
-        """All that was appended survives a power cut now; the file's length in bytes."""
-        file = self._opened()
+        """Make everything appended survive a power cut; returns the file's length in bytes."""
+        file = self._open()
         file.flush()
         os.fsync(file.fileno())
         return file.tell()
 
     def cut(self, length: int) -> None:
-        """Forget everything behind `length` bytes. Raises `InternalError` where there are fewer: they were synced once."""
+        """Drop everything behind `length` bytes. Raises `InternalError` if the file is shorter, although it was synced at that
+        length.
+        """
         self.close()
-        file = self._opened()
-        held = file.seek(0, os.SEEK_END)
-        if held < length:
-            raise InternalError(f"{self.path} holds {held} bytes of {length} that were committed")
+        file = self._open()
+        found = file.seek(0, os.SEEK_END)
+        if found < length:
+            raise InternalError(f"{self.path} has only {found} of the {length} bytes that were committed")
         file.truncate(length)
         file.seek(length)
 
@@ -43,7 +45,7 @@ class Appendable:
             self._file.close()
             self._file = None
 
-    def _opened(self) -> BinaryIO:
+    def _open(self) -> BinaryIO:
         if self._file is None:
             self._file = self.path.open("r+b" if self.path.exists() else "w+b", buffering=_BUFFER_BYTES)
             self._file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""An output file and its errors file: grown in the partial folder, put in place by rename once all rows are there."""
+"""An output file and its errors file: grown in the partial folder, renamed to their final names when all rows are there."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import msgspec
 from penstock.errors import InternalError
 from penstock.runs import files
 from penstock.runs.rows import ResultBatch
-from penstock.runs.sinks.errors_file import ErrorLines
-from penstock.runs.sinks.partial import Partial
-from penstock.runs.sinks.rows_file import RowsFile
+from penstock.runs.sinks.partial import PartialFolder
+from penstock.runs.sinks.rows_file import ErrorLines, RowsFile
 
-# What is to be put where, written once the files to publish are whole: from then on publishing can only go forward.
+# The plan of publishing, written when the files to publish are complete: from then on publishing can only go forward.
 _PLAN = "publishing.json"
 
 
 @dataclass
 class FileSink:
-    """A `Sink`. What `publish` returns: `{"output": {path, rows, bytes, sha256}, "errors": the same or None}`.
+    """A `Sink`. `publish` returns `{"output": {path, rows, bytes, sha256}, "errors": the same or None}`.
 
-    `publish` may be called again after a crash within it (restore first, as ever) and then finishes what was begun. The
-    partial folder stays until `discard`: the caller writes the manifest in between.
+    After a crash within `publish`, a call of it (following `restore`, as always) finishes the publication. The partial folder
+    stays until `discard`: the caller writes the manifest in between.
     """
 
-    partial: Partial
+    partial: PartialFolder
     rows: RowsFile
     errors: ErrorLines
     output: str
@@ -39,7 +38,7 @@ class FileSink:
 
     def append(self, results: ResultBatch) -> None:
         if results.first != self._rows:
-            raise InternalError(f"row {results.first} came where row {self._rows} was due")
+            raise InternalError(f"row {results.first} was appended, row {self._rows} was expected; this is a bug")
         self.rows.append(results)
         self.errors.append(results)
         self._rows += len(results.outputs)
@@ -54,29 +53,29 @@ class FileSink:
         }
 
     def restore(self, mark: dict[str, Any] | None) -> None:
-        self._plan = self._planned()
-        held = mark or {"rows": 0, "failed": 0, "output_bytes": 0, "errors_bytes": 0}
-        self._rows, self._failed = held["rows"], held["failed"]
+        self._plan = self._read_plan()
+        mark = mark or {"rows": 0, "failed": 0, "output_bytes": 0, "errors_bytes": 0}
+        self._rows, self._failed = mark["rows"], mark["failed"]
         if self._plan is None:
-            self.rows.cut(held["output_bytes"])
-            self.errors.file.cut(held["errors_bytes"])
+            self.rows.cut(mark["output_bytes"])
+            self.errors.file.cut(mark["errors_bytes"])
 
     def publish(self) -> dict[str, Any]:
         plan = self._plan if self._plan is not None else self._make_plan()
         for each in (plan["output"], plan["errors"]):
             if each is not None:
-                self._put(Path(each["from"]), each["told"]["path"])
+                self._put(Path(each["from"]), each["report"]["path"])
         if plan["errors"] is None:
             files.remove(self.errors_output)
-        return {key: None if each is None else each["told"] for key, each in plan.items()}
+        return {key: None if each is None else each["report"] for key, each in plan.items()}
 
     def discard(self) -> None:
-        """Remove the partial folder and the journal in it: after the manifest is written, or for a cancelled run."""
+        """Remove the partial folder with the journal: after the manifest is written, or for a cancelled run."""
         self.close()
         self.partial.remove()
 
     def close(self) -> None:
-        """Let go of the files; what was not committed may be lost."""
+        """Close the files; uncommitted rows may be lost."""
         self.rows.close()
         self.errors.file.close()
 
@@ -86,17 +85,17 @@ class FileSink:
         output = _step(self.rows.finish(), self.output, self._rows)
         errors = _step(self.errors.file.path, self.errors_output, self._failed) if self._failed else None
         plan = {"output": output, "errors": errors}
-        with files.replacing(self.partial.folder / _PLAN) as file:
+        with files.atomic_write(self.partial.folder / _PLAN) as file:
             file.write(msgspec.json.encode(plan))
         return plan
 
-    def _planned(self) -> dict[str, Any] | None:
+    def _read_plan(self) -> dict[str, Any] | None:
         path = self.partial.folder / _PLAN
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else None
 
     def _put(self, source: Path, target: str) -> None:
         if not source.exists():
-            # An earlier call put it in place; a URL's file stays here, so that only a whole upload counts.
+            # An earlier call renamed it. A file that goes to a URL stays in the folder: its upload may have been cut short.
             return
         if files.is_url(target):
             files.upload(source, target)
@@ -108,5 +107,5 @@ class FileSink:
 
 
 def _step(source: Path, target: str, rows: int) -> dict[str, Any]:
-    told = {"path": target, "rows": rows, "bytes": source.stat().st_size, "sha256": files.sha256(source)}
-    return {"from": str(source), "told": told}
+    report = {"path": target, "rows": rows, "bytes": source.stat().st_size, "sha256": files.sha256(source)}
+    return {"from": str(source), "report": report}

@@ -7,26 +7,25 @@ from pathlib import Path
 from penstock.errors import Conflict, InvalidInput
 from penstock.run import RunSpec
 from penstock.runs import files
-from penstock.runs.arrow import arrow
+from penstock.runs.files import import_arrow
 from penstock.runs.sinks.appendable import Appendable
-from penstock.runs.sinks.errors_file import SUFFIX, ErrorLines
 from penstock.runs.sinks.file_sink import FileSink
 from penstock.runs.sinks.parquet import ParquetRows
 from penstock.runs.sinks.partial import partial_of
-from penstock.runs.sinks.rows_file import JsonRows, RowsFile
+from penstock.runs.sinks.rows_file import ERRORS_SUFFIX, ErrorLines, JsonRows, RowsFile
 
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 FORMATS = ("jsonl", "parquet")
 
 
 def open_sink(spec: RunSpec, run_id: str, *, state: Path, first_line: int | None = None) -> FileSink:
-    """A sink that holds the output's partial folder for this run; call `restore` next, with the journal's mark or None.
+    """A sink that owns the output's partial folder. Call `restore` next, with the journal's mark or None.
 
-    `state` is a local folder for what goes to a URL in the end; `first_line` is the source's. Raises `Conflict` where the
-    output exists and `overwrite` was not asked for, or another run holds it; `InvalidInput` for a format that is not written.
+    `state`: a local folder for outputs that go to a URL; `first_line`: the source's. Raises `Conflict` if the output exists and
+    the spec does not overwrite, or if another run owns it; `InvalidInput` for an unknown format.
     """
     partial = partial_of(spec.output, state)
-    errors_output = spec.errors or spec.output + SUFFIX
+    errors_output = spec.errors or spec.output + ERRORS_SUFFIX
     kind = output_format(spec)
     if not spec.overwrite and not partial.folder.exists():
         _refuse_existing(spec.output, errors_output)
@@ -39,8 +38,8 @@ def output_format(spec: RunSpec) -> str:
     kind = spec.output_format or _BY_SUFFIX.get(Path(spec.output).suffix.lower(), "")
     if kind not in FORMATS:
         raise InvalidInput(
-            f"cannot tell which format to write to {spec.output}",
-            hint=f"name it .jsonl or .parquet, or set the output format to one of {', '.join(FORMATS)}",
+            f"the format of {spec.output} is unknown",
+            hint=f"end its name in .jsonl or .parquet, or set the output format to one of {', '.join(FORMATS)}",
         )
     return kind
 
@@ -48,11 +47,11 @@ def output_format(spec: RunSpec) -> str:
 def _refuse_existing(*names: str) -> None:
     for name in names:
         if files.exists(name):
-            raise Conflict(f"{name} exists", hint="write to another name, remove it, or allow it with --overwrite")
+            raise Conflict(f"{name} exists", hint="choose another name, remove the file, or replace it with --overwrite")
 
 
 def _rows_file(kind: str, folder: Path) -> RowsFile:
     if kind == "parquet":
-        arrow()
+        import_arrow()
         return ParquetRows(Appendable(folder / "rows.arrow"))
     return JsonRows(Appendable(folder / "rows.jsonl"))

@@ -1,7 +1,7 @@
-"""Parquet output: Arrow blocks while the run goes on, one Parquet file with one schema at its end.
+"""Parquet output: Arrow blocks during the run, one Parquet file with one schema at its end.
 
-Each block is a stream of its own behind its length, so that the file can be cut between any two. The final file depends on the
-rows alone, not on where commits fell: types are joined over all blocks, and row groups are cut by count.
+Each block is a separate stream behind its length, so that the file can be cut between any two. The final file depends only on
+the rows, not on the commits: types are joined over all blocks, and row groups are cut by count.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.runs.arrow import arrow
+from penstock.runs.files import import_arrow
 from penstock.runs.rows import ResultBatch
 from penstock.runs.sinks.appendable import Appendable
 from penstock.runs.sinks.rows_file import OUTPUT
 
 BLOCK_ROWS = 8_192
-# Small enough that a group of embeddings (384 doubles a row) takes 50 MB.
+# Small enough to keep a group of embeddings (384 doubles a row) at 50 MB.
 GROUP_ROWS = 16_384
-# Marks a column of a block that no Arrow type holds: its values as JSON text.
+# Marks a column of a block whose values have no common Arrow type: it holds them as JSON text.
 _AS_JSON = {b"penstock": b"json"}
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass
 class ParquetRows:
-    """One row per input row: the carried columns and `output`, null for a failed row. An object is a struct, a list of numbers
-    a list; a column whose values have no type in common is JSON text.
+    """One row per input row: the carried columns and `output`, null for a failed row. Objects become
+    structs, lists of numbers lists; a column whose values have no common type becomes JSON text.
     """
 
     file: Appendable
@@ -52,12 +52,12 @@ class ParquetRows:
         self.file.cut(length)
 
     def finish(self) -> Path:
-        """The Parquet file, made anew from all blocks; memory is bounded by one row group."""
+        """Make the Parquet file from all blocks. Memory is bounded by one row group."""
         self.sync()
         self.file.close()
-        pa = arrow()
+        pa = import_arrow()
         path = self.file.path.with_name("rows.parquet")
-        schema, as_json = _joined(self.file.path)
+        schema, as_json = _join_schemas(self.file.path)
         with path.open("wb") as file:
             with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
                 for group in _groups(self.file.path, schema, as_json):
@@ -73,7 +73,7 @@ class ParquetRows:
     def _write_block(self) -> None:
         if not self._columns or not self._columns[OUTPUT]:
             return
-        pa = arrow()
+        pa = import_arrow()
         made = {name: _array(values) for name, values in self._columns.items()}
         fields = [pa.field(name, array.type, metadata=_AS_JSON if json else None) for name, (array, json) in made.items()]
         batch = pa.RecordBatch.from_arrays([array for array, _ in made.values()], schema=pa.schema(fields))
@@ -87,8 +87,8 @@ class ParquetRows:
 
 
 def _array(values: list[Any]) -> tuple[Any, bool]:
-    """The values as one column, and whether they had to become JSON text."""
-    pa = arrow()
+    """The values as one column, and whether it had to become JSON text."""
+    pa = import_arrow()
     try:
         return pa.array(values), False
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
@@ -100,7 +100,7 @@ def _text(value: Any) -> str | None:
 
 
 def _canonical(value: Any) -> Any:
-    """The same whether or not the value went through a typed column first, which widens numbers and fills in fields."""
+    """Equal for a value and its copy from a typed column, which widens numbers and adds missing fields as null."""
     if isinstance(value, dict):
         return {key: _canonical(value[key]) for key in sorted(value) if value[key] is not None}
     if isinstance(value, (list, tuple)):
@@ -109,20 +109,20 @@ def _canonical(value: Any) -> Any:
 
 
 def _blocks(path: Path) -> Iterator[Any]:
-    pa = arrow()
+    pa = import_arrow()
     with path.open("rb") as file:
         while head := file.read(_LENGTH.size):
             yield pa.ipc.open_stream(file.read(_LENGTH.unpack(head)[0])).read_all()
 
 
-def _joined(path: Path) -> tuple[Any, set[str]]:
-    """The schema of all blocks together, and the columns that have to be JSON text."""
-    pa = arrow()
+def _join_schemas(path: Path) -> tuple[Any, set[str]]:
+    """The common schema of all blocks, and the columns that must be JSON text."""
+    pa = import_arrow()
     types: dict[str, Any] = {}
     as_json: set[str] = set()
     for block in _blocks(path):
         for each in block.schema:
-            # First, and always: it also notes that there is such a column.
+            # `_cannot_join` comes first because it also records the column.
             if _cannot_join(types, each) or each.metadata == _AS_JSON:
                 as_json.add(each.name)
     as_json |= {name for name, kind in types.items() if _holds_empty_struct(kind)}
@@ -131,8 +131,8 @@ def _joined(path: Path) -> tuple[Any, set[str]]:
 
 
 def _cannot_join(types: dict[str, Any], found: Any) -> bool:
-    """Takes the column's type into `types`; whether there is none for it and what came before."""
-    pa = arrow()
+    """Join the column's type into `types`; True if it has no common type with the earlier blocks."""
+    pa = import_arrow()
     before = types.setdefault(found.name, found.type)
     if before == found.type:
         return False
@@ -145,29 +145,29 @@ def _cannot_join(types: dict[str, Any], found: Any) -> bool:
 
 
 def _holds_empty_struct(kind: Any) -> bool:
-    # Parquet has no struct without fields.
-    if arrow().types.is_struct(kind) and kind.num_fields == 0:
+    # Parquet cannot store a struct without fields.
+    if import_arrow().types.is_struct(kind) and kind.num_fields == 0:
         return True
     return any(_holds_empty_struct(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _groups(path: Path, schema: Any, as_json: set[str]) -> Iterator[Any]:
-    pa = arrow()
-    held: list[Any] = []
+    pa = import_arrow()
+    blocks: list[Any] = []
     rows = 0
     for block in _blocks(path):
-        held.append(_cast(block, schema, as_json))
+        blocks.append(_cast(block, schema, as_json))
         rows += block.num_rows
         while rows >= GROUP_ROWS:
-            table = pa.concat_tables(held)
+            table = pa.concat_tables(blocks)
             yield table.slice(0, GROUP_ROWS).combine_chunks()
-            held, rows = [table.slice(GROUP_ROWS)], rows - GROUP_ROWS
+            blocks, rows = [table.slice(GROUP_ROWS)], rows - GROUP_ROWS
     if rows:
-        yield pa.concat_tables(held).combine_chunks()
+        yield pa.concat_tables(blocks).combine_chunks()
 
 
 def _cast(block: Any, schema: Any, as_json: set[str]) -> Any:
-    pa = arrow()
+    pa = import_arrow()
     columns = []
     for each in schema:
         column = block.column(each.name)

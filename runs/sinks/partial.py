@@ -1,4 +1,4 @@
-"""The partial folder of an output: claimed by one run, holds its journal and everything not yet published."""
+"""The partial folder of an output: owned by one run, it holds the journal and everything that is not published yet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _OWNER = "run"
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
-    """`<output>.partial/` beside a local output; below the folder `state` for one that lies behind a URL."""
+class PartialFolder:
+    """`<output>.partial/` beside a local output; for a URL, a folder below `state`."""
 
     folder: Path
     output: str
 
     def claim(self, run_id: str) -> None:
-        """Make the folder and put the run's name on it; again for the same run is fine.
+        """Create the folder and write the run's id into it; repeating this for the same run does no harm.
 
-        Raises `Conflict` where another run is at work on this output, or was and left its rows here.
+        Raises `Conflict` if another run writes this output, or stopped and left its rows here.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         mark = self.folder / _OWNER
@@ -42,21 +42,21 @@ class Partial:
         files.sync_folder(self.folder.parent)
 
     def remove(self) -> None:
-        """Give up all that is not published, the journal too; nothing happens where nothing is."""
+        """Remove everything that is not published, the journal included; a missing folder is no error."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check_owner(self, mark: Path, run_id: str) -> None:
-        # Empty: its writer died between making and filling it.
+        # An empty mark: its writer died between creating and filling it.
         owner = mark.read_text() or run_id
         if owner != run_id:
             raise Conflict(
-                f"{self.output} is being written by run {owner}, or was when that run stopped",
-                hint=f"penstock run resume {owner}, or penstock run cancel {owner}, or remove {self.folder}",
+                f"{self.output} belongs to run {owner}, which is running or stopped before its end",
+                hint=f"continue it with `penstock run resume {owner}`, or give it up and remove {self.folder}",
             )
         mark.write_text(run_id)
 
 
-def partial_of(output: str, state: Path) -> Partial:
+def partial_of(output: str, state: Path) -> PartialFolder:
     if files.is_url(output):
-        return Partial(state / (hashlib.sha256(output.encode()).hexdigest()[:16] + SUFFIX), output)
-    return Partial(Path(files.local_path(output) + SUFFIX), output)
+        return PartialFolder(state / (hashlib.sha256(output.encode()).hexdigest()[:16] + SUFFIX), output)
+    return PartialFolder(Path(files.local_path(output) + SUFFIX), output)

@@ -1,4 +1,4 @@
-"""The part of a sink that differs by output format: rows in, one file out. And JSON Lines, the plainest of them."""
+"""The row files that a sink is made of: the interface of output formats, JSON Lines, and the errors file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from penstock.runs.rows import ResultBatch
 from penstock.runs.sinks.appendable import Appendable
 
 OUTPUT = "output"
+ERRORS_SUFFIX = ".errors.jsonl"
 
 
 class RowsFile(Protocol):
-    """Rows in their partial form. `finish` gives the file to publish, from all rows, the same however they were committed."""
+    """Rows in a format's partial form. `finish` makes the file to publish; it depends on the rows only, not on the commits."""
 
     def append(self, results: ResultBatch) -> None: ...
 
@@ -30,7 +31,7 @@ class RowsFile(Protocol):
 
 @dataclass
 class JsonRows:
-    """One line per row: the carried columns and `output`, null for a failed row. Bytes are base64."""
+    """One JSON line per row: the carried columns and `output`, null for a failed row. Bytes become base64."""
 
     file: Appendable
     _line: tuple[tuple[str, ...], type[Any]] | None = field(default=None, repr=False)
@@ -59,3 +60,26 @@ class JsonRows:
             names = {f"c{index}": name for index, name in enumerate((*carried, OUTPUT))}
             self._line = (carried, msgspec.defstruct("Line", [(name, Any) for name in names], rename=names, gc=False))
         return self._line[1]
+
+
+@dataclass
+class ErrorLines:
+    """One JSON line per failed row. `first_line`: the line number of row 0, if every line of the input is a row."""
+
+    file: Appendable
+    first_line: int | None = None
+    _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder, repr=False)
+
+    def append(self, results: ResultBatch) -> None:
+        if results.failed:
+            self.file.append(self._encoder.encode_lines([self._line(results, place) for place in sorted(results.failed)]))
+
+    def _line(self, results: ResultBatch, place: int) -> dict[str, object]:
+        row, error = results.first + place, results.failed[place]
+        line: dict[str, object] = {"row": row}
+        if self.first_line is not None:
+            line["line"] = row + self.first_line
+        line |= {"code": error.code, "message": error.message}
+        if results.carried:
+            line["carried"] = {name: values[place] for name, values in results.carried.items()}
+        return line

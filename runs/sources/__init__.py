@@ -1,1 +1,1 @@
-"""Inputs of bulk runs: files of rows and folders of files, read forward and resumable. Imports core and `penstock.runs`."""
+"""Inputs of runs: files of rows and folders of files, read forward and resumable. May import core and rows and files."""

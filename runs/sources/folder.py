@@ -1,4 +1,4 @@
-"""A folder or glob: every file is a row, its bytes the input, its path carried along."""
+"""A folder or glob: every file is a row; its content is the input, its path can be carried."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TEXT_SUFFIXES = (".txt", ".md", ".text")
 
 @dataclass
 class FolderSource:
-    """`names` in order. Files of text are JSON strings; others are bytes of one media type, that of their suffixes if they
-    agree. Only the names are held in memory, and one batch of files.
+    """The files `names`, in that order. Text files become JSON strings; others are bytes of one media type: that of their
+    suffixes, if all agree. Memory holds the names and one batch of files.
     """
 
     names: list[str]
@@ -33,14 +33,14 @@ class FolderSource:
         self.media = _media(self.names)
         foreign = [name for name in self.carry if name != PATH]
         if foreign:
-            raise InvalidInput(f"files in a folder have no column {foreign[0]!r}", hint=f"the only one is {PATH!r}")
+            raise InvalidInput(f"files in a folder have no column {foreign[0]!r}", hint=f"their only column is {PATH!r}")
 
     def identity(self) -> dict[str, Any]:
         digest, total = hashlib.sha256(), 0
         for name in self.names:
-            told = files.stat(name)
-            total += told.size_bytes
-            digest.update(f"{name}\0{told.size_bytes}\0{told.changed}\n".encode("utf-8", "surrogateescape"))
+            found = files.stat(name)
+            total += found.size_bytes
+            digest.update(f"{name}\0{found.size_bytes}\0{found.changed}\n".encode("utf-8", "surrogateescape"))
         return {"count": len(self.names), "bytes": total, "listing": digest.hexdigest()}
 
     def count(self) -> int | None:
@@ -65,7 +65,7 @@ class FolderSource:
         return RowBatch(first, inputs, {PATH: self.names[first:behind]}, {"row": behind}, bad)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """No file stays open between reads."""
 
     def _row(self, name: str) -> tuple[bytes | str | None, RowError | None]:
         try:

@@ -1,6 +1,6 @@
-"""Files in which every line is a row: JSON Lines and plain text, also gzipped. A place in one is a byte offset.
+"""Files in which every line is a row: JSON Lines and plain text, also gzipped. A position is a byte offset.
 
-An empty line is a row too: what comes out has as many lines as what went in.
+An empty line is a row too, so that the output has as many lines as the input.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from penstock.runs.sources.parts import FileRows
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
-# What a JSON value can begin and end with. Where every line does both, no value can span two lines.
+# The bytes with which a JSON value can begin and end. If every line does both, no value spans two lines.
 _BEGINS = frozenset(bytes([each]) for each in b'{["-0123456789tfn')
 _ENDS = frozenset(bytes([each]) for each in b'}]"0123456789el')
 
 
 @dataclass
 class LineFile:
-    """Whole lines of a file from any offset. Holds at most a block beyond the longest line; offsets of a gzipped file are those
-    of its text, found again by reading over what lies before them.
+    """Whole lines of a file from any offset. Memory holds at most a block beyond the longest line. Offsets of a gzipped file
+    refer to its text, so that seeking reads everything before them again.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LineFile:
     _ended: bool = False
 
     def lines(self, offset: int, *, rows: int, size_bytes: int) -> tuple[list[bytes], int]:
-        """Lines without their ends, and the offset behind them; none at the end of the file. One longer than the limit comes
+        """Lines without their line ends, and the offset behind them; no line at the end of the file. A line over the limit is
         cut to the limit plus one byte.
         """
         self._go_to(offset)
@@ -54,13 +54,13 @@ class LineFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-        # A gzip file leaves open what it reads from.
+        # A GzipFile does not close the file that it reads from.
         if self._raw is not None:
             self._raw.close()
             self._raw = None
 
     def _cut(self, begin: int, rows: int, size_bytes: int) -> int | None:
-        """The place in the buffer behind the lines to give; None: a line does not end within the limit."""
+        """The buffer offset behind the lines to return; None: a line does not end within the limit."""
         end = begin
         for _ in range(rows):
             found = self._line_end(end)
@@ -68,7 +68,7 @@ class LineFile:
                 return None if end == begin else end
             if found == end or (end > begin and found - begin > size_bytes):
                 return end
-            # Reading on drops what lies before the lines to give, so their beginning stays where it is.
+            # Reading more appends to the buffer, so that offsets in it stay valid.
             end = found
         return end
 
@@ -93,9 +93,9 @@ class LineFile:
         return [kept], self._start + found + 1
 
     def _go_to(self, offset: int) -> None:
-        file = self._opened()
+        file = self._open()
         if self._start <= offset <= self._start + len(self._buffer):
-            # Drop in blocks: dropping what each call gave would copy the rest of the block each time.
+            # Drop whole blocks: dropping the lines of each call would copy the rest of the block each time.
             if offset - self._start >= BLOCK_BYTES:
                 self._buffer, self._start = self._buffer[offset - self._start :], offset
             return
@@ -106,14 +106,14 @@ class LineFile:
         if self._ended:
             return False
         try:
-            block = self._opened().read(BLOCK_BYTES)
+            block = self._open().read(BLOCK_BYTES)
         except (EOFError, gzip.BadGzipFile) as error:
-            raise InvalidInput(f"{self.name} is no whole gzip file: {error}") from error
+            raise InvalidInput(f"{self.name} is not a complete gzip file: {error}") from error
         self._ended = not block
         self._buffer += block
         return bool(block)
 
-    def _opened(self) -> BinaryIO:
+    def _open(self) -> BinaryIO:
         if self._file is None:
             self._raw = files.open_read(self.name)
             self._file = cast("BinaryIO", gzip.GzipFile(fileobj=self._raw)) if self.name.endswith(".gz") else self._raw
@@ -135,15 +135,15 @@ class JsonLines:
     mapping: Mapping
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
-        at = after or {"offset": 0, "line": 0}
-        lines, end = self.file.lines(at["offset"], rows=rows, size_bytes=size_bytes)
+        start = after or {"offset": 0, "line": 0}
+        lines, end = self.file.lines(start["offset"], rows=rows, size_bytes=size_bytes)
         if not lines:
             return None
-        if at["offset"] == 0:
+        if start["offset"] == 0:
             lines[0] = lines[0].removeprefix(_BOM)
-        values, bad = self._decode(lines, at["line"])
+        values, bad = self._decode(lines, start["line"])
         inputs, carried, missing = self.mapping.of_objects(values, bad)
-        return FileRows(inputs, carried, missing, {"offset": end, "line": at["line"] + len(lines)})
+        return FileRows(inputs, carried, missing, {"offset": end, "line": start["line"] + len(lines)})
 
     def count(self) -> int | None:
         return None
@@ -164,7 +164,7 @@ class JsonLines:
         return values, bad
 
     def _decode_all(self, lines: list[bytes]) -> list[Any] | None:
-        """All values at once, which is several times as fast; None where a line has to be looked at by itself."""
+        """All values at once, which is several times faster; None if lines have to be decoded one by one."""
         if not ({line[:1] for line in lines} <= _BEGINS and {line[-1:] for line in lines} <= _ENDS):
             return None
         try:
@@ -188,30 +188,30 @@ class JsonLines:
             return None, RowError("invalid_input", f"line {number} is not JSON: {error}")
 
     def _not_an_object(self, line: bytes, number: int) -> tuple[Any, RowError]:
-        told = "holds a number out of range" if self.mapping.whole else "is no JSON object, and columns are taken from it"
-        return None, RowError("invalid_input", f"line {number} {told}")
+        fault = "holds a number out of range" if self.mapping.whole else "is not a JSON object with columns"
+        return None, RowError("invalid_input", f"line {number} {fault}")
 
 
 @dataclass
 class TextLines:
-    """A file with one text per line; a row is the text, without the line's end."""
+    """A file with one text per line; the row is the text without the line end."""
 
     file: LineFile
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
-        at = after or {"offset": 0, "line": 0}
-        lines, end = self.file.lines(at["offset"], rows=rows, size_bytes=size_bytes)
+        start = after or {"offset": 0, "line": 0}
+        lines, end = self.file.lines(start["offset"], rows=rows, size_bytes=size_bytes)
         if not lines:
             return None
-        if at["offset"] == 0:
+        if start["offset"] == 0:
             lines[0] = lines[0].removeprefix(_BOM)
         texts, bad = [], {}
         for place, line in enumerate(lines):
-            text, error = self._text(line, at["line"] + place + 1)
+            text, error = self._text(line, start["line"] + place + 1)
             texts.append(text)
             if error is not None:
                 bad[place] = error
-        return FileRows(texts, {}, bad, {"offset": end, "line": at["line"] + len(lines)})
+        return FileRows(texts, {}, bad, {"offset": end, "line": start["line"] + len(lines)})
 
     def count(self) -> int | None:
         return None

@@ -1,6 +1,7 @@
 """From the columns of a file to the model's inputs and the carried columns. Pure.
 
-`columns` maps the model's fields to columns of the file; one entry with an empty field gives that column's value alone.
+`columns` maps the model's fields to columns of the file; a single entry with an empty field makes the column's bare value the
+input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SCALARS = frozenset({"string", "number", "integer", "boolean", "array", "null"})
 
 @dataclass(frozen=True)
 class Mapping:
-    """`scalar`: the model takes no object, so that a file's only column is given as its value alone."""
+    """`scalar`: the model does not take objects, so that the only column of a file becomes the bare input."""
 
     columns: dict[str, str] = field(default_factory=dict)
     carry: tuple[str, ...] = ()
@@ -29,17 +30,17 @@ class Mapping:
 
     @property
     def whole(self) -> bool:
-        """Whether a JSON value is given as it is and nothing is taken out of it."""
+        """Whether a JSON value is the input as it is, and no column is taken from it."""
         return not self.columns and not self.carry
 
     @cached_property
     def needed(self) -> list[str]:
-        """The columns to read, each once; empty where the whole row is the input."""
+        """The columns to read, each once; empty if the whole row is the input."""
         return list(dict.fromkeys([*self.columns.values(), *self.carry])) if self.columns else []
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[Any]:
-        """Of one JSON line: with a mapping it keeps the columns needed and skips the rest unread."""
+        """The decoder of a JSON line; with a mapping it keeps only the needed columns and skips the rest."""
         if not self.columns:
             return msgspec.json.Decoder()
         names = {f"c{index}": column for index, column in enumerate(self.needed)}
@@ -49,17 +50,17 @@ class Mapping:
     def of_objects(
         self, values: list[Any], bad: dict[int, RowError]
     ) -> tuple[list[Any], dict[str, list[Any]], dict[int, RowError]]:
-        """Inputs, carried columns and bad rows of what `decoder` gave; `bad` rows hold None."""
+        """Inputs, carried columns and bad rows from the values that `decoder` returned; those of `bad` rows are None."""
         if self.whole:
             return values, {}, bad
         if not self.columns:
             return values, {name: [_of_object(value, name) for value in values] for name in self.carry}, bad
         empty = self.decoder.decode(b"{}")
-        held = [empty if value is None else value for value in values] if bad else values
-        read = {column: list(map(attrgetter(f"c{index}"), held)) for index, column in enumerate(self.needed)}
-        return self._picked(read, bad)
+        objects = [empty if value is None else value for value in values] if bad else values
+        read = {column: list(map(attrgetter(f"c{index}"), objects)) for index, column in enumerate(self.needed)}
+        return self._split(read, bad)
 
-    def _picked(
+    def _split(
         self, read: dict[str, list[Any]], bad: dict[int, RowError]
     ) -> tuple[list[Any], dict[str, list[Any]], dict[int, RowError]]:
         missing = dict(bad)
@@ -73,36 +74,37 @@ class Mapping:
         return inputs, carried, missing
 
     def of_columns(self, read: dict[str, list[Any]]) -> list[Any]:
-        """The inputs of rows held as columns: a value alone, or an object per row."""
-        if self.alone(list(read)):
+        """The inputs from columns: a bare value per row, or an object per row."""
+        if self.is_bare(list(read)):
             return list(read[self.columns.get("", next(iter(read)))])
         taken = self.columns or {name: name for name in read}
         fields = list(taken)
         return [dict(zip(fields, row, strict=True)) for row in zip(*(read[taken[each]] for each in fields), strict=True)]
 
-    def alone(self, there: list[str]) -> bool:
+    def is_bare(self, there: list[str]) -> bool:
+        """Whether the input is the bare value of one column of a file with the columns `there`."""
         if self.columns:
             return "" in self.columns
         return self.scalar and len(there) == 1
 
     def inputs_from(self, there: list[str]) -> list[str]:
-        """The columns of a table that inputs are made of."""
+        """The columns, of those `there`, that inputs are made of."""
         return list(dict.fromkeys(self.columns.values())) if self.columns else there
 
     def check_there(self, there: list[str], name: str) -> None:
-        """Raises `InvalidInput` naming the columns of the file, where one is asked for that it does not have."""
-        asked = [*self.columns.values(), *self.carry]
-        gone = list(dict.fromkeys(column for column in asked if column not in there))
+        """Raises `InvalidInput` for columns that the mapping names and the file `name` does not have."""
+        wanted = [*self.columns.values(), *self.carry]
+        gone = list(dict.fromkeys(column for column in wanted if column not in there))
         if gone:
             raise InvalidInput(
                 f"{name} has no column {', '.join(map(repr, gone))}", hint=f"its columns are {', '.join(map(repr, there))}"
             )
 
 
-def checked(columns: dict[str, str], carry: tuple[str, ...], scalar: bool) -> Mapping:
-    """Raises `InvalidInput` for a mapping that means nothing."""
+def build_mapping(columns: dict[str, str], carry: tuple[str, ...], scalar: bool) -> Mapping:
+    """The mapping. Raises `InvalidInput` if it contradicts itself."""
     if "" in columns and len(columns) > 1:
-        raise InvalidInput("one column's value alone, or fields from columns: the mapping asks for both")
+        raise InvalidInput("the mapping asks both for one column's bare value and for fields from columns; choose one of them")
     if RESERVED in carry:
         raise InvalidInput(f"the column {RESERVED!r} cannot be carried: the model's output has that name")
     if len(set(carry)) != len(carry):
@@ -111,7 +113,7 @@ def checked(columns: dict[str, str], carry: tuple[str, ...], scalar: bool) -> Ma
 
 
 def takes_scalar(schema: dict[str, Any] | None) -> bool:
-    """Whether a model with this input schema takes a value that is no object."""
+    """Whether a model with this input schema takes a value other than an object."""
     return bool(schema) and isinstance(kind := (schema or {}).get("type"), str) and kind in SCALARS
 
 
@@ -120,7 +122,7 @@ def _of_object(value: Any, name: str) -> Any:
 
 
 def _places(values: list[Any]) -> list[int]:
-    # `in` compares by identity first and stops at the first one: a column without gaps costs one scan in C.
+    # A column without gaps costs one scan in C: `in` compares by identity first.
     if msgspec.UNSET not in values:
         return []
     return [place for place, value in enumerate(values) if value is msgspec.UNSET]

@@ -10,7 +10,7 @@ from penstock.run import RunSpec, format_of
 from penstock.runs import files
 from penstock.runs.sources.folder import FolderSource
 from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
-from penstock.runs.sources.mapping import Mapping, checked, takes_scalar
+from penstock.runs.sources.mapping import Mapping, build_mapping, takes_scalar
 from penstock.runs.sources.parquet import ParquetFile
 from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, PartsSource, RowFile
 from penstock.runs.sources.table_text import TextTable, kinds_of
@@ -20,14 +20,14 @@ _TABLES = {"csv": ",", "tsv": "\t"}
 
 
 def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) -> PartsSource | FolderSource:
-    """The input, not yet read. `input_schema`: the model's, which tells whether a file's only column is the input itself and
-    which type a cell of text stands for.
+    """The input, not read yet. The model's `input_schema` decides whether a file's only column is the bare input, and how text
+    cells are read.
 
-    Raises `NotFound` where no file is there, `InvalidInput` for a format nobody reads or columns that a table lacks.
+    Raises `NotFound` if there is no file, `InvalidInput` for an unknown format or columns that a table lacks.
     """
     names, many = files.expand(spec.input)
     kind = spec.input_format or input_format(names, many)
-    mapping = checked(spec.columns, spec.carry, takes_scalar(input_schema))
+    mapping = build_mapping(spec.columns, spec.carry, takes_scalar(input_schema))
     if kind == "files":
         return FolderSource(names, mapping.carry)
     if kind == "parquet":
@@ -41,7 +41,7 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
 
 
 def input_format(names: list[str], many: bool) -> str:
-    """By the first name; a folder or glob of texts is one row per file, one file of text is one row per line."""
+    """The format by the first name. In a folder or glob every text file is a row; in a single text file every line is."""
     kind = format_of(names[0].removesuffix(".gz")) or "files"
     return "files" if many and kind == "text" else kind
 
@@ -53,9 +53,11 @@ def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str
         return lambda name: JsonLines(LineFile(name), mapping)
     if kind == "text":
         if not mapping.whole:
-            raise InvalidInput("a file of text has no columns to map or carry", hint="every line is one row")
+            raise InvalidInput(
+                "a text file has no columns to map or carry", hint="every line is one row; leave out --column and --carry"
+            )
         return lambda name: TextLines(LineFile(name))
-    raise InvalidInput(f"nobody reads the format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
+    raise InvalidInput(f"unknown input format {kind!r}", hint=f"use one of {', '.join(FORMATS)}")
 
 
 def _check_tables(names: list[str], open_part: Callable[[str], RowFile], mapping: Mapping) -> None:
@@ -75,10 +77,10 @@ def _parquet(names: list[str], mapping: Mapping) -> PartsSource:
         try:
             there = file.columns()
             mapping.check_there(there, name)
-            binary.add(mapping.alone(there) and file.is_binary(mapping.inputs_from(there)[0]))
+            binary.add(mapping.is_bare(there) and file.is_binary(mapping.inputs_from(there)[0]))
         finally:
             file.close()
     if len(binary) > 1:
-        raise InvalidInput("the input column holds bytes in some files and not in others")
+        raise InvalidInput("the input column holds bytes in some files and other types in others")
     media = BYTES_MEDIA if True in binary else JSON_MEDIA
     return PartsSource(names, lambda name: ParquetFile(name, mapping, media == BYTES_MEDIA), media=media)

@@ -1,4 +1,4 @@
-"""Parquet files: only the columns needed, a few thousand rows at a time. A place in one is a row group and a row in it."""
+"""Parquet files: reads only the needed columns, a few thousand rows at a time. A position is a row group and a row in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from penstock.errors import InvalidInput
 from penstock.runs import files
-from penstock.runs.arrow import arrow
+from penstock.runs.files import import_arrow
 from penstock.runs.rows import RowError
 from penstock.runs.sources.mapping import Mapping
 from penstock.runs.sources.parts import FileRows
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass
 class ParquetFile:
-    """`binary`: the input is a column of bytes by itself, and rows are its bytes; elsewhere bytes become base64."""
+    """`binary`: the input is a bare column of bytes. All other columns of bytes become base64."""
 
     name: str
     mapping: Mapping
@@ -31,22 +31,22 @@ class ParquetFile:
     _reader: Any = field(default=None, repr=False)
     _batches: Iterator[Any] | None = field(default=None, repr=False)
     _batch: Any = field(default=None, repr=False)
-    # The row group of `_batch` and the place of its first row in it.
+    # The row group of `_batch`, and the offset of the batch's first row in the group.
     _at: tuple[int, int] = (-1, 0)
 
     def columns(self) -> list[str]:
-        return list(self._opened().schema_arrow.names)
+        return list(self._open().schema_arrow.names)
 
     def is_binary(self, column: str) -> bool:
-        types = arrow().types
-        kind = self._opened().schema_arrow.field(column).type
+        types = import_arrow().types
+        kind = self._open().schema_arrow.field(column).type
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
-        at = after or {"group": 0, "offset": 0}
-        reader = self._opened()
+        start = after or {"group": 0, "offset": 0}
+        reader = self._open()
         self.mapping.check_there(self.columns(), self.name)
-        group, offset = at["group"], at["offset"]
+        group, offset = start["group"], start["offset"]
         while group < reader.num_row_groups:
             batch = self._rows_at(group, offset, rows, size_bytes)
             if batch is not None:
@@ -55,7 +55,7 @@ class ParquetFile:
         return None
 
     def count(self) -> int | None:
-        return int(self._opened().metadata.num_rows)
+        return int(self._open().metadata.num_rows)
 
     def close(self) -> None:
         self._batches = self._batch = self._reader = None
@@ -63,19 +63,19 @@ class ParquetFile:
             self._file.close()
             self._file = None
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         if self._reader is None:
-            pa = arrow()
+            pa = import_arrow()
             self._file = files.open_read(self.name)
             try:
                 self._reader = pa.parquet.ParquetFile(self._file, buffer_size=_READ_BYTES)
             except pa.ArrowException as error:
                 self.close()
-                raise InvalidInput(f"{self.name} is no Parquet file: {error}") from error
+                raise InvalidInput(f"{self.name} is not a Parquet file: {error}") from error
         return self._reader
 
     def _rows_at(self, group: int, offset: int, rows: int, size_bytes: int) -> Any:
-        """Rows of one batch from there on; None where the group has no more."""
+        """Rows of one batch from `offset` on; None if the group has no more."""
         if group != self._at[0] or offset < self._at[1] or self._batches is None:
             self._start(group)
         while self._batch is None or offset >= self._at[1] + self._batch.num_rows:
@@ -87,16 +87,14 @@ class ParquetFile:
 
     def _start(self, group: int) -> None:
         needed = list(dict.fromkeys([*self.mapping.inputs_from(self.columns()), *self.mapping.carry]))
-        self._batches = self._opened().iter_batches(
-            batch_size=_BATCH_ROWS, row_groups=[group], columns=needed, use_threads=False
-        )
+        self._batches = self._open().iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], columns=needed, use_threads=False)
         self._batch, self._at = None, (group, 0)
 
     def _next(self) -> bool:
         behind = self._at[1] + (self._batch.num_rows if self._batch is not None else 0)
         try:
             found = next((each for each in self._batches or () if each.num_rows), None)
-        except (arrow().ArrowException, OSError) as error:
+        except (import_arrow().ArrowException, OSError) as error:
             raise InvalidInput(f"{self.name} is damaged in row group {self._at[0]}: {error}") from error
         if found is None:
             return False
@@ -119,12 +117,12 @@ def _values(column: Any, binary: bool) -> list[Any]:
 
 
 def _has_map(kind: Any) -> bool:
-    return bool(arrow().types.is_map(kind)) or any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
+    return bool(import_arrow().types.is_map(kind)) or any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether Python's values of this type are JSON's."""
-    types = arrow().types
+    """Whether JSON can hold Python's values of this type as they are."""
+    types = import_arrow().types
     if types.is_nested(kind):
         return all(_is_plain(kind.field(index).type) for index in range(kind.num_fields))
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null, types.is_string, types.is_large_string)
@@ -132,7 +130,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Moments in ISO 8601, decimals as numbers, durations in seconds, bytes as base64."""
+    """Times as ISO 8601, decimals as numbers, durations in seconds, bytes as base64."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

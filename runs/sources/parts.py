@@ -1,4 +1,4 @@
-"""A source made of one or more files of rows: numbers the rows, goes from file to file."""
+"""A source of one or more files of rows: goes from file to file and numbers the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES_MEDIA = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Consecutive rows of one file, as in `RowBatch`; `after` is the file's own."""
+    """Consecutive rows of one file, as in `RowBatch`; `after` is the position in this file."""
 
     inputs: list[Any]
     carried: dict[str, list[Any]]
@@ -35,12 +35,12 @@ class RowFile(Protocol):
 
 @dataclass
 class PartsSource:
-    """The rows of `names` in that order. `open_part` opens one; one is open at a time."""
+    """The rows of the files `names`, in that order. `open_part` opens a file; one is open at a time."""
 
     names: list[str]
     open_part: Callable[[str], RowFile]
     media: str = JSON_MEDIA
-    # Number of the line that row 0 stands on, where every line is a row; None: rows are not lines.
+    # The line number of row 0, if every line is a row; None: rows are not lines.
     first_line: int | None = None
     _open: tuple[int, RowFile] | None = field(default=None, repr=False)
 
@@ -57,14 +57,14 @@ class PartsSource:
         return total
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
-        at = after or {"row": 0, "part": 0, "at": None}
-        first, place = at["row"], at["at"]
-        for index in range(at["part"], len(self.names)):
-            found = self._part(index).read(place, rows=rows, size_bytes=size_bytes)
+        start = after or {"row": 0, "part": 0, "at": None}
+        first, within = start["row"], start["at"]
+        for index in range(start["part"], len(self.names)):
+            found = self._part(index).read(within, rows=rows, size_bytes=size_bytes)
             if found is not None:
                 behind = {"row": first + len(found.inputs), "part": index, "at": found.after}
                 return RowBatch(first, found.inputs, found.carried, behind, found.bad)
-            place = None
+            within = None
         return None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""CSV and TSV with a header line. A place in one is the byte offset where a record starts.
+"""CSV and TSV with a header line. A position is the byte offset where a record starts.
 
-Cells are text. What the model's schema calls a number, boolean, list or object is read as JSON; where the schema says nothing,
-a cell that is a JSON number is one.
+Cells are text. A field that the model's schema calls a number, boolean, list or object is read as JSON; if the schema does not
+say, a cell that looks like a JSON number becomes one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WORDS = {"true": True, "false": False, "null": None, "": None}
 
 
 class _Overlong(Exception):
-    """The record under way is larger than a record may be."""
+    """The current record exceeds the size limit."""
 
 
 class _Feed:
-    """Lines of text for `csv.reader`, which takes a record's lines and none more. `offset` lies behind the line last given."""
+    """Lines of text for `csv.reader`, which takes exactly the lines of a record. `offset` is behind the last line given."""
 
     def __init__(self, file: LineFile, offset: int) -> None:
         self._file = file
@@ -46,7 +46,7 @@ class _Feed:
         self._begin, self._first, self.broken = self.offset, None, False
 
     def back_to_first_line(self) -> None:
-        """A quote that never closes swallows the rows behind it: they are read again."""
+        """Go back behind the record's first line: an unclosed quote took the rows behind it, which are read again."""
         if self._first is not None and self._first != self.offset:
             self.offset = self._end = self._first
             self._lines, self._next = [], 0
@@ -79,7 +79,7 @@ class _Feed:
 
 @dataclass
 class TextTable:
-    """`kinds`: "text", "json" or "guess" by field of the model ("" for the value alone)."""
+    """`kinds`: "text", "json" or "guess" by field of the model ("" for the bare value)."""
 
     file: LineFile
     mapping: Mapping
@@ -108,18 +108,20 @@ class TextTable:
         self.file.close()
 
     def header(self) -> tuple[list[str], int]:
-        """The names of the columns, and where the first record starts. Raises `InvalidInput` for none, or one twice."""
+        """The column names, and the offset of the first record. Raises `InvalidInput` if names are missing or repeated."""
         if self._header is None:
             csv.field_size_limit(self.file.max_line_bytes + 1)
             feed = _Feed(self.file, 0)
             try:
                 names = next(csv.reader(feed, delimiter=self.delimiter, strict=True), [])
             except (csv.Error, _Overlong) as error:
-                raise InvalidInput(f"{self.file.name} has no header line that can be read: {error}") from error
+                raise InvalidInput(f"{self.file.name} has no readable header line: {error}") from error
             if names:
                 names[0] = names[0].removeprefix("\ufeff")
             if not names or len(set(names)) != len(names) or feed.broken:
-                raise InvalidInput(f"{self.file.name} has no header line with one name per column, each once: {names}")
+                raise InvalidInput(
+                    f"{self.file.name} needs a header line with a different name for each column, and has {names}"
+                )
             self._header = (names, feed.offset)
         return self._header
 
@@ -140,12 +142,12 @@ class TextTable:
         return records, bad, feed.offset
 
     def _record(self, reader: Any, feed: _Feed, width: int) -> tuple[list[str] | None, RowError | None]:
-        """Neither at the end of the file."""
+        """The next record, or why it is bad; neither at the end of the file."""
         try:
             record: list[str] | None = next(reader, None)
         except csv.Error as error:
             feed.back_to_first_line()
-            return None, RowError("invalid_input", f"the record is not CSV: {error}")
+            return None, RowError("invalid_input", f"the record is not valid CSV: {error}")
         except _Overlong:
             feed.back_to_first_line()
             return None, RowError("too_large", f"the record is longer than {self.file.max_line_bytes} bytes")
@@ -160,20 +162,20 @@ class TextTable:
         return record, None
 
     def _typed(self, read: dict[str, list[str]], bad: dict[int, RowError]) -> dict[str, list[Any]]:
-        """The columns that inputs are made of, with values for text."""
+        """The columns that inputs are made of, converted from text to values."""
         fields = {column: name for name, column in self.mapping.columns.items()}
-        alone = self.mapping.alone(list(read))
+        bare = self.mapping.is_bare(list(read))
         typed: dict[str, list[Any]] = {}
         for column in self.mapping.inputs_from(list(read)):
-            kind = self.kinds.get("" if alone else fields.get(column, column), "guess")
+            kind = self.kinds.get("" if bare else fields.get(column, column), "guess")
             typed[column] = _read_as(kind, column, read[column], bad)
         return typed
 
 
 def kinds_of(schema: dict[str, Any] | None) -> dict[str, str]:
-    """How cells are read, by field, for a model with this input schema."""
-    told = schema or {}
-    return {"": _kind(told)} | {name: _kind(each) for name, each in (told.get("properties") or {}).items()}
+    """By field, how to read its cells for a model with this input schema."""
+    schema = schema or {}
+    return {"": _kind(schema)} | {name: _kind(each) for name, each in (schema.get("properties") or {}).items()}
 
 
 def _kind(schema: Any) -> str:
@@ -194,7 +196,9 @@ def _read_as(kind: str, column: str, cells: list[str], bad: dict[int, RowError])
         value, fault = _json_cell(cell)
         values.append(value)
         if fault:
-            bad.setdefault(place, RowError("invalid_input", f"column {column!r} holds {cell[:40]!r}, which is no JSON value"))
+            bad.setdefault(
+                place, RowError("invalid_input", f"column {column!r} holds {cell[:40]!r}, which is not a JSON value")
+            )
     return values
 
 

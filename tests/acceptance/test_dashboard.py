@@ -1,4 +1,4 @@
-"""The dashboard as people meet it: a real gateway, a real worker, a real browser."""
+"""The dashboard as people use it: a real gateway, a real worker, a real browser."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_job_is_followed_to_its_end_and_tells_where_its_time_went(stack: Stack
     shares = [float(text.split()[0]) for text in page.locator(".stages td:nth-child(3)").all_inner_texts()]
     assert sum(shares) == pytest.approx(100.0, abs=1.0)
     summary = stack.gateway.get(f"/v1/jobs/{last}/timeline").json()["summary"]
-    expect(page.locator(".lead")).to_have_text(f"It {summary}.")
+    expect(page.locator(".lead")).to_have_text(f"The job {summary}.")
     expect(page.get_by_label("Output", exact=True)).to_contain_text('"square": 1521')
 
 

@@ -156,7 +156,7 @@ def test_a_job_of_a_version_that_is_gone_asks_for_another(client: httpx2.Client,
     hand.store.sweep("square")
     refusal = client.post(f"/v1/jobs/{old}/replay").json()
     assert refusal["code"] == "conflict"
-    assert "version 'old', which is no longer there" in refusal["detail"]
+    assert "version 'old', which no longer exists" in refusal["detail"]
     assert "?version=" in refusal["hint"]
     assert client.post(f"/v1/jobs/{old}/replay", params={"version": "1"}).status_code == 202
 

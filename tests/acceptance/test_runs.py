@@ -283,7 +283,7 @@ def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: 
     write_input(tmp_path / "in.jsonl", 5)
     told = alone(tmp_path, "run", "duoble", "in.jsonl", "-o", "out.jsonl", *named)
     assert told.returncode == 5, told.stdout + told.stderr
-    assert "no model 'duoble' is served; did you mean double? served are double" in told.stderr
+    assert "no model 'duoble' is served; did you mean double? the served models are double" in told.stderr
     assert not (tmp_path / ".penstock" / "run-worker.log").exists()
     # No run was made of it.
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
@@ -300,7 +300,7 @@ def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_pa
     run_id = events(begun.stdout)[0]["run"]
     told = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
     assert told.returncode == 5, told.stdout + told.stderr
-    assert "no model 'double' is served; served are other" in told.stderr
+    assert "no model 'double' is served; the served models are other" in told.stderr
     assert "--models SOURCE" in told.stderr
     assert json.loads(alone(tmp_path, "run", "show", run_id, "--json").stdout)["state"] == "failed"
     assert alone(tmp_path, "run", "resume", run_id, "--max-failed", "1", *brought).returncode == 0

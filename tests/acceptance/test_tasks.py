@@ -106,7 +106,7 @@ def test_the_schemas_of_a_task_are_known_to_the_gateway(client: httpx2.Client) -
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
     model = client.get("/v1/models/colour").json()
     assert "image/*" in str(model)
-    assert "Says what an image shows" in str(model)
+    assert "Classifies an image" in str(model)
 
 
 def test_an_explanation_is_asked_for_like_a_prediction_and_refused_where_there_is_none(client: httpx2.Client) -> None:

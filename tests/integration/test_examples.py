@@ -93,7 +93,7 @@ def test_the_stand_in_accelerator_pays_per_call_more_than_per_item() -> None:
     assert [answer["length"] for answer in answers(outcome)] == [3, 0]
     assert answers(outcome)[0]["sha256"].startswith("ba7816bf")
     assert outcome.inference_s >= 0.006
-    assert loaded.declared.max_batch_size == 32
+    assert loaded.attributes.max_batch_size == 32
 
 
 def test_digits_reads_the_sample_images_as_labelled(digits: Loaded) -> None:

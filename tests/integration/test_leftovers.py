@@ -51,23 +51,23 @@ def run_one(store: RedisStore) -> None:
 
 
 def test_a_version_that_nothing_needs_is_forgotten_by_registry_and_rollout(store: RedisStore) -> None:
-    forgotten_versions.clear(store, now=LATE - 0.1)
+    forgotten_versions.forget(store, now=LATE - 0.1)
     assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert (versions(store), store.rollouts()) == (["1"], {})
     assert not forgotten_versions.are_there(store.models(), store.rollouts().values())
 
 
 def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore) -> None:
     submit(store)
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert "20" in store.rollouts()["m"].added
     [job] = store.claim(ClaimRequest("m", "20", "w.0", "n1", 1)).jobs
     # Under its lease it could still come back, and then needs a worker that knows where the code lies.
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert "20" in store.rollouts()["m"].added
     store.finish([Ending(job.id, job.token, JobState.SUCCEEDED, job.input)], worker="w.0", stamp=BatchStamp("b", 1, "idle"))
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert store.rollouts() == {}
 
 
@@ -84,7 +84,7 @@ def test_a_job_of_an_owner_and_a_shard_wait_for_their_version_as_any_job_does(
 def test_a_version_that_some_slot_still_has_is_remembered(store: RedisStore) -> None:
     # Its worker, slow to follow, could announce it once more.
     store.announce_worker(WorkerInfo("slow", "there", 2, 0.0, (SlotInfo("m", "20", "loading"),)), ttl_s=600.0)
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
 
 
@@ -93,25 +93,25 @@ def test_a_version_is_remembered_while_a_run_over_files_is_driven_with_it(store:
     runs = RunStore(store)
     runs.create("r", RunSpec(model="m", input="in.jsonl", output="out.jsonl"))
     runs.take("r", "driver", lease_s=60.0)
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert list(store.rollouts()) == ["m"], "its version is not told yet"
     runs.update("r", "driver", RunChange(state=RunState.RUNNING, version="20"), lease_s=60.0)
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert list(store.rollouts()) == ["m"]
     runs.update("r", "driver", RunChange(state=RunState.COMPLETED), lease_s=0.0)
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert store.rollouts() == {}
 
 
 def test_a_worker_killed_between_registry_and_rollout_leaves_a_version_that_the_next_one_forgets(store: RedisStore) -> None:
     store.announce_model(ModelInfo("m", "1", versions={"1": VersionInfo()}))
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert (versions(store), store.rollouts()) == (["1"], {})
 
 
 def test_an_announcement_begun_before_a_version_was_forgotten_does_not_bring_it_back(store: RedisStore) -> None:
     found = store.stored_models()["m"]
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     stale = merged(ModelInfo("m", "1", versions={"1": None}), {"1": VersionInfo()}, found.info)
     assert not store.swap_model("m", found, stale)
     assert versions(store) == ["1"]
@@ -120,7 +120,7 @@ def test_an_announcement_begun_before_a_version_was_forgotten_does_not_bring_it_
 def test_a_version_that_settings_name_after_all_is_given_back_to_them(store: RedisStore) -> None:
     submit(store)
     store.announce_worker(WorkerInfo("new", "there", 2, 0.0, declared={"m": ("1", "20")}), ttl_s=600.0)
-    forgotten_versions.clear(store, now=100.0)
+    forgotten_versions.forget(store, now=100.0)
     assert (versions(store), store.rollouts()) == (["1", "20"], {})
 
 
@@ -132,10 +132,10 @@ def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_
     store.announce_model(ModelInfo("m", "20", versions={"20": VersionInfo()}))
     job = submit(store)
     run_one(store)
-    forgotten_versions.clear(store, now=LATE)
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert (store.rollouts(), versions(store), store.known([job.serial])) == ({}, [], {job.serial})
     assert forgotten_versions.are_there(store.models(), [])
     assert store.forget([job]) == 1
-    forgotten_versions.clear(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
     assert store.models() == []

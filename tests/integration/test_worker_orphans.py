@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.job_id import new_serial
 from penstock.model_spec import ModelInfo
-from penstock.workers.fleet.orphan_blobs import FIRST_AFTER_S, Orphans
+from penstock.workers.fleet.orphan_blobs import FIRST_AFTER_S, OrphanCollector
 from tests.integration.worker_process import Desk
 
 
@@ -30,7 +30,7 @@ def test_the_blob_of_a_job_of_any_model_stays_and_one_without_a_record_goes(fres
         for name in names:
             blobs.put(name, b"x")
             os.utime(blobs.local_path(name) or tmp_path, (0.0, 0.0))
-        collector = Orphans(one.store, blobs)
-        collector.once(0.0)
-        collector.once(FIRST_AFTER_S)
+        collector = OrphanCollector(one.store, blobs)
+        collector.run_once(0.0)
+        collector.run_once(FIRST_AFTER_S)
     assert {name for name, _ in blobs.names(now=0.0)} == set(names[:2])

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from penstock.broker.records import NewJob
-from penstock.gateway.auth.roles import MOST_HELD
+from penstock.gateway.auth.roles import MAX_WAITING
 from penstock.job import Payload
 from penstock.job_id import new_job_id
 from tests.acceptance.gateway_process import Hand
@@ -154,11 +154,11 @@ async def test_a_key_that_holds_too_many_answers_gets_no_more_and_others_do(gate
                 six.set()
 
         async with asyncio.TaskGroup() as polls:
-            for _ in range(MOST_HELD + 6):
+            for _ in range(MAX_WAITING + 6):
                 polls.create_task(poll(ALICE, "20"))
             # Only those that are refused come back while the job waits.
             await six.wait()
             await poll(READER, "0.1")
             assert (await client.delete(f"/v1/jobs/{job}", headers=ALICE.header)).status_code == 202
     assert answers[:7] == [429] * 6 + [200]
-    assert answers[7:] == [200] * MOST_HELD
+    assert answers[7:] == [200] * MAX_WAITING

@@ -98,7 +98,7 @@ def test_a_session_opens_the_pages_of_its_keys_roles_and_no_others(
     answer = gateway.request(method, filled(path), headers={**OURS, **cookies[key.id]}, **body)
     if set(roles_of(method, path)).isdisjoint(map(Role, key.roles)):
         assert answer.status_code == 403
-        assert "takes the role" in answer.text
+        assert "needs the role" in answer.text
     else:
         assert answer.status_code not in (401, 403), answer.text
 

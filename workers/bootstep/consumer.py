@@ -1,7 +1,7 @@
-"""The bootstep between Celery's consumer and our fleet, and the remote-control command that shows what runs.
+"""Where Celery's consumer would start to take messages: the step in its place, and the remote command that shows what runs.
 
-The fleet belongs to the pool, not to this step: Celery restarts its consumer whenever its own connection breaks, and that must
-not stop a batch.
+The slots claim their jobs themselves. They belong to the pool and not to this step, because Celery restarts its consumer
+whenever its connection breaks, and that must not stop a batch.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from penstock.workers.telemetry.task_events import TASK_PREFIX
 
 
 class ClaimStep(bootsteps.StartStopStep):
-    """Tells the events feed whether anyone has asked for them."""
+    """Takes no messages, since slots claim jobs from the store; connects the event feed to Celery's listeners."""
 
     requires = ("celery.worker.consumer.events:Events", "celery.worker.consumer.tasks:Tasks")
 
     def start(self, c: Any) -> None:
         if isinstance(c.pool, DevicePool) and c.pool.fleet is not None:
-            # Asked at call time: `control enable_events` changes it while the worker runs.
-            c.pool.fleet.events.follow(lambda: tells_of_tasks(c.event_dispatcher))
+            # A call and not a value, because `control enable_events` changes it while the worker runs.
+            c.pool.fleet.events.follow(lambda: sends_task_events(c.event_dispatcher))
 
     def stop(self, c: Any) -> None:
-        """Nothing: the pool's `close` and `stop` say when work ends."""
+        """Nothing to do: the pool's `close` and `stop` end the work."""
 
 
-def tells_of_tasks(dispatcher: Any) -> bool:
-    """Whether Celery's own dispatcher would send events of tasks. One that is enabled may be for heartbeats only."""
+def sends_task_events(dispatcher: Any) -> bool:
+    """Whether Celery's own dispatcher sends events of tasks. One that is enabled may send heartbeats only."""
     return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
@@ -40,7 +40,7 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
     """List of jobs currently being executed."""
     fleet = getattr(state.consumer.pool, "fleet", None)
     slots = fleet.slots if fleet is not None else []
-    # Batches carry monotonic moments; readers of this want Unix ones.
+    # Batches carry monotonic moments, and Celery's readers expect Unix time.
     epoch = time.time() - time.monotonic()
     return [
         {

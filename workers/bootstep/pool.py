@@ -1,4 +1,4 @@
-"""Celery's pool interface over our fleet: the children are the pool's processes, and no task passes through it."""
+"""Celery's pool interface over our fleet: the children are the pool's processes, and no Celery task passes through it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LOOK_EVERY_S = 0.1
 
 
 class DevicePool(BasePool):
-    """Named by string in the app's `worker_pool`. Celery calls all of this from the worker's main thread."""
+    """The app names it in `worker_pool`. Celery calls all of its methods from the worker's main thread."""
 
     fleet: Fleet | None = None
-    _bell: int | None = None
+    _wake_fd: int | None = None
 
     def on_start(self) -> None:
         _, hostname = self.options.get("initargs") or (None, "penstock")
@@ -29,7 +29,7 @@ class DevicePool(BasePool):
             fleet.start()
         except ConfigError as error:
             sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
-            # Celery would log any other error with its traceback, and exit with 1.
+            # Any other error Celery would log with its traceback, and exit with 1.
             raise SystemExit(CONFIG_EXIT) from error
         self.fleet = fleet
 
@@ -45,22 +45,22 @@ class DevicePool(BasePool):
             self.fleet.hurry()
 
     def register_with_event_loop(self, loop: Any) -> None:
-        if self._bell is None:
-            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        loop.add_reader(self._bell, os.eventfd_read, self._bell)
+        if self._wake_fd is None:
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.add_reader(self._wake_fd, os.eventfd_read, self._wake_fd)
 
     def close_soon(self) -> None:
-        """For a signal handler: stop taking jobs now, and wake Celery's loop, which sees signals up to 2 s late."""
+        """For a signal handler: stop taking jobs now, and wake Celery's loop, which would notice the signal up to 2 s late."""
         self.on_close()
-        if self._bell is not None:
-            os.eventfd_write(self._bell, 1)
+        if self._wake_fd is not None:
+            os.eventfd_write(self._wake_fd, 1)
 
     def on_close(self) -> None:
         if self.fleet is not None:
             self.fleet.drain()
 
     def on_stop(self) -> None:
-        """Warm: returns when what runs has ended or was given back."""
+        """Warm shutdown: returns when what runs has ended or was given back."""
         if self.fleet is None:
             return
         self.fleet.drain()

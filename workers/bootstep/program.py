@@ -1,4 +1,4 @@
-"""The worker process as Celery's worker program sees it: its name, its logs, and what a second signal means."""
+"""Celery's worker program with our defaults: its node name, its log, and what a second signal does."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from penstock import logs
 
 
 class WorkerProgram(Worker):
-    """`app.Worker` of our Celery app, so `celery worker` and `penstock worker` are the same."""
+    """Our Celery app names it as `app.Worker`, so that `celery worker` and `penstock worker` are the same program."""
 
     hostname: str
 
     def on_before_init(self, quiet: bool = False, **kwargs: Any) -> None:
         if self.hostname == default_nodename(None):
-            # Two workers on one host must not share a name: remote control and Flower know them by it.
+            # Two workers on one host need different names: remote control and Flower address them by name.
             host = self.hostname.partition("@")[2]
             self.hostname = f"penstock@{host}-{secrets.token_hex(3)}"
-        # In a container the worker is root as a rule. Celery's warning is about pickled messages; we take JSON only.
+        # In a container the worker usually runs as root. Celery's warning is about pickled messages, and we accept only JSON.
         warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
         super().on_before_init(quiet=quiet, **kwargs)
 
     def setup_instance(self, **kwargs: Any) -> None:
-        # Workers find each other in the store; Celery's own ways only cost a second at the start and a message per event.
+        # Workers find each other in the store. Mingle would cost a second at the start, and gossip a message per event.
         kwargs.update(without_mingle=True, without_gossip=True)
         super().setup_instance(**kwargs)
         signals.worker_shutting_down.connect(self._on_signal, weak=False)
@@ -38,7 +38,7 @@ class WorkerProgram(Worker):
         if self.pool is None:
             return
         if self.pool.draining:
-            # Asked a second time: do not wait for what runs.
+            # The second signal: do not wait for what runs.
             self.pool.hurry()
         else:
             self.pool.close_soon()
@@ -48,4 +48,4 @@ class WorkerProgram(Worker):
         return True
 
     def emit_banner(self) -> None:
-        """Nothing: the log says the same as data."""
+        """No banner: the log has the same facts as data."""

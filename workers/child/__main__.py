@@ -48,8 +48,8 @@ def _load(order: LoadModel) -> tuple[Loaded, Ready]:
         warm=list(warm.runs),
         warm_origin=warm.origin,
         warm_note=warm.note,
-        max_batch_size=loaded.declared.max_batch_size,
-        max_wait_s=loaded.declared.max_wait_s,
+        max_batch_size=loaded.attributes.max_batch_size,
+        max_wait_s=loaded.attributes.max_wait_s,
         fits=warm.fits,
     )
 

@@ -15,14 +15,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
-from penstock.handlers.contract import (
-    NOT_EXPLAINABLE,
-    Failure,
-    broken_device,
-    failure_of,
-    fatal_device_error,
-    out_of_memory,
-)
+from penstock.handlers.contract import NOT_EXPLAINABLE, Failure, failure_of
+from penstock.handlers.device_errors import is_broken_device, is_fatal_device_error, is_out_of_memory
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 from penstock.job import Call
@@ -282,12 +276,12 @@ def _attempt(stage: Stage, name: str, values: list[Any]) -> list[Any] | _Refusal
         return _checked(stage(values), len(values), name)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         _raise_if_fatal(error)
-        return _Refusal(failure_of(error), out_of_memory(error))
+        return _Refusal(failure_of(error), is_out_of_memory(error))
 
 
 def _raise_if_fatal(error: Exception) -> None:
-    if fatal_device_error(error):
-        raise DeviceFault(failure_of(error).message, broken=broken_device(error)) from error
+    if is_fatal_device_error(error):
+        raise DeviceFault(failure_of(error).message, broken=is_broken_device(error)) from error
 
 
 def _checked(outputs: Any, count: int, name: str) -> list[Any]:

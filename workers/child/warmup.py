@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import structs
 
 from penstock.errors import HandlerContractError, HandlerLoadError, PenstockError
-from penstock.handlers.contract import Failure, failure_of, fatal_device_error, out_of_memory
+from penstock.handlers.contract import Failure, failure_of
+from penstock.handlers.device_errors import is_fatal_device_error, is_out_of_memory
 from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
@@ -63,7 +64,7 @@ def _run(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock
     except (NoExample, PenstockError) as error:
         return WarmUp(note=f"no warm-up: {error}; set `sample` on the handler")
     except Exception as error:
-        if fatal_device_error(error):
+        if is_fatal_device_error(error):
             raise
         return WarmUp(
             note=f"no warm-up: an input made from the schema raised {type(error).__name__}; set `sample` on the handler"
@@ -119,7 +120,7 @@ def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> W
     try:
         return _timed(loaded, sample, size, clock)
     except Exception as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return failure_of(error)
 

@@ -1,1 +1,1 @@
-"""What this machine has for models, and which slot gets what: discovery at the edge, the plan pure. Imports core alone."""
+"""The devices and cores of this machine, and which slot gets which. Discovery reads the system; the plan is pure."""

@@ -1,4 +1,4 @@
-"""Which GPU or MIG slice each slot gets. Pure: the free memory is what was read when the plan was made."""
+"""Assigns a GPU or MIG slice to each slot. Pure: free memory is what discovery read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def on_cpu(spec: ModelSpec) -> bool:
 
 
 def assign(specs: Sequence[ModelSpec], gpus: Gpus, *, ledger: Ledger | None = None) -> list[list[Unit | None]]:
-    """Per spec one device per slot, None for the CPU, beside those in `ledger`.
+    """For each spec one device per slot, None for the CPU; `ledger` holds the devices of slots that exist already.
 
-    Raises `ConfigError` with every wish that cannot be met.
+    Raises `ConfigError` that lists every device which is asked for and cannot be had.
     """
     ledger = ledger or Ledger(gpus)
     found: dict[int, list[Unit | None]] = {}
     faults: list[str] = []
-    # Those that name their device first: the others take what is left.
+    # Specs that name their device go first; the others take what is left.
     for place in sorted(range(len(specs)), key=lambda place: specs[place].device == ANY):
         try:
             found[place] = ledger.fill(specs[place])
@@ -38,31 +38,31 @@ def assign(specs: Sequence[ModelSpec], gpus: Gpus, *, ledger: Ledger | None = No
 
 
 def there_is(gpus: Gpus) -> str:
-    """What can be asked for, in words."""
+    """A sentence that lists the devices a model may ask for."""
     units = ", ".join(f"{name_of(gpus, unit)} ({unit.name}, {unit.uuid})" for unit in gpus.units)
     return f"There is: cpu, {units}." if units else f"There is no GPU: {gpus.absent or 'none has a slice to use'}."
 
 
 def name_of(gpus: Gpus, unit: Unit) -> str:
-    """The shortest name that a model may ask for it by."""
+    """The shortest name by which a model may ask for this device."""
     if unit.slice:
         return unit.uuid
     return next((f"cuda:{place}" for place, gpu in enumerate(gpus.found) if gpu.whole.uuid == unit.uuid), unit.uuid)
 
 
 class _Unmet(Exception):
-    """This wish cannot be met; the text says why."""
+    """A device that is asked for cannot be had; the text says why."""
 
 
 class Ledger:
-    """Who has what."""
+    """The specs whose slots are on each device."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
         self._slots: dict[str, list[ModelSpec]] = {}
 
     def fill(self, spec: ModelSpec) -> list[Unit | None]:
-        """The devices of all slots that the spec declares, taken."""
+        """Take devices for all slots that the spec declares, and return one per slot."""
         if on_cpu(spec):
             if spec.workers_per_device > 1:
                 each, wanted = spec.workers_per_device, spec.workers * spec.workers_per_device
@@ -75,7 +75,7 @@ class Ledger:
         return [unit for unit in chosen for _ in range(spec.workers_per_device)]
 
     def _fresh(self, spec: ModelSpec) -> Unit:
-        """A device without a slot of this spec, then with all that go on one."""
+        """Take a device that has no slot of this spec yet, and enter all slots of the spec that one device gets."""
         fits = [unit for unit in self._open(spec, spec.workers_per_device) if not self._own(spec, unit)]
         if not fits:
             raise _Unmet(f"{spec.workers} devices are wanted, and no further one is free for it")
@@ -85,7 +85,7 @@ class Ledger:
         return unit
 
     def further(self, spec: ModelSpec) -> Unit | None:
-        """Where one more slot may go, taken; None: the CPU. Raises `ConfigError` when every device is full."""
+        """Take a device for one more slot; None: the CPU. Raises `ConfigError` if every device is full."""
         if on_cpu(spec):
             return None
         try:
@@ -108,18 +108,18 @@ class Ledger:
         return self._slots.get(unit.uuid, [])
 
     def _own(self, spec: ModelSpec, unit: Unit) -> int:
-        """How many slots of this version are there."""
+        """How many slots of this version are on the device."""
         return sum((one.name, one.version) == (spec.name, spec.version) for one in self._on(unit))
 
     def _best(self, units: Iterable[Unit]) -> Unit:
-        """Fewest slots first, which is round robin; then most memory free beyond what was promised here."""
+        """The device with the fewest slots, so that devices take turns; among those, the one with most memory not promised."""
         return min(units, key=lambda unit: (len(self._on(unit)), self._promised(unit) - unit.free_bytes))
 
     def _promised(self, unit: Unit) -> int:
         return sum(spec.device_memory_bytes or 0 for spec in self._on(unit))
 
     def _open(self, spec: ModelSpec, slots: int) -> list[Unit]:
-        """The devices it names that have room for so many slots, and no neighbour who wants to be alone."""
+        """The devices that the spec names, that have memory for this many slots, and that no other model wants alone."""
         named = self._named(spec)
         kept = [unit for unit in named if self._shared(spec, unit)]
         if not kept:
@@ -133,7 +133,7 @@ class Ledger:
         return roomy
 
     def _shared(self, spec: ModelSpec, unit: Unit) -> bool:
-        """Whether its slots may stand there: other versions always, while a model changes; other models where all share."""
+        """Whether a slot of this spec may join those on the device: other versions always, other models only if all share."""
         others = [other for other in self._on(unit) if other.name != spec.name]
         return not others or all(one.placement == "shared" for one in (spec, *others))
 
@@ -150,7 +150,7 @@ def _units(device: str, gpus: Gpus) -> list[Unit]:
     if device.startswith("MIG-"):
         return [unit for unit in gpus.units if unit.uuid == device]
     gpu = _gpu(device, gpus)
-    # The whole of a cut GPU cannot be had, and a slice is not what was asked for.
+    # A GPU that is cut into slices cannot be used as a whole, and a slice was not asked for.
     return [gpu.whole] if gpu and not gpu.mig else []
 
 

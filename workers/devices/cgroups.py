@@ -1,22 +1,22 @@
-"""What the control groups grant this process: CPU time and memory, of both versions, from its own group up to the root."""
+"""The CPU time and memory that control groups of both versions grant this process, from its own group up to the root."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-# Version 1 says "no limit" with the largest page-aligned number; anything of this order is none.
+# Version 1 writes "no limit" as the largest page-aligned number, so that any number this large is no limit.
 _NO_MEMORY_LIMIT_BYTES = 1 << 60
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of CPU time, or None without a limit: the tightest on the way up, for each group binds all below it."""
+    """The CPU time granted, in cores; None without a limit. The tightest group on the way up binds all below it."""
     found = [*map(_unified_quota, _unified(root)), *map(_legacy_quota, _legacy(root, "cpu"))]
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """What all processes of the tightest group may use together, or None without a limit."""
+    """The memory that all processes of the tightest group may use together; None without a limit."""
     unified = [_whole(_text(folder / "memory.max")) for folder in _unified(root)]
     legacy = [_whole(_text(folder / "memory.limit_in_bytes")) for folder in _legacy(root, "memory")]
     limits = [limit for limit in (*unified, *legacy) if limit is not None and limit < _NO_MEMORY_LIMIT_BYTES]
@@ -39,7 +39,7 @@ def _share(limit: str, period: str) -> float | None:
 
 def _unified(root: Path) -> Iterator[Path]:
     mount = root / "sys/fs/cgroup"
-    # A machine in transition mounts version 2 beside the controllers of version 1.
+    # A machine with both versions mounts version 2 beside the controllers of version 1.
     base = mount if (mount / "cgroup.controllers").exists() else mount / "unified"
     for controllers, group in _groups(root):
         if not controllers:
@@ -62,7 +62,7 @@ def _groups(root: Path) -> Iterator[tuple[list[str], str]]:
 
 
 def _upwards(mount: Path, group: str) -> Iterator[Path]:
-    """The group's folder and all above it. In a container the path may be the host's, of which only the root is seen here."""
+    """The group's folder and all above it. In a container the path may be the host's, and only its root exists here."""
     folder = mount / group.strip("/")
     yield folder
     while folder != mount:

@@ -1,4 +1,4 @@
-"""Which cores each slot gets: equal shares, each within one NUMA node, groups on a set of their own. Pure."""
+"""Assigns cores to slots: equal shares, each within one NUMA node; slots of a group share one set of cores. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from penstock.workers.devices.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one slot wants. `threads` None: an equal share. `node`: near this one (its GPU's). `group`: those of one name get
-    the same cores; empty: cores of its own."""
+    """What one slot asks for. `threads` None: an equal share. `node`: the NUMA node to be near, that of its GPU.
+
+    `group`: slots of one group get the same cores; empty: the slot gets cores of its own.
+    """
 
     threads: int | None = None
     node: int | None = None
@@ -20,7 +22,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What it gets. `cores` empty: not pinned."""
+    """What one slot gets. `cores` empty: it is not pinned."""
 
     cores: tuple[int, ...]
     threads: int
@@ -28,7 +30,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Cores that lie together, for the demands at these places."""
+    """A set of cores of this size, for the demands at these places."""
 
     size: int
     node: int | None
@@ -40,7 +42,7 @@ _Placed = dict[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """`share`: threads of a slot without a wish. `most`: the most cores of a group. `loose`: nodes are a wish, not a rule."""
+    """`share`: threads of a slot that asks for no number. `most`: most cores of a group. `loose`: nodes may be left."""
 
     share: int
     most: int
@@ -48,7 +50,7 @@ class _Attempt:
 
 
 def seats(topology: Topology, demands: Sequence[Demand], *, used: frozenset[int] = frozenset()) -> list[Seat]:
-    """One per demand, in order; `used` cores belong to others already. All unpinned when there are too few cores."""
+    """One seat per demand, in order. `used` cores belong to other slots. If there are too few cores, no slot is pinned."""
     budget = topology.budget - len(used)
     free = {node: tuple(core for core in cores if core not in used) for node, cores in topology.nodes.items()}
     for attempt in _attempts(topology, demands):
@@ -61,7 +63,7 @@ def seats(topology: Topology, demands: Sequence[Demand], *, used: frozenset[int]
 
 
 def _attempts(topology: Topology, demands: Sequence[Demand]) -> Iterator[_Attempt]:
-    """The largest share first; sharing within a node before sharing across; groups are squeezed last."""
+    """The attempts in order: the largest share first, within nodes before across nodes; groups get fewer cores only at last."""
     everything, unbounded = len(topology.cores), len(topology.cores) * len(demands)
     largest = max((len(cores) for cores in topology.nodes.values()), default=1)
     for loose in (False, True):
@@ -84,10 +86,10 @@ def _block(demands: Sequence[Demand], places: list[int], attempt: _Attempt) -> _
 
 
 def _placed(free: Mapping[int, tuple[int, ...]], blocks: Sequence[_Block], attempt: _Attempt) -> _Placed | None:
-    """The cores per place, or None if these sizes do not fit."""
+    """The cores for each place, or None if the blocks do not fit."""
     left = dict(free)
     found: _Placed = {}
-    # Those that are bound to a node first: the others can go elsewhere.
+    # Blocks that want a certain node go first, because the others can go elsewhere.
     for block in sorted(blocks, key=lambda block: block.node not in left):
         cores = _within(left, block, attempt)
         if not cores and (attempt.loose or block.size > max(map(len, free.values()), default=0)):
@@ -99,7 +101,7 @@ def _placed(free: Mapping[int, tuple[int, ...]], blocks: Sequence[_Block], attem
 
 
 def _within(left: dict[int, tuple[int, ...]], block: _Block, attempt: _Attempt) -> tuple[int, ...]:
-    """Cores of one node, the block's own if it has one; none if there is no room."""
+    """Take cores of one node, the block's own if it has one; none if no such node has enough."""
     near = [node for node in left if node == block.node]
     far = [node for node in left if node != block.node] if attempt.loose or not near else []
     for node in (*near, *far):
@@ -110,7 +112,7 @@ def _within(left: dict[int, tuple[int, ...]], block: _Block, attempt: _Attempt) 
 
 
 def _across(left: dict[int, tuple[int, ...]], size: int) -> tuple[int, ...]:
-    """Cores of several nodes, side by side; none if there are too few."""
+    """Take cores of several nodes; none if there are too few."""
     together = [core for cores in left.values() for core in cores][:size]
     if len(together) < size:
         return ()

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML tells them: identity, memory, MIG slices. None is told with the reason."""
+"""The GPUs of this machine as NVML reports them: identity, memory, MIG slices. If there are none, it says why."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class NvmlRefused(Exception):
 
 
 class Nvml(Protocol):
-    """The part of NVML that is asked: a function's name without its prefix, and its arguments."""
+    """NVML as one call: the name of a function without its prefix, and its arguments. Tests answer it from recordings."""
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Raises `NvmlRefused`."""
 
 
 class PyNvml:
-    """The real one. Its library is looked for at the first question: most machines have none."""
+    """The real NVML. Its library is imported at the first call, because most machines have none."""
 
     def ask(self, name: str, *arguments: Any) -> Any:
         try:
@@ -37,7 +37,7 @@ class PyNvml:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one process can be given: a whole GPU or a MIG slice. `index` is the GPU's in PCI order; sizes in bytes."""
+    """What a slot can get: a whole GPU or a MIG slice. `index` is the GPU's place in PCI order."""
 
     uuid: str
     name: str
@@ -50,7 +50,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`mig`: cut into slices; then only these can be used. `node` is its NUMA node, `capability` as in 9.0."""
+    """`mig`: the GPU is cut into slices, and only these can be used. `capability` is that of CUDA, such as 9.0."""
 
     whole: Unit
     bus_id: str = ""
@@ -77,7 +77,7 @@ class Gpus:
 
 
 def read_gpus(nvml: Nvml, root: Path = Path("/")) -> Gpus:
-    """All that NVML sees; nothing is initialised on the devices, so no memory is taken there."""
+    """All GPUs that NVML sees. Nothing is initialised on them, so no memory is taken there."""
     try:
         nvml.ask("Init")
     except NvmlRefused as refused:
@@ -97,7 +97,7 @@ def _gpu(nvml: Nvml, index: int, root: Path) -> Gpu:
     bus_id = _words(nvml.ask("DeviceGetPciInfo", handle).busId)
     whole = _unit(nvml, handle, index, _node(root, bus_id))
     major, minor = _or(nvml, (0, 0), "DeviceGetCudaComputeCapability", handle)
-    # Refused by every GPU that cannot be cut.
+    # NVML refuses this for every GPU that cannot be cut.
     current, _pending = _or(nvml, (0, 0), "DeviceGetMigMode", handle)
     slices = _slices(nvml, handle, whole) if current == _ENABLED else ()
     return Gpu(whole, bus_id, f"{major}.{minor}", mig=current == _ENABLED, slices=slices)
@@ -120,7 +120,7 @@ def _slices(nvml: Nvml, handle: Any, whole: Unit) -> tuple[Unit, ...]:
 
 
 def _node(root: Path, bus_id: str) -> int | None:
-    """From the kernel's view of the bus; NVML writes its domain with eight digits, the kernel with four."""
+    """The GPU's NUMA node, from sysfs. NVML writes the domain of the bus with eight digits, the kernel with four."""
     domain, _, rest = bus_id.lower().partition(":")
     try:
         node = int((root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node").read_text("ascii"))
@@ -141,9 +141,9 @@ def _words(text: str | bytes) -> str:
 
 
 def visible(gpus: Gpus, environment: Mapping[str, str]) -> Gpus:
-    """What CUDA_VISIBLE_DEVICES of the worker itself leaves: those named, in that order, up to the first unknown one.
+    """The GPUs that the worker's own CUDA_VISIBLE_DEVICES names, in its order, up to the first unknown one.
 
-    As CUDA does it, but that numbers always count in PCI order.
+    CUDA reads the variable in the same way, but here numbers always count in PCI order.
     """
     variable = environment.get("CUDA_VISIBLE_DEVICES")
     if variable is None or not gpus.found:

@@ -1,4 +1,4 @@
-"""When a device that keeps failing is left alone. Pure: moments are monotonic and passed in."""
+"""Decides when a device that keeps failing gets a rest. Pure: moments are monotonic and passed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _REST = Backoff(60.0, 600.0)
 
 
 class DeviceHealth:
-    """Counts the faults of one slot's device. Three within a minute: it rests a minute, then two, four ... ten."""
+    """Counts the faults of one slot's device. After three within a minute it rests for a minute, then two, four, ... ten."""
 
     def __init__(self) -> None:
         self._recent: list[float] = []
@@ -17,7 +17,7 @@ class DeviceHealth:
         self._trusted_at = float("inf")
 
     def fault(self, now: float) -> float:
-        """Seconds to leave it alone for; 0.0 while it is trusted. A minute without a fault after a rest clears it."""
+        """Note a fault. Returns the seconds to rest, or 0.0. A minute without a fault after a rest clears the count."""
         if now > self._trusted_at:
             self._rests, self._recent, self._trusted_at = 0, [], float("inf")
         self._recent = [*(at for at in self._recent if now - at < _WITHIN_S), now]

@@ -1,4 +1,4 @@
-"""All of this machine that a plan needs to know."""
+"""The facts about this machine that a pinning plan needs, and how they are found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MPS_DEFAULT = "tmp/nvidia-mps"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`mps`: NVIDIA's daemon runs that lets several processes compute on one GPU at the same time."""
+    """`mps`: NVIDIA's MPS daemon runs, which lets several processes compute on one GPU at the same time."""
 
     topology: Topology
     gpus: Gpus = field(default_factory=Gpus)
@@ -24,13 +24,13 @@ class Machine:
 
 
 def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: Mapping[str, str] | None = None) -> Machine:
-    """What is here and may be used. Never raises for what is not: `gpus.absent` says why there are none."""
+    """The cores and GPUs that this process may use. Raises nothing if there are no GPUs: `gpus.absent` says why."""
     environment = os.environ if environment is None else environment
     gpus = visible(read_gpus(nvml or PyNvml(), root), environment)
-    return Machine(read_topology(root), gpus, _mps(root, environment))
+    return Machine(read_topology(root), gpus, _has_mps(root, environment))
 
 
-def _mps(root: Path, environment: Mapping[str, str]) -> bool:
-    """Its control pipe lies where its clients look for it."""
+def _has_mps(root: Path, environment: Mapping[str, str]) -> bool:
+    """Whether the daemon's control pipe lies where its clients look for it."""
     folder = environment.get(_MPS_VARIABLE)
     return ((Path(folder) if folder else root / _MPS_DEFAULT) / "control").exists()

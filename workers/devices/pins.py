@@ -1,4 +1,4 @@
-"""One slot's place: its device, its cores, and the environment that keeps a child there."""
+"""One slot's place: its device, its cores, and the environment variables that keep its child there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """`cores` empty: more threads are wanted than there are cores, the scheduler decides. `device` is as the worker sees it
-    (`cpu`, `cuda:3`); `uuid` is the GPU's or the MIG slice's. `node` is the NUMA node that holds all the cores, None: several.
+    """`cores` empty: there are too few for all threads, so the system's scheduler chooses. `device` is the worker's name for it
+    (`cpu`, `cuda:3`), `uuid` that of the GPU or MIG slice. `node` is the NUMA node of all the cores; None: several.
     """
 
     cores: tuple[int, ...]
@@ -31,13 +31,13 @@ class Pin:
 
     @property
     def handler_device(self) -> str:
-        """As the child sees it: only one device is visible there."""
+        """The child's name for the device: only one is visible there."""
         return "cuda:0" if self.uuid else "cpu"
 
     def environment(self) -> dict[str, str]:
-        """For the child, before it imports anything: these libraries read their number of threads, and CUDA its devices, once.
+        """The child's variables, set before it starts: libraries read their number of threads, and CUDA its devices, only once.
 
-        Empty for a slot on the CPU: a library that opens every device it sees would take memory on each.
+        A slot on the CPU sees no GPU, because some libraries take memory on every device they see.
         """
         threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         return {**threads, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.uuid}

@@ -1,4 +1,6 @@
-"""The pinning plan: device, cores and threads of every slot, and what would serve better. Pure."""
+"""The pinning plan: the device, cores and threads of every slot, and advice on better settings. Pure."""
+
+# D24: why the plan is pure. D25: why models that share a device do not take turns on it.
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _Taken = Sequence[tuple[ModelSpec, Pin]]
 
 @dataclass(frozen=True, slots=True)
 class PinningPlan:
-    """Per spec a row of pins, one per slot; `advice` are whole sentences."""
+    """For each spec a row of pins, one per slot; `advice` are whole sentences."""
 
     specs: tuple[ModelSpec, ...]
     rows: tuple[tuple[Pin, ...], ...]
@@ -33,7 +35,7 @@ class PinningPlan:
 
 
 def plan(specs: Sequence[ModelSpec], machine: Machine) -> PinningPlan:
-    """Raises `ConfigError` for a device that is not there or taken: never a silent fall-back to the CPU."""
+    """The plan of a starting worker. Raises `ConfigError` if a device is missing or taken; no slot falls back to the CPU."""
     units = assign(specs, machine.gpus)
     wanted = [(spec, unit) for spec, row in zip(specs, units, strict=True) for unit in row]
     given = seats(machine.topology, [_demand(spec, unit) for spec, unit in wanted])
@@ -43,15 +45,15 @@ def plan(specs: Sequence[ModelSpec], machine: Machine) -> PinningPlan:
 
 
 def unpinned(found: PinningPlan) -> PinningPlan:
-    """The same devices and threads, and the system chooses the cores."""
+    """The same devices and threads, but the system chooses the cores."""
     rows = tuple(tuple(replace(pin, cores=(), node=None) for pin in row) for row in found.rows)
     return replace(found, rows=rows)
 
 
 def one_more(spec: ModelSpec, machine: Machine, taken: _Taken) -> Pin:
-    """A place for one further slot beside those `taken`: on cores that nobody has, else not pinned.
+    """A place for one further slot beside those `taken`: on cores that no slot has, or else not pinned.
 
-    Raises `ConfigError` when it wants a GPU and none has room.
+    Raises `ConfigError` if the slot needs a GPU and none has room.
     """
     unit = _ledger(machine, taken).further(spec)
     return (
@@ -62,10 +64,11 @@ def one_more(spec: ModelSpec, machine: Machine, taken: _Taken) -> Pin:
 
 
 def beside(spec: ModelSpec, machine: Machine, taken: _Taken) -> list[Pin]:
-    """The places of a version that comes later, beside those `taken`: on free cores, else on those of the version before.
+    """The places of a version that is loaded later, beside those `taken`: on free cores, else on those of the version before.
 
-    The two divide their model's work while it moves from one to the other. Raises `ConfigError` as `plan` does.
+    Both versions run while the model's work moves from one to the other. Raises `ConfigError` as `plan` does.
     """
+    # D34: on the cores of the version before, so that the plan afterwards is the same as after a restart.
     [units] = assign([spec], machine.gpus, ledger=_ledger(machine, taken))
     places = list(taken)
     for unit in units:
@@ -97,7 +100,7 @@ def _shared(spec: ModelSpec, unit: Unit | None, taken: _Taken) -> Pin | None:
 
 
 def _on_free_cores(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: _Taken, *, least: int) -> Pin | None:
-    """On cores that nobody has, as many as it wants or fewer; a slot that is not pinned has them all."""
+    """A place on cores that no slot has: as many as the slot asks for, or fewer. A slot that is not pinned uses all cores."""
     if not all(pin.cores for _, pin in taken):
         return None
     used = frozenset(core for _, pin in taken for core in pin.cores)
@@ -109,7 +112,7 @@ def _on_free_cores(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: 
 
 
 def _as_before(spec: ModelSpec, unit: Unit | None, taken: _Taken) -> Pin | None:
-    """Where a slot of another version of its model is, each of them once before any is taken twice."""
+    """The place of a slot of another version of the model; every such place is used once before one is used twice."""
     uuid = unit.uuid if unit else ""
     followed = Counter(pin.cores for other, pin in taken if (other.name, other.version) == (spec.name, spec.version))
     former = [pin for other, pin in taken if other.name == spec.name and other.version != spec.version and pin.uuid == uuid]
@@ -119,7 +122,7 @@ def _as_before(spec: ModelSpec, unit: Unit | None, taken: _Taken) -> Pin | None:
 
 
 def _anywhere(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: _Taken) -> Pin:
-    """Not pinned. Beside pinned slots it gets one thread, for each more would run on a core of somebody."""
+    """A place without pinning. Beside pinned slots it gets one thread, because each further one would run on another's core."""
     usual = 1 if all(pin.cores for _, pin in taken) else _usual_threads(spec, taken)
     return _pin(spec, unit, Seat((), spec.threads or usual), machine)
 
@@ -160,7 +163,7 @@ def _advice(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[Sequenc
 
 
 def _threads(specs: Sequence[ModelSpec], rows: Sequence[Sequence[Pin]]) -> str:
-    """How many there are, and what was asked for where that is more: no slot has more threads than there are cores."""
+    """The number of threads, and the number asked for if that is more: no slot gets more threads than there are cores."""
     given = sum(pin.threads for row in rows for pin in row)
     asked = sum(spec.threads or pin.threads for spec, row in zip(specs, rows, strict=True) for pin in row)
     return f"{given} threads" if asked == given else f"{asked} threads asked for, {given} given"
@@ -174,7 +177,7 @@ def _crowded(machine: Machine, pins: Sequence[Pin]) -> Iterable[str]:
 
 
 def _short(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[Sequence[Pin]]) -> Iterable[str]:
-    """A restart finds the memory of the worker it replaces still taken, so this is no error."""
+    """Advice and no error: at a restart the memory of the worker that is replaced may still be taken."""
     wanted: Counter[str] = Counter()
     for spec, row in zip(specs, rows, strict=True):
         for pin in row:
@@ -182,7 +185,8 @@ def _short(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[Sequence
     for unit in machine.gpus.units:
         if wanted[unit.uuid] > unit.free_bytes:
             free, needed = (size / _GIB for size in (unit.free_bytes, wanted[unit.uuid]))
-            yield f"{name_of(machine.gpus, unit)} has {free:.1f} GiB free, its models want {needed:.1f}: someone else is there."
+            name = name_of(machine.gpus, unit)
+            yield f"{name} has {free:.1f} GiB free, its models want {needed:.1f}: another process uses the GPU."
 
 
 COLUMNS = ("MODEL", "VERSION", "SLOT", "DEVICE", "NAME", "NODE", "CORES", "THREADS", "PLACEMENT")

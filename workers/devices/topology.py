@@ -1,4 +1,7 @@
-"""The cores this process may use: which share silicon, which share memory. Reads a root folder, `/` or a recording of one."""
+"""The cores that this process may use: which logical ones are one physical core, and which share memory.
+
+It reads below a root folder, which is `/` or a recording of another machine.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ _NODES = "sys/devices/system/node"
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A physical core. `number` is the logical one that stands for it; `siblings` are all of its that may be used.
+    """A physical core. `number` is the logical core that stands for it; `siblings` are its logical cores that may be used.
 
-    `node` is the NUMA node, or the socket where the kernel tells no nodes.
+    `node` is the NUMA node, or the socket if the kernel reports no nodes.
     """
 
     number: int
@@ -28,7 +31,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`cores` in order of node and number; `quota` in cores' worth of time; None: no limit, as for `memory_limit_bytes`."""
+    """`cores` in order of node and number; `quota` is CPU time in cores. None: no limit, as for `memory_limit_bytes`."""
 
     cores: tuple[Core, ...]
     quota: float | None = None
@@ -36,7 +39,7 @@ class Topology:
 
     @property
     def budget(self) -> int:
-        """How many cores may be busy at once: half a core's worth of time cannot feed a thread that others wait for."""
+        """How many cores may be busy at once. The quota is rounded down: a thread with half a core would hold up the others."""
         return len(self.cores) if self.quota is None else max(1, min(len(self.cores), int(self.quota)))
 
     @property
@@ -49,7 +52,7 @@ class Topology:
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
-    """What is not told (no sysfs, no /proc) is taken to be simple: every logical core a physical one, on socket 0."""
+    """Without sysfs or /proc every logical core counts as a physical one on socket 0."""
     return Topology(tuple(_cores(root, _allowed(root))), cpu_quota(root), memory_limit_bytes(root))
 
 
@@ -68,9 +71,9 @@ def _cores(root: Path, allowed: Sequence[int]) -> list[Core]:
 
 
 def _by_socket(cores: Sequence[Core]) -> Sequence[Core]:
-    """With the sockets as nodes; unless each has but one core, as many virtual machines have it, wherever those cores lie.
+    """The cores with their sockets as nodes. Sockets of one core each, as many virtual machines have them, are ignored.
 
-    For the same reason a node that the kernel does tell is not divided by sockets.
+    For the same reason a node that the kernel reports is not divided by sockets.
     """
     if len({core.socket for core in cores}) == len(cores):
         return cores
@@ -78,9 +81,9 @@ def _by_socket(cores: Sequence[Core]) -> Sequence[Core]:
 
 
 def _siblings(folder: Path, number: int) -> list[int]:
-    # The newer name first; both mean the threads of one core.
-    told = numbers(_text(folder / "core_cpus_list")) or numbers(_text(folder / "thread_siblings_list"))
-    return told if number in told else [number]
+    # The first name is the newer one; both mean the threads of one core.
+    found = numbers(_text(folder / "core_cpus_list")) or numbers(_text(folder / "thread_siblings_list"))
+    return found if number in found else [number]
 
 
 def _socket(folder: Path) -> int:
@@ -104,7 +107,7 @@ def _allowed(root: Path) -> list[int]:
 
 
 def numbers(text: str) -> list[int]:
-    """The kernel's way of writing a set: `0-3,8`."""
+    """The members of a set as the kernel writes it: `0-3,8`."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -113,7 +116,7 @@ def numbers(text: str) -> list[int]:
 
 
 def ranges(members: Iterable[int]) -> str:
-    """The inverse of `numbers`, in ascending order; `-` for none."""
+    """The members in ascending order, written as the kernel writes them; `-` for an empty set."""
     runs: list[list[int]] = []
     for member in sorted(members):
         if runs and member == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""What a worker tells the registry of itself and of its models. Pure."""
+"""Decides what a worker writes into the registry about itself and its models, and what other entries mean for it. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from penstock.model_spec import ModelInfo, SlotInfo, SlotPlace, VersionInfo, Wor
 PLACES_AGAIN_S = 3_600.0
 
 
-class Places:
-    """Where this worker's slots are, to be told once each has loaded its model, and again before the store forgets it: an old
-    job still tells where it ran.
+class PlacesDue:
+    """Which slots' places are to be announced: each once its model is loaded, and again before the store forgets the place.
+
+    The timeline of an old job still shows where the job ran.
     """
 
     def __init__(self, worker: str) -> None:
@@ -25,12 +26,12 @@ class Places:
         ]
         return [place for place in ready if now >= self._due_at.get(place, float("-inf"))]
 
-    def told(self, place: SlotPlace, now: float) -> None:
+    def mark(self, place: SlotPlace, now: float) -> None:
         self._due_at[place] = now + PLACES_AGAIN_S
 
 
 def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo | None) -> ModelInfo:
-    """The model as declared here, with what was loaded here, and the versions that only other workers know."""
+    """The model as declared here, with the versions loaded here and those that only other workers know."""
     others = known.versions if known is not None else {}
     return replace(declared, versions={**others, **_unless_known(declared, others), **loaded})
 
@@ -47,18 +48,18 @@ def pruned(info: ModelInfo, gone: Set[str]) -> ModelInfo:
 
 
 def peers(model: str, version: str, *, here: Sequence[SlotInfo], workers: Iterable[WorkerInfo], own_name: str) -> int:
-    """How many other slots could run a job of this version; `here` includes the slot that asks."""
+    """How many other slots could run a job of this version. `here` are this worker's slots, the one that asks included."""
     remote = (slot for worker in workers if worker.name != own_name for slot in worker.slots)
     return max(0, _ready(model, version, here) - 1) + _ready(model, version, remote)
 
 
 def refusals(refused: Mapping[tuple[str, str], str]) -> list[SlotInfo]:
-    """Versions that were asked for and have no slot here, as slots that failed, so that whoever asked reads why."""
+    """Versions that were asked for and have no slot here, shown as failed slots, so that the operator reads why."""
     return [SlotInfo(model, version, "failed", error=why) for (model, version), why in sorted(refused.items())]
 
 
 def unserved(models: Iterable[ModelInfo], workers: Iterable[WorkerInfo]) -> set[str]:
-    """Models of the registry that no live worker has: somebody must still end their jobs when they are due."""
+    """Models of the registry that no live worker serves. Every worker sweeps them, because their jobs must still expire."""
     served = {slot.model for worker in workers for slot in worker.slots}
     return {info.name for info in models} - served
 

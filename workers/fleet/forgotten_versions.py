@@ -1,8 +1,10 @@
-"""What a reset leaves behind: versions that no settings name, forgotten once no job can need them; then models without any.
+"""Forgets what a reset leaves behind: versions that no settings name, once no job can need them, and models without versions.
 
-Every worker looks with each beat. All may do so at once, and be killed anywhere: each step is a compare-and-set, and the
-rollout, which keeps a version from callers, goes only after the registry's entry, from which it would else come back.
+Every worker looks at each beat. All of them may do so at once and be killed anywhere, because each step is a compare-and-set.
+The registry's entry goes first and the rollout second: the rollout keeps callers from a version that the entry still names.
 """
+
+# D23: why a reset changes the rollout instead of deleting it.
 
 from __future__ import annotations
 
@@ -23,17 +25,18 @@ VERSIONS_FORGOTTEN = "versions_forgotten"
 MODEL_FORGOTTEN = "model_forgotten"
 
 _LIVE = [state for state in RunState if not state.final]
-# A run may lack jobs for a moment and still ask for its version again; more of them than these at once are not looked at.
+# A run that has no job at this moment may still submit more to its version. At most so many live runs are looked at.
 _MOST_RUNS = 1_000
 
 
 def are_there(models: Iterable[ModelInfo], rollouts: Iterable[Rollout]) -> bool:
+    """Whether there may be something to forget, so that most beats need not read more."""
     return any(rollout.undone for rollout in rollouts) or not all(info.versions for info in models)
 
 
-def clear(store: RedisStore, *, now: float) -> None:
-    """Raises `StoreUnavailable`; the next beat goes on. `now` is Unix time."""
-    # The registry is read first: its entry is not touched if anybody announced a version after the rollouts were read.
+def forget(store: RedisStore, *, now: float) -> None:
+    """Forget what nothing needs. Raises `StoreUnavailable`; the next beat then goes on. `now` is Unix time."""
+    # The registry is read before the rollouts: if anybody announces a version meanwhile, the swap of its entry fails.
     models, rollouts, workers = store.stored_models(), store.stored_rollouts(), store.workers()
     for model, found in rollouts.items():
         _forget_versions(store, models.get(model, StoredModel()), model, found, workers, now=now)
@@ -47,21 +50,21 @@ def _forget_versions(
 ) -> None:
     named = {version for worker in workers for version in worker.declared.get(model, ())}
     gone = over(found.rollout, named, lambda version: _is_needed(store, model, version, workers), now=now)
-    if not gone or not _is_pruned(store, model, entry, gone - named):
+    if not gone or not _prune_entry(store, model, entry, gone - named):
         return
     if store.swap_rollout(model, found, found.rollout.without(gone)):
         log.info(VERSIONS_FORGOTTEN, model=model, versions=sorted(gone - named))
 
 
-def _is_pruned(store: RedisStore, model: str, entry: StoredModel, gone: Set[str]) -> bool:
-    """Whether the registry names none of these any more."""
+def _prune_entry(store: RedisStore, model: str, entry: StoredModel, gone: Set[str]) -> bool:
+    """Take these versions out of the registry's entry; whether it names none of them now."""
     if entry.info is None or not gone & entry.info.versions.keys():
         return True
     return store.swap_model(model, entry, pruned(entry.info, gone))
 
 
 def _is_needed(store: RedisStore, model: str, version: str, workers: Iterable[WorkerInfo]) -> bool:
-    """By a job or a run; or a slot still has it, whose worker could announce it again."""
+    """Whether a job or a run needs the version, or a slot still has it, whose worker could announce it again."""
     if any((slot.model, slot.version) == (model, version) for worker in workers for slot in worker.slots):
         return True
     left = store.unfinished(model, version)
@@ -69,13 +72,13 @@ def _is_needed(store: RedisStore, model: str, version: str, workers: Iterable[Wo
 
 
 def _has_run(store: RedisStore, model: str, version: str) -> bool:
-    """Whether a run over files is driven with this version: it submits more jobs for it, whatever gateways refuse."""
+    """Whether a run is driven with this version: a run submits jobs to it although gateways refuse them to callers."""
     runs: list[Run] = RunStore(store).runs(states=_LIVE, limit=_MOST_RUNS)
-    # One that has only just been taken up has not told its version yet.
+    # The record of a run that was taken up only now has no version yet.
     return any(run.driver and run.spec.model == model and run.version in ("", version) for run in runs)
 
 
 def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:
-    """Not while a job of it is kept: who collects results, and whose files belong to none, looks at the registry's models."""
+    """Only when no record of it is left: sweeps, and the collector of orphaned blobs, look only at the registry's models."""
     if not store.jobs(model, limit=1) and store.swap_model(model, entry, None):
         log.info(MODEL_FORGOTTEN, model=model)

@@ -1,4 +1,4 @@
-"""Collects blobs that no record names: a crash between a blob and its record would else leave the file for good."""
+"""Deletes blobs that no record names: those of a process that crashed between writing a blob and its record."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FOREIGN_BLOBS = "blobs_of_another_store"
 
 FIRST_AFTER_S = 60.0
 EVERY_S = 600.0
-# A record follows its blob within one request; nothing is left of that request after this.
+# A record is written in the same request as its blob. No request lasts this long.
 OLD_S = 3_600.0
-# Looked at in one round: some milliseconds, so that the sweeps that share the thread are not late.
+# Blobs per call: it takes some milliseconds, so that the sweeps in the same thread are not late.
 PART = 1_000
 _CUT_SHORT = ".new"
 
@@ -36,20 +36,20 @@ def serial_of(name: str) -> str:
 
 
 def old_ones(blobs: Iterable[tuple[str, float]]) -> list[str]:
-    """The names among (name, age in seconds) whose record, if there is to be one, has long been written."""
+    """The names among pairs of name and age in seconds that are old enough for their record to have been written."""
     return [name for name, age_s in blobs if age_s > OLD_S]
 
 
 def orphans(names: Iterable[str], known: Set[str]) -> list[str]:
-    """Those whose job is not among the `known` serials, and writes that were cut short: those nobody reads even then."""
+    """The names whose job is not among the `known` serials, and all writes that were cut short, which nobody reads."""
     return [name for name in names if name.endswith(_CUT_SHORT) or serial_of(name) not in known]
 
 
-class Orphans:
-    """A pass over all blobs a minute after the start and every ten minutes, a part of it per call. For one thread.
+class OrphanCollector:
+    """Goes over all blobs a minute after the start and then every ten minutes, a part of them per call. For one thread.
 
-    Only in a folder that belongs to this very store: to another Redis on the same folder, or to one that lost its data, all
-    blobs look like orphans.
+    It deletes only from a place that belongs to this very store. To another Redis that uses the same folder, or to one that
+    lost its data, all blobs look like orphans.
     """
 
     def __init__(self, records: RecordLookup, blobs: BlobStore) -> None:
@@ -58,13 +58,13 @@ class Orphans:
         self._due_at: float | None = None
         self._left: Iterator[tuple[str, float]] | None = None
 
-    def once(self, now: float) -> None:
-        """Raises `StoreUnavailable`; the part at hand then waits for the next pass. `now` is monotonic."""
+    def run_once(self, now: float) -> None:
+        """Raises `StoreUnavailable`; the blobs of this call then wait for the next pass. `now` is monotonic."""
         try:
             if self._due(now):
                 self._part()
         except (OSError, BlobsUnavailable) as fault:
-            # A folder or bucket that cannot be read or written today must not hold up the sweeps.
+            # Sweeps must go on although the folder or bucket cannot be read or written.
             log.warning(ORPHANS_MISSED, error=str(fault))
             self._left = None
 
@@ -79,7 +79,7 @@ class Orphans:
     def _due(self, now: float) -> bool:
         if self._due_at is None:
             self._due_at = now + FIRST_AFTER_S
-            # Marks a new folder as this store's before anybody else's blobs lie in it.
+            # Marks a new folder as this store's, before another store can.
             self._are_ours()
         if self._left is None and now >= self._due_at:
             self._due_at = now + EVERY_S

@@ -1,7 +1,7 @@
-"""Which batches of a slot are recorded by a profiler, and the table of stages beside each recording.
+"""Chooses the batches of a slot that a profiler records, and writes a table of stages beside each recording.
 
-One recording is a folder `<profile_dir>/<model>-<version>/<UTC time>-<pid>`: the child's trace
-(`penstock.workers.child.batch_profile`), and `stages.json` and `stages.txt` over the batches since the last one.
+One recording is a folder `<profile_dir>/<model>-<version>/<UTC time>-<pid>`. It holds the child's trace
+(`penstock.workers.child.batch_profile`), and `stages.json` and `stages.txt` over the batches since the last recording.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = structlog.get_logger(__name__)
 BATCH_RECORDED = "batch_recorded"
 PROFILE_FAILED = "profile_failed"
 
-# The way of a batch; `copy` is a part of the recorded one's inference, or ran beside it, and is not added up.
+# The stages of a batch in order. COPY is a part of the recorded batch's inference, or ran beside it, so it is not added up.
 STAGES = ("queue", "batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess", "settle")
 COPY = "copy"
 KEPT = 20
-# A slot holds two batches. A recorded one that so many later ones have passed was given up with its lease.
+# A slot holds two batches. If this many were claimed since a recorded one, that one was given up with its lease.
 _PATIENCE = 8
 
 
@@ -60,23 +60,23 @@ class StageSums:
 
 
 class Profiler(Observer):
-    """One slot's. All but `wish` and `info` run in the slot's thread."""
+    """The profiler of one slot. All methods but `wish` and `info` run in the slot's thread."""
 
-    def __init__(self, spec: ModelSpec, root: Path, *, done: Callable[[], None]) -> None:
-        """`done` is called when what `info` says has changed."""
+    def __init__(self, spec: ModelSpec, root: Path, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when `info` has something new to say."""
         self._spec = spec
         self._root = root / f"{spec.name}-{spec.version}"
-        self._done = done
-        self._given = 0
+        self._on_change = on_change
+        self._claimed = 0
         self._sums = StageSums()
         self._recording: Batch | None = None
         self._asked: ProfileInfo | None = None
         self._until = 0.0
 
-    # From the beat's thread.
+    # In the beat's thread.
 
     def wish(self, wish: ProfileWish | None, now: float) -> None:
-        """What the store says now; `now` is Unix time. A wish is met once."""
+        """Take the wish that the store has now, or none. Each wish is met once. `now` is Unix time."""
         mine = wish is not None and wish.version == self._spec.version and now < wish.until
         if not mine or wish is None:
             if self._asked is not None and now >= self._until:
@@ -87,18 +87,18 @@ class Profiler(Observer):
     def info(self) -> ProfileInfo | None:
         return self._asked
 
-    # Which batch.
+    # Which batch is recorded.
 
     def folder(self, batch: Batch) -> str:
-        """Where this batch is to be recorded; empty for nearly every one."""
+        """The folder to record this batch in; empty for nearly every batch."""
         if not self._active:
             return ""
-        self._given += 1
-        if self._recording is not None and self._given > _PATIENCE:
+        self._claimed += 1
+        if self._recording is not None and self._claimed > _PATIENCE:
             self._recording = None
         if self._recording is not None or not self._due:
             return ""
-        self._given = 0
+        self._claimed = 0
         try:
             path = new_folder(self._root, datetime.now(UTC))
         except OSError as error:
@@ -111,7 +111,7 @@ class Profiler(Observer):
     @property
     def _due(self) -> bool:
         every = self._spec.profile_every
-        return self._armed or (every is not None and self._given >= every)
+        return self._armed or (every is not None and self._claimed >= every)
 
     @property
     def _armed(self) -> bool:
@@ -122,14 +122,14 @@ class Profiler(Observer):
     def _active(self) -> bool:
         return self._spec.profile_every is not None or self._armed
 
-    # What it took.
+    # What the batches took.
 
     def claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if self._active and not batch.is_shard:
             self._sums.claimed(batch)
 
     def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        # A shard is many batches, and its stages run beside each other.
+        # Not of a shard, which is many batches whose stages run beside each other.
         if self._active and batch.stamp.reason != BULK:
             self._sums.settled(batch.stamp, store_s)
         if self._recording is not None and batch.stamp.id == self._recording.nonce:
@@ -140,7 +140,7 @@ class Profiler(Observer):
         if recording is None or not _jobs(debt) & {job.id.serial for job in recording.jobs}:
             return
         if isinstance(debt, Retry):
-            # All its jobs may be tried again; then nothing is ever settled of it.
+            # If all jobs of the batch are retried, `settled` is never called for it.
             self._report(recording)
         else:
             self._recording = None
@@ -174,11 +174,11 @@ class Profiler(Observer):
     def _answer(self, info: ProfileInfo | None) -> None:
         if info is not None:
             self._asked = info
-            self._done()
+            self._on_change()
 
 
 def stage_table(info: ProfileInfo) -> str:
-    """A line per stage: milliseconds and share of a batch's whole way."""
+    """A line per stage: its milliseconds, and its share of all stages."""
     total = sum(info.stages_s.get(name, 0.0) for name in STAGES) or 1.0
     lines = [f"{'stage':<12}{'ms':>12}{'share':>8}"]
     lines += [f"{name:<12}{_ms(info.stages_s, name):>12.3f}{info.stages_s.get(name, 0.0) / total:>8.1%}" for name in STAGES]
@@ -193,9 +193,9 @@ def _ms(stages_s: Mapping[str, float], name: str) -> float:
 
 
 def new_folder(root: Path, now: datetime) -> Path:
-    """A folder for one recording; of those before, the newest stay, so that all of them are never more than `KEPT`."""
+    """Create a folder for one recording, and delete the oldest, so that there are never more than `KEPT`."""
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Their names sort by time.
+    # The names begin with the time, so they sort by it.
     for old in sorted(path for path in root.iterdir() if path.is_dir())[: -(KEPT - 1)]:
         shutil.rmtree(old, ignore_errors=True)
     path = root / f"{now:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"

@@ -1,4 +1,6 @@
-"""Which versions a worker should hold now, from its settings and from what operators changed. Pure but for a file's path."""
+"""Decides which versions a worker should serve now, from its settings and the rollouts. Pure, but for looking up files."""
+
+# D23: a rollout stands over the settings.
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def key_of(spec: ModelSpec) -> Key:
 
 
 def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[dict[Key, ModelSpec], dict[Key, str]]:
-    """Every version there is, by model and version; and beside them why others cannot be loaded here."""
+    """The specs of all versions that can be loaded here, and for each other version the reason why it cannot."""
     own = {key_of(spec): spec for spec in settings.specs()}
     specs, refused = dict(own), dict[Key, str]()
     for model, rollout in rollouts.items():
@@ -35,7 +37,7 @@ def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[di
 
 
 def located(source: str, model_dir: Path | None) -> str:
-    """The source below `model_dir`; raises `ConfigError` for one that is not there. A link may not lead out of the folder."""
+    """The path of the source below `model_dir`. Raises `ConfigError` if it is missing, or a link leads out of the folder."""
     if model_dir is None:
         raise ConfigError("worker.model_dir is not set on this worker, so it loads no versions at run time")
     file, colon, name = source.partition(".py:")
@@ -50,10 +52,10 @@ def located(source: str, model_dir: Path | None) -> str:
 def kept(
     keys: Iterable[Key], own: Set[Key], rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float
 ) -> set[Key]:
-    """The versions to hold: all that were not removed, and removed ones until nothing waits for them any more.
+    """The versions to serve: all that were not removed, and each removed one until no job waits for it.
 
-    A reset removes none of the worker's `own`, which its settings name. `waiting` counts a version's waiting jobs; `now` is
-    Unix time. A removed version that gets a job after all, from a worker that died with it say, is held again.
+    A reset removes no version of the worker's `own`, which its settings name. A removed version is served again if a job comes
+    back to it, for instance from a worker that died. `waiting` counts a version's waiting jobs; `now` is Unix time.
     """
 
     def is_kept(key: Key) -> bool:

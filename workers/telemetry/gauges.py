@@ -1,6 +1,6 @@
-"""What a worker tells beside its batches: sweeps, slots, memory, devices, build. Gauges are read when they are scraped.
+"""A worker's metrics beside those of its batches: sweeps, slots, memory, devices, build.
 
-At the scrape and not at the beat: the beat renews leases, and a driver that hangs must not cost a worker its jobs.
+Gauges are read at the scrape and not at the beat. The beat renews leases, and a GPU driver that hangs must not stop that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.model_spec import SlotInfo
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 
-Once = Callable[[float], float | None]
+Call = Callable[[float], float | None]
 
 
-class Upkeep:
-    """`slots` are this worker's, as they are now; `store_failed` counts a call without an answer, by part."""
+class UpkeepMetrics:
+    """`slots` returns this worker's slots as they are now; `on_store_failure` counts a failed call to the store, by part."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Upkeep:
         registry: CollectorRegistry,
         *,
         slots: Callable[[], Sequence[SlotInfo]],
-        store_failed: Callable[[str], None],
+        on_store_failure: Callable[[str], None],
     ) -> None:
-        self._store_failed = store_failed
+        self._on_store_failure = on_store_failure
         self._sweeps = Counter("penstock_sweeps", "Rounds of one model by the sweeper.", registry=registry)
         self._swept = Counter("penstock_swept", "Jobs moved by sweeps.", ["to"], registry=registry)
         self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
@@ -61,14 +61,14 @@ class Upkeep:
             if count:
                 self._repairs.labels(what).inc(count)
 
-    def watched(self, part: str, once: Once) -> Once:
-        """The same round, counted under `part` when the store is away."""
+    def counting_failures(self, part: str, call: Call) -> Call:
+        """The same call, which counts a failure under `part` when the store is away."""
 
         def counted(now: float) -> float | None:
             try:
-                return once(now)
+                return call(now)
             except StoreUnavailable:
-                self._store_failed(part)
+                self._on_store_failure(part)
                 raise
 
         return counted
@@ -81,7 +81,7 @@ class _SlotGauges(Collector):
         self._gpus = gpus
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Nothing: registering must not ask the slots, which are not there yet."""
+        """Nothing. The registry would else collect at registration, when there are no slots yet."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -122,5 +122,5 @@ def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
         try:
             family.add_metric((slot.model, str(number)), psutil.Process(slot.pid).memory_info().rss)
         except psutil.NoSuchProcess:
-            continue  # between two lives
+            continue  # the child has just ended
     return family

@@ -1,4 +1,4 @@
-"""Memory and utilisation of the GPUs in use, as their driver tells them at this moment."""
+"""Memory and utilisation of the GPUs in use, read from their driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_METRICS_OFF = "gpu_metrics_off"
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """`utilization` from 0 to 1; None where the device does not tell, as a MIG slice."""
+    """`utilization` from 0 to 1; None for a device that does not report it, such as a MIG slice."""
 
     used_bytes: int
     total_bytes: int
@@ -32,7 +32,7 @@ class GpuMeter:
         self._lock = threading.Lock()
 
     def read(self, uuid: str) -> GpuReading | None:
-        """None when the driver has no answer: it is asked again the next time, and said once."""
+        """None if the driver has no answer. That is logged once per device, and the next call asks again."""
         with self._lock:
             try:
                 return self._reading(uuid)

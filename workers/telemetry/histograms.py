@@ -1,4 +1,4 @@
-"""Histograms that cost little where they are observed per job: a search and two additions, one lock per batch."""
+"""Histograms that are cheap to observe per job: a search and two additions each, and one lock per batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 
 class Histogram:
-    """The observations of one set of labels. Safe to use from several threads."""
+    """The observations under one set of label values. Safe to use from several threads."""
 
     __slots__ = ("_bounds", "_counts", "_lock", "_sum")
 
@@ -33,7 +33,7 @@ class Histogram:
                 self._sum += value
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """The cumulated counts by upper bound, as Prometheus names it, and the sum."""
+        """The cumulated counts by upper bound, written as Prometheus writes it, and the sum."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         names = [*(repr(float(bound)) for bound in self._bounds), "+Inf"]
@@ -41,7 +41,7 @@ class Histogram:
 
 
 class Histograms(Collector):
-    """One metric: a histogram per set of label values, made when it is first asked for."""
+    """One metric: a histogram per set of label values, created at its first use."""
 
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], *, bounds: Sequence[float], registry: CollectorRegistry

@@ -1,4 +1,4 @@
-"""A worker's log lines about single jobs: one per change of state, as many of them as the settings want."""
+"""A worker's log lines about single jobs: one per change of a job's state, as far as `log.jobs` asks for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: Job
 
 
 class WorkerJobLog(Observer):
-    """`seconds` that it logs: how long the job took from its submit, its stages, how long it waited for its claim."""
+    """Writes them from what the slots report, with the seconds that the job waited, ran in each stage and took in all."""
 
     def __init__(self, lines: JobLines) -> None:
         self._all = lines is JobLines.ALL
@@ -32,9 +32,9 @@ class WorkerJobLog(Observer):
         if not self._all:
             return
         for job in batch.jobs:
-            told = logs.job_fields(job.id, version=spec.version, batch=batch.nonce, trace=job.trace)
+            fields = logs.job_fields(job.id, version=spec.version, batch=batch.nonce, trace=job.trace)
             waited_s = round(max(0.0, batch.leased_at - job.created_at), 3)
-            log.info(logs.JOB_CLAIMED, **told, attempt=job.attempts, size=batch.size, reason=batch.reason, age_s=waited_s)
+            log.info(logs.JOB_CLAIMED, **fields, attempt=job.attempts, size=batch.size, reason=batch.reason, age_s=waited_s)
 
     def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in batch.endings)):
@@ -50,37 +50,37 @@ class WorkerJobLog(Observer):
         state = _ENDED_BY_RETURN.get(answer, ending.state.public)
         if not self._all and state in logs.WANTED_ENDS:
             return
-        told = logs.job_fields(ending.id, version=spec.version, batch=batch.stamp.id, trace=job.trace)
+        fields = logs.job_fields(ending.id, version=spec.version, batch=batch.stamp.id, trace=job.trace)
         run_s = {name: round(getattr(batch.stamp, name), 6) for name in ("preprocess_s", "inference_s", "postprocess_s")}
         error = {"code": ending.error_code} if ending.error_code else {}
-        line = {**told, "state": state, **error, "total_s": round(max(0.0, ended_at - batch.accepted_at(job)), 3), **run_s}
-        say = log.info if state in logs.WANTED_ENDS else log.warning
-        say(logs.JOB_FINISHED, **line)
+        line = {**fields, "state": state, **error, "total_s": round(max(0.0, ended_at - batch.accepted_at(job)), 3), **run_s}
+        write = log.info if state in logs.WANTED_ENDS else log.warning
+        write(logs.JOB_FINISHED, **line)
 
     def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._on:
             return
-        items = (debt.item,) if isinstance(debt, Retry) else debt.items
+        items = [debt.item] if isinstance(debt, Retry) else debt.items
         for item, answer in zip(items, answers, strict=True):
             if answer is Settled.STALE:
                 continue
-            told = logs.job_fields(item.id, version=spec.version, batch=item.token.rpartition(":")[2], trace=item.trace)
+            fields = logs.job_fields(item.id, version=spec.version, batch=item.token.rpartition(":")[2], trace=item.trace)
             event, why = _returned(debt)
-            # At the limit of attempts a retry is none: the job has ended.
+            # After its last attempt a job is not retried: the answer then says that it has ended.
             if answer is Settled.OK or event == logs.JOB_LOST:
-                log.warning(event, **told, **why)
+                log.warning(event, **fields, **why)
             if answer in _ENDED_BY_RETURN:
-                log.warning(logs.JOB_FINISHED, **told, state=_ENDED_BY_RETURN[answer])
+                log.warning(logs.JOB_FINISHED, **fields, state=_ENDED_BY_RETURN[answer])
 
     def changed(self, changes: Sequence[Change]) -> None:
         if not self._on:
             return
         for change in changes:
-            told = logs.job_fields(change.id, version=change.version, batch=change.batch, trace=change.trace)
+            fields = logs.job_fields(change.id, version=change.version, batch=change.batch, trace=change.trace)
             if change.event == "lost":
-                log.warning(logs.JOB_LOST, **told, cause="worker_lost", worker=change.worker)
+                log.warning(logs.JOB_LOST, **fields, cause="worker_lost", worker=change.worker)
             elif self._all or change.state.public not in logs.WANTED_ENDS:
-                log.warning(logs.JOB_FINISHED, **told, state=change.state.public)
+                log.warning(logs.JOB_FINISHED, **fields, state=change.state.public)
 
 
 def _returned(debt: Retry | Release) -> tuple[str, dict[str, object]]:

@@ -1,6 +1,6 @@
-"""What the slots of a worker count, in Prometheus' words. Told once per batch; served only if a port is set.
+"""The Prometheus metrics of a worker's slots, counted once per batch, and served only if a port is set.
 
-Every name with its meaning stands in docs/metrics.md, and a test compares the two.
+docs/metrics.md lists every name with its meaning; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
-# With more models than this a worker tells stages and sizes for all of them together, and waits less finely: a scrape of 50
-# models would else have 11,000 series.
+# With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
+# scrape of 50 models would have 11,000 series.
 DETAILED_MODELS = 6
 ALL = ""
 _RUN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -31,13 +31,13 @@ _COARSE_WAIT_BUCKETS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 300.0, 1_800.0)
 _SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SHARE_BUCKETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75)
 
-# A second series per figure for the moment it was first counted: nobody asks for it.
+# Leaves out the second series per metric, its time of creation, which nobody asks for.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
-class _OfModel:
-    """What is told of every batch of a model, its labels looked up once: that costs as much as the observation itself."""
+class _ModelMetrics:
+    """The metrics of one model, their labels looked up once: a lookup costs as much as an observation."""
 
     queue_waits: dict[Priority, Histogram]
     durations: dict[Priority, Histogram]
@@ -80,11 +80,11 @@ class WorkerMetrics(Observer):
         self._load = Histograms(
             "penstock_model_load_seconds", "Time to load the model.", ["model"], bounds=_WAIT_BUCKETS_S, registry=registry
         )
-        self._models: dict[str, _OfModel] = {}
+        self._models: dict[str, _ModelMetrics] = {}
         self.serving = False
 
     def serve(self, host: str, port: int) -> None:
-        """Open `/metrics` there; port 0 opens nothing and counts nothing. Raises `ConfigError` if the address cannot be had."""
+        """Open `/metrics` there; port 0 opens nothing, and nothing is counted. Raises `ConfigError` if the bind fails."""
         if not port:
             return
         try:
@@ -104,12 +104,9 @@ class WorkerMetrics(Observer):
         ours.items.inc(batch.size)
         ours.consumed.set(time.time())
         for priority, histogram in ours.queue_waits.items():
-            # A later run waited for the earlier one too, and a job has one wait only.
-            waits = [
-                max(0.0, batch.leased_at - job.created_at)
-                for job in batch.jobs
-                if job.attempts == 1 and job.priority is priority
-            ]
+            # Only first attempts: a job has one wait, and a later attempt also waited for the earlier one to end.
+            first = [job for job in batch.jobs if job.attempts == 1 and job.priority is priority]
+            waits = [max(0.0, batch.leased_at - job.created_at) for job in first]
             if waits:
                 histogram.observe_all(waits)
 
@@ -118,7 +115,7 @@ class WorkerMetrics(Observer):
             return
         ours = self._of(spec)
         if batch.is_shard:
-            # Sums over many micro-batches would say nothing beside the figures of single batches.
+            # A shard is many micro-batches; their sums would distort the histograms of single batches.
             ours.busy.inc(done.inference_s)
             ours.rows.inc(done.rows - done.bad_rows)
             ours.bad_rows.inc(done.bad_rows)
@@ -164,7 +161,7 @@ class WorkerMetrics(Observer):
         """The model's label where a series per model would be too many."""
         return spec.name if self._detailed else ALL
 
-    def _of(self, spec: ModelSpec) -> _OfModel:
+    def _of(self, spec: ModelSpec) -> _ModelMetrics:
         found = self._models.get(spec.name)
         if found is None:
             found = self._batches.bind(spec.name, self._shared(spec), self._worker, priorities=self._detailed)
@@ -196,12 +193,12 @@ class _Batches:
             "penstock_worker_last_consumed_timestamp_seconds", "The latest claim.", ["model", "worker"], registry=registry
         )
 
-    def bind(self, model: str, shared: str, worker: str, *, priorities: bool) -> _OfModel:
+    def bind(self, model: str, shared: str, worker: str, *, priorities: bool) -> _ModelMetrics:
         """The children of one model; `shared` is its name or nothing, `priorities` whether these are told apart."""
-        told = {priority: priority.value if priorities else ALL for priority in Priority}
-        return _OfModel(
-            queue_waits={priority: self._queue_wait.labels(model, label) for priority, label in told.items()},
-            durations={priority: self._duration.labels(model, label) for priority, label in told.items()},
+        label_of = {priority: priority.value if priorities else ALL for priority in Priority}
+        return _ModelMetrics(
+            queue_waits={priority: self._queue_wait.labels(model, label) for priority, label in label_of.items()},
+            durations={priority: self._duration.labels(model, label) for priority, label in label_of.items()},
             batch_wait=self._batch_wait.labels(shared),
             stages=(
                 self._handler.labels(shared, "preprocess"),

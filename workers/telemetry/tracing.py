@@ -30,7 +30,7 @@ NOT_INSTALLED = "opentelemetry_not_installed"
 
 
 class BatchSpans(Observer):
-    """Links and never a parent: the jobs of a batch come from as many traces."""
+    """One span per batch, with links and never a parent, because each job of a batch comes from a trace of its own."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -38,7 +38,7 @@ class BatchSpans(Observer):
 
     def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
         failed = {job.id: out.code for job, out in zip(batch.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
-        # The batch itself failed only if nothing came of it; an item's failure stands with the link to its job.
+        # The span fails only if every item did; the failure of a single item stands with the link to its job.
         all_failed = len(failed) == batch.size
         self._send(spec, batch, failed, error=next(iter(failed.values())) if all_failed and failed else "")
 
@@ -57,7 +57,7 @@ class BatchSpans(Observer):
             kind=SpanKind.CONSUMER,
             attributes=_attributes(spec, batch, failed),
             links=[link for job in batch.jobs if (link := _link(job, failed.get(job.id, ""))) is not None],
-            # On the wall clock as it is now: a batch that ran while that was set back must not end before it began.
+            # Counted back from now: if the wall clock was set back meanwhile, the span must not end before it began.
             start_time=now_ns - int((now - batch.claimed_at) * 1e9),
         )
         if error:
@@ -93,7 +93,7 @@ def _link(job: ClaimedJob, error: str) -> Link | None:
 
 
 def batch_spans(env: Mapping[str, str] = os.environ) -> Sequence[BatchSpans]:
-    """The one observer that traces, or none: where nobody asked for it or its package is missing."""
+    """The observer that traces, or none if nobody asked for traces or the package is missing."""
     if not names.asked_for(env):
         return ()
     if not names.installed():

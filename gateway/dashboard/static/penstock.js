@@ -1,4 +1,4 @@
-// What the pages do beyond htmx: dialogs, copying, the live mark, charts, and a line when a request was refused.
+// Beyond htmx: dialogs, copy buttons, the live mark, charts, and a banner for refused requests.
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
@@ -8,20 +8,20 @@
     if (opener) byId(opener.dataset.dialog)?.showModal();
     if (event.target.closest("[data-close]")) event.target.closest("dialog")?.close();
     const copy = event.target.closest("[data-copy]");
-    if (copy) copied(copy);
+    if (copy) copyText(copy);
   });
 
-  async function copied(button) {
+  async function copyText(button) {
     try {
       await navigator.clipboard.writeText(button.dataset.copy);
       button.textContent = "Copied";
     } catch {
-      button.textContent = "Select it";
+      button.textContent = "Select the text";
     }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   }
 
-  // A form in a dialog that htmx sends: the dialog has done its part once it is on its way.
+  // When htmx sends a form of a dialog, the dialog closes.
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (event.target.matches("[data-closes]")) event.target.closest("dialog")?.close();
   });
@@ -39,7 +39,7 @@
 
   document.addEventListener("htmx:responseError", (event) => {
     const text = event.detail.xhr.responseText;
-    toast(text.includes("banner") ? new DOMParser().parseFromString(text, "text/html").body.textContent.trim() : "The gateway refused this.");
+    toast(text.includes("banner") ? new DOMParser().parseFromString(text, "text/html").body.textContent.trim() : "The gateway refused the request.");
   });
   document.addEventListener("htmx:sendError", () => toast("The gateway does not answer."));
   let forget;
@@ -75,7 +75,7 @@
 
   function time(box) {
     let chart = null;
-    async function look() {
+    async function poll() {
       if (document.hidden) return;
       const answer = await fetch(box.dataset.source, { headers: { "hx-request": "true" } }).catch(() => null);
       if (!answer?.ok) return;
@@ -83,8 +83,8 @@
       if (!chart) chart = new uPlot(options(box, "", (tick) => (tick === 0 ? "now" : `${tick} s`)), [points.x, points.y], box);
       chart.setData([points.x, points.y]);
     }
-    look();
-    setInterval(look, 2000);
+    poll();
+    setInterval(poll, 2000);
     return () => chart;
   }
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's GPU providers are linked against: loaded from where pip put it, and named where it is missing."""
+"""The libraries that ONNX Runtime's GPU providers are linked against: loads them from pip's packages, names missing ones."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _EXTRAS = {"cuda": "onnx-gpu", "tensorrt": "onnx-tensorrt"}
 
 @cache
 def preload(library: Any, kind: str) -> None:
-    """Loads what the provider `kind` needs from pip's packages, in whose folders the system's loader does not look.
+    """Load the libraries of the provider `kind` from pip's packages: the system's loader does not search their folders.
 
-    Once per process, before the first session. Nothing is refused here: the system may have what pip has not.
+    Call it once per process, before the first session. It refuses nothing: the system may have what pip lacks.
     """
     if kind == "cpu":
         return
     library.preload_dlls()
     if kind == "tensorrt":
-        # The import loads TensorRT's libraries. Without the package they may still be the system's.
+        # The import loads TensorRT's libraries. Without the package the system may still have them.
         with suppress(ImportError):
             importlib.import_module("tensorrt")
 
 
 def obstacle(library: Any, kind: str) -> str:
-    """Why the provider's library cannot be loaded, in the loader's words, and what to do; empty where it can.
+    """Why the provider's library cannot be loaded, in the loader's words, and what to do; empty if it can be loaded.
 
-    To be asked after a session has failed: until then ONNX Runtime has not loaded what the library needs of itself.
+    Ask only after a session has failed: before that, ONNX Runtime has not loaded what the library needs.
     """
     file = Path(library.__file__).parent / "capi" / f"libonnxruntime_providers_{kind}.so"
     if not file.exists():
@@ -45,7 +45,7 @@ def obstacle(library: Any, kind: str) -> str:
 
 
 def remedy(words: str, kind: str) -> str:
-    """What brings the library that the loader's words name."""
+    """The package that contains the library named in the loader's message."""
     if "libcuda.so" in words:
         return "this is NVIDIA's driver, which pip does not bring: install it, or give the container its GPUs"
     if "libnvinfer" in words or "libnvonnxparser" in words:
@@ -56,7 +56,7 @@ def remedy(words: str, kind: str) -> str:
 
 
 def tensorrt_version() -> str:
-    """As installed by pip, else empty; libraries of the system do not say theirs without being loaded."""
+    """The version that pip installed, else empty: a library of the system tells its version only once it is loaded."""
     for name in ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"):
         with suppress(PackageNotFoundError):
             return distribution_version(name)

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself, read from its protobuf fields: no package is needed, and no weight is copied.
+"""Reads what an ONNX file says of itself from its protobuf fields, without the package `onnx` and without copying weights.
 
 Field numbers are those of onnx.proto3 (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto3).
 """
@@ -31,12 +31,12 @@ class OnnxFile:
 
     @property
     def precision(self) -> str:
-        """The type most of the floating-point weights have; fp32 where there are none."""
+        """The type of most floating-point weights; fp32 if there are none."""
         return max(_FLOATS, key=lambda name: self.weights.get(name, 0))
 
 
 def read(model: Path | bytes) -> OnnxFile:
-    """Raises `HandlerLoadError` for what is not an ONNX model."""
+    """Raises `HandlerLoadError` if the content is not an ONNX model."""
     try:
         graph = _only(_mapped(model), 7)
         weights: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def _tensors(graph: memoryview) -> Iterator[memoryview]:
 
 
 def _tensor(tensor: memoryview) -> tuple[str, int, str]:
-    """Its element type, number of elements, and the file its data lies in, if it is not this one."""
+    """A tensor's element type, its number of elements, and the other file that holds its data, if there is one."""
     dims: list[int] = []
     kind, file = 0, ""
     for number, value in _fields(tensor):
@@ -142,5 +142,5 @@ def _packed(values: memoryview) -> list[int]:
 def _port(given: memoryview) -> tuple[str, tuple[int | None, ...]]:
     shape = _only(_only(_only(given, 2), 1), 2)
     sizes = [next((value for number, value in _fields(size) if number == 1), None) for size in _all(shape, 1)]
-    # A dimension of 0 is how some exporters write a free one.
+    # Some exporters write a free dimension as 0.
     return _text(_only(given, 1)), tuple(size if isinstance(size, int) and size > 0 else None for size in sizes)

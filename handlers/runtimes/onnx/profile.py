@@ -1,4 +1,4 @@
-"""What ONNX Runtime records of a session's calls: the calls that matter cut out of its trace, and a table of operators."""
+"""Profiles of ONNX Runtime sessions: cuts the recorded calls out of the trace and sums them up by operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOP = 40
 
 
 class _Twice:
-    """A session each of whose calls runs twice: once to warm up, then to be recorded."""
+    """A session that runs each call twice: the first run warms up, the second one is recorded."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -34,9 +34,9 @@ class _Twice:
 
 
 class OnnxProfile:
-    """A second session beside the one that serves, because a live session cannot be told to record.
+    """A second session beside the serving one, because recording cannot be switched on for an open session.
 
-    `open_twin` makes it, recording below a path; `swap` puts a session in the place of the one that serves, and returns that.
+    `open_twin` opens the second session, which records below a path. `swap` replaces the serving session and returns it.
     """
 
     def __init__(self, folder: Path, *, open_twin: Callable[[str], Any], swap: Callable[[Any], Any]) -> None:
@@ -47,7 +47,7 @@ class OnnxProfile:
         self._plain: Any = None
 
     def start(self) -> None:
-        """From here on the calls go to the twin."""
+        """Send the calls to the recording session from now on."""
         self._twin = self._open_twin(str(self._folder / _PREFIX))
         self._plain = self._swap(_Twice(self._twin))
 
@@ -55,7 +55,7 @@ class OnnxProfile:
         self._swap(self._plain)
 
     def save(self) -> float | None:
-        """Write the files; seconds of copying between host and device, None where nothing was copied."""
+        """Write the files. Returns the seconds spent on copies between host and device; None without any copy."""
         raw = Path(self._twin.end_profiling())
         self._twin = None
         events = recorded(json.loads(raw.read_bytes()))
@@ -67,14 +67,14 @@ class OnnxProfile:
 
 
 def recorded(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events of every second call: the ones before are warm-ups."""
+    """The events of every second call; the calls between are warm-ups."""
     calls = sorted((event for event in events if event.get("name") == _CALL), key=lambda event: event["ts"])
     spans = [(call["ts"], call["ts"] + call["dur"]) for call in calls[1::2]]
     return [event for event in events if any(begin <= event.get("ts", -1) <= end for begin, end in spans)]
 
 
 def operators(events: Sequence[dict[str, Any]]) -> str:
-    """One line per kind of operator and provider, the costliest first: calls, milliseconds, share."""
+    """A table with a line per operator and provider, the most expensive first: calls, milliseconds, share."""
     times: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for event in _nodes(events):
         times[event["args"].get("op_name", "?"), event["args"].get("provider", "")].append(event["dur"])

@@ -1,4 +1,4 @@
-"""Which of ONNX Runtime's providers run a model, with what options: from `device`, `provider` and `precision`."""
+"""Chooses ONNX Runtime's providers and their options from `device`, `provider` and `precision`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _CONVERT = {
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`kind` as in the settings; `names` in the order of preference, with `options` for each; `cache` names the folder that
-    engines go to, if there are any; `index` is the GPU's."""
+    """`kind` is the setting's value. `names` are in the order of preference, with `options` for each. `cache` names the folder
+    for engines, if there are any. `index` is the GPU's."""
 
     kind: str
     names: tuple[str, ...]
@@ -37,7 +37,7 @@ class Provider:
 
 
 def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str) -> Provider:
-    """Raises `HandlerLoadError` for a device, provider and precision that do not go together."""
+    """The provider's kind. Raises `HandlerLoadError` if device, provider and precision do not fit together."""
     kind, index = checked_kind(model, context, plan)
     if kind == "cpu":
         return Provider(kind, (CPU,), ({},))
@@ -50,7 +50,7 @@ def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: E
 
 
 def checked_kind(model: Path | bytes, context: Context, plan: SessionPlan) -> tuple[str, int]:
-    """As `kind_for`, where the settings and the model go together; raises `HandlerLoadError`. Only the file is read."""
+    """Refuse settings that do not fit the model, by a `HandlerLoadError`. Only the file is read."""
     kind, index = kind_for(context.device, context.runtime.provider)
     spare = set(plan.provider_options) - ({"cuda", "tensorrt"} if kind == "tensorrt" else {kind})
     if spare:
@@ -98,7 +98,7 @@ def _by_builder(kind: str, precision: str) -> bool:
 def _engines(
     model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str, index: int
 ) -> tuple[str, dict[str, str]]:
-    """The folder's name for this model's engines, and the options that make the provider use it."""
+    """The folder for this model's engines, and the options that make the provider use it."""
     from penstock.handlers.runtimes.tensorrt.cuda import gpu
 
     precision = context.runtime.precision
@@ -126,7 +126,7 @@ def _engines(
 
 
 def _profile(model: Path | bytes, context: Context) -> Profile:
-    """From one item to the largest batch; empty where the model's shapes are fixed."""
+    """Shapes from one item to the largest batch; empty if the model's shapes are fixed."""
     inputs = onnx_file.read(model).inputs
     spans = batch_spans(context.runtime.batch_buckets, context.max_batch_size)
     span = (1, max(best for _, best, _ in spans), max(most for _, _, most in spans))

@@ -1,4 +1,4 @@
-"""An int8 copy of an ONNX model for the CPU: weights of matrix products as int8, activations quantised as they come."""
+"""Makes an int8 copy of an ONNX model for the CPU: matrix weights become int8, activations are quantised at run time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.engine_cache import EngineCache, engine_key, model_sha256
 from penstock.handlers.runtimes.onnx import onnx_file
 
-# Not Conv: its integer kernel on the CPU is slower than the one it replaces, and loses more precision.
+# Conv is left out: its integer kernel on the CPU is slower than the float kernel, and loses more precision.
 _OPERATORS = ("MatMul", "Gather", "Attention", "LSTM", "EmbedLayerNormalization")
 
 
 def quantized(model: Path | bytes, cache: EngineCache) -> bytes:
-    """The copy, from the cache if it was made before.
+    """The int8 copy; it is taken from the cache if it exists there.
 
     Raises `HandlerLoadError` without the package `onnx`, or when no layer can be quantised.
     """
@@ -45,7 +45,7 @@ def _made(model: Path | bytes) -> bytes:
         try:
             quantize_dynamic(source, str(target), op_types_to_quantize=list(_OPERATORS))
         except Exception as error:
-            # It raises whatever the pass that fails happens to raise.
+            # The quantiser raises errors of any class.
             raise HandlerLoadError(
                 f'{onnx_file.label(model)} cannot be quantised: {type(error).__name__}: {error}; set quantize = "off"'
             ) from error
@@ -59,7 +59,7 @@ def _made(model: Path | bytes) -> bytes:
 
 
 def _forget_weight_shapes(graph: Any) -> None:
-    """torch's exporter notes the shapes of weights again, which is wrong once the quantiser has transposed one."""
+    """Remove the shapes of weights that torch's exporter repeats: they become wrong once the quantiser transposes a weight."""
     weights = {weight.name for weight in graph.initializer}
     kept = [value for value in graph.value_info if value.name not in weights]
     del graph.value_info[:]
@@ -68,7 +68,7 @@ def _forget_weight_shapes(graph: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Its advice to run another tool first goes to the root logger, once per model."""
+    """Silence the quantiser's advice to run another tool first, which it sends to the root logger for every model."""
     root = logging.getLogger()
     hide = logging.Filter("penstock")
     root.addFilter(hide)

@@ -1,4 +1,4 @@
-"""ONNX models on ONNX Runtime. The import costs 68 MB of libraries, so it waits for the first model."""
+"""ONNX models on ONNX Runtime. The library is imported with the first model, because it takes 68 MB."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _RECORD = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntime:
-    """A `Runtime` around one session. With a `binding` inputs and outputs lie in the device's memory.
+    """A `Runtime` around one session. With a `binding`, inputs and outputs are in the device's memory.
 
-    `open_twin` opens another session of the same model that records itself below a path, `open_single` one with a single
-    thread, `at_once` of whose calls can run in parallel.
+    `open_twin` opens a session of the same model that records its calls below a path. `open_single` opens a session with a
+    single thread, of which `at_once` calls can run in parallel.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class OnnxRuntime:
 
     @property
     def padding_ratio(self) -> float:
-        """The share of the rows run in the last call that were padding."""
+        """The share of padded rows in the last call."""
         return self._padding.ratio
 
     def run(self, feed: Arrays, /) -> Arrays:
@@ -83,7 +83,7 @@ class OnnxRuntime:
         return dict(zip(self.outputs, session.run(self.outputs, feed), strict=True))
 
     def open_parallel(self) -> int:
-        """How many calls `run_parallel` makes at once; where that is more than one, it opens the model a second time."""
+        """How many calls `run_parallel` makes at once. If that is more than one, the model is opened a second time. See D45."""
         if self._open_single is not None and self._at_once > 1 and self._parallel is None:
             single = self._open_single()
             padding = Padding(self._sizes)
@@ -93,12 +93,12 @@ class OnnxRuntime:
         return self._parallel.at_once if self._parallel else 1
 
     def run_parallel(self, feeds: Sequence[Arrays], /) -> Iterator[Arrays]:
-        """Several calls at once, the outputs in their order; one after another while a profile records them."""
+        """Make several calls at once and return their outputs in order. While a profile records, the calls run one by one."""
         recording = self._session is not self._serving
         return map(self.run, feeds) if recording or self._parallel is None else self._parallel.run(feeds)
 
     def profile(self, folder: Path) -> OnnxProfile | None:
-        """What records the calls between its `start` and `stop`, in the thread that runs the model."""
+        """A recorder of the calls between its `start` and `stop`; use it in the thread that runs the model."""
         return OnnxProfile(folder, open_twin=self._open_twin, swap=self._swap) if self._open_twin else None
 
     def _swap(self, session: Any) -> Any:
@@ -109,9 +109,11 @@ class OnnxRuntime:
 
 
 class Binding:
-    """Runs with inputs and outputs in the device's memory: input buffers are kept by shape, so a batch allocates none."""
+    """Runs a session with inputs and outputs in the device's memory. Input buffers are kept by shape, so that a batch allocates
+    none.
+    """
 
-    # With buckets there are as many shapes as buckets; without, old ones make room.
+    # With buckets there are as many shapes as buckets. Without buckets the oldest buffers are dropped.
     _MOST = 32
 
     def __init__(self, library: Any, session: Any, device: str, index: int) -> None:
@@ -122,7 +124,7 @@ class Binding:
         self._held: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def around(self, session: Any) -> Binding:
-        """The same on another session, with its buffers."""
+        """A binding of another session that uses the same buffers."""
         other = Binding(self._library, session, self._device, self._index)
         other._held = self._held
         return other
@@ -149,8 +151,11 @@ class Binding:
 
 
 def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
-    """The model in a session; raises `HandlerLoadError` without onnxruntime, with an unusable model, option or precision, and
-    when another provider would run it than the one asked for."""
+    """Open the model in a session.
+
+    Raises `HandlerLoadError` without onnxruntime, for an unusable model, option or precision, and if another provider than the
+    chosen one would run the model.
+    """
     library = _library()
     refuse_foreign("onnx", context.runtime)
     session_table = context.runtime.session
@@ -163,7 +168,7 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
     if provider.cache:
         cache.subfolder(provider.cache)
 
-    # The session keeps the bytes of a model in memory itself, so keeping them here as well costs nothing.
+    # The session holds the model's bytes anyway, so that keeping a reference here costs nothing.
     def opened(profile: str = "", plan: SessionPlan = plan) -> Any:
         options = session_options(library, plan, profile=profile)
         return _session(library, source, options, provider=provider, context=context, name=label(model))
@@ -184,7 +189,7 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
 
 
 def _binding(library: Any, session: Any, provider: Provider) -> Binding | None:
-    # Text cannot live in the memory of a device.
+    # Text cannot be in a device's memory.
     if provider.kind == "cpu" or any(given.type == "tensor(string)" for given in session.get_inputs()):
         return None
     return Binding(library, session, "cuda", provider.index)
@@ -222,7 +227,7 @@ def _session(library: Any, source: bytes | str, options: Any, *, provider: Provi
         options.add_session_config_entry(_RECORD, "1")
     try:
         with warnings.catch_warnings():
-            # A provider that this build does not have is a warning there and a refusal below.
+            # ONNX Runtime only warns about a provider that its build lacks; the check below refuses it.
             warnings.filterwarnings("ignore", message="Specified provider")
             session = library.InferenceSession(
                 source, options, providers=list(provider.names), provider_options=list(provider.options), enable_fallback=0
@@ -236,7 +241,7 @@ def _session(library: Any, source: bytes | str, options: Any, *, provider: Provi
 
 
 def _advice(library: Any, provider: Provider, words: str) -> str:
-    # The CUDA provider's library is loaded after the model is read, and where it is missing the session goes on without it.
+    # ONNX Runtime loads the CUDA provider's library after the model, and continues without the provider if it is missing.
     told = obstacle(library, provider.kind) if provider.kind == "tensorrt" else ""
     if told:
         return told
@@ -246,7 +251,7 @@ def _advice(library: Any, provider: Provider, words: str) -> str:
 
 
 def _verify(library: Any, session: Any, provider: Provider, context: Context) -> None:
-    # Without its libraries a GPU build of ONNX Runtime falls back to the CPU with one line on stderr.
+    # A GPU build of ONNX Runtime without its libraries falls back to the CPU and says so in one line on stderr only.
     first = session.get_providers()[0]
     if first != provider.names[0]:
         why = obstacle(library, provider.kind) or "its library can be loaded; what it lacks stands on standard error"
@@ -254,7 +259,7 @@ def _verify(library: Any, session: Any, provider: Provider, context: Context) ->
             f"{provider.names[0]} on device {context.device!r} was asked for, but ONNX Runtime would use {first}: {why} "
             '(or set device = "cpu")'
         )
-    # Before 1.23 or so there is no such method: then only the provider is known, not who runs which node.
+    # Older versions (before about 1.23) lack this method: there the providers are known, but not which node runs on which.
     if provider.kind == "cpu" or not hasattr(session, "get_provider_graph_assignment_info"):
         return
     parts = [

@@ -1,6 +1,6 @@
-"""How an ONNX Runtime session is set up: the `session` table, providers and their options, and who really runs the nodes.
+"""Sets up an ONNX Runtime session: the `session` table, the providers' options, and the check of who really runs the nodes.
 
-Names are checked here because ONNX Runtime takes any configuration entry and ignores those it does not know.
+Names are checked here because ONNX Runtime accepts any configuration entry and ignores unknown ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CHOICES = {
 _TYPES = {"graph_optimization_level": "GraphOptimizationLevel", "execution_mode": "ExecutionMode"}
 _SWITCHES = ("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "use_deterministic_compute")
 _NUMBERS = {"inter_op_num_threads": 1024, "intra_op_num_threads": 1024, "log_severity_level": 4}
-# Of onnxruntime_session_options_config_keys.h (1.31): what tunes a session. Left out is what writes files, shares state between
-# sessions of one process, or belongs to other providers.
+# Of onnxruntime_session_options_config_keys.h (1.31): the entries that tune a session. Entries that write files, that share
+# state between the sessions of a process, or that belong to other providers are left out.
 ENTRIES = frozenset(
     {
         "ep.cuda.fpa_intb_gemm",
@@ -106,14 +106,14 @@ _KNOWN = (
     *(f"{provider}.{name}" for provider, names in _PROVIDER_OPTIONS.items() for name in names),
     *sorted(ENTRIES),
 )
-# Longer than the gap between two operators, far shorter than the one between two batches; docs/runtimes.md has the reasons.
+# Longer than the gap between two operators and far shorter than the gap between two batches; see docs/runtimes.md.
 _SPIN_US = "50"
 _KNOWS_SPIN_DURATION = (1, 31)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """`choices` are names of enumeration members. Values of `entries` and `provider_options` are text."""
+    """How to open a session. `choices` are names of enumeration members; `entries` and `provider_options` have text values."""
 
     choices: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -122,9 +122,9 @@ class SessionPlan:
 
 
 def planned(session: Mapping[str, Any], *, threads: int, spin: Mapping[str, str]) -> SessionPlan:
-    """The table as given, over our own defaults. Raises `HandlerLoadError` with every name and value that is wrong."""
+    """The user's table over our defaults. Raises `HandlerLoadError` with every wrong name and value."""
     plan = SessionPlan(attributes={"intra_op_num_threads": threads, "inter_op_num_threads": 1})
-    # `shapes` are an engine's, and no session knows them.
+    # `shapes` belong to an engine; a session has no such option.
     given = flattened({name: value for name, value in session.items() if name != "shapes"})
     faults = [fault for name, value in given.items() if (fault := _put(plan, name, value))]
     if faults:
@@ -135,8 +135,8 @@ def planned(session: Mapping[str, Any], *, threads: int, spin: Mapping[str, str]
 
 
 def spinning(*, threads: int, usable_cores: int, version: str) -> dict[str, str]:
-    """How threads wait for the next operator. A short spin where the cores are this slot's own; none where others need them,
-    or where this version can only spin on for milliseconds after a batch."""
+    """How threads wait for the next operator: they spin for a short time if the cores belong to this slot alone. They do not
+    spin if others need the cores, or if this version would spin for milliseconds after each batch."""
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= _KNOWS_SPIN_DURATION
     if threads > 1 and usable_cores <= threads and known:
         return {"session.intra_op.spin_duration_us": _SPIN_US}
@@ -144,7 +144,7 @@ def spinning(*, threads: int, usable_cores: int, version: str) -> dict[str, str]
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted names: TOML reads `cuda.gpu_mem_limit = 1` as a table in a table."""
+    """Nested tables as dotted names, because TOML reads `cuda.gpu_mem_limit = 1` as a table inside a table."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         inner = flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -153,7 +153,7 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def session_options(library: Any, plan: SessionPlan, *, profile: str = "") -> Any:
-    """`profile`: record every call in a file whose path begins so."""
+    """`profile` is the beginning of the path of a file in which every call is recorded."""
     options = library.SessionOptions()
     for name, member in plan.choices.items():
         setattr(options, name, getattr(getattr(library, _TYPES[name]), member))
@@ -167,9 +167,9 @@ def session_options(library: Any, plan: SessionPlan, *, profile: str = "") -> An
 
 
 def fallen(assigned: Sequence[tuple[str, Sequence[str]]], wanted: Sequence[str]) -> dict[str, int]:
-    """Operators that run on none of the wanted providers, with their counts; raises `HandlerLoadError` when all do.
+    """Count the operators that run on none of the wanted providers. Raises `HandlerLoadError` if that is all of them.
 
-    `assigned` is, per part of the graph, its provider and the operators in it.
+    `assigned` lists the parts of the graph, each with its provider and operators.
     """
     elsewhere: dict[str, int] = {}
     nodes = 0
@@ -186,7 +186,7 @@ def fallen(assigned: Sequence[tuple[str, Sequence[str]]], wanted: Sequence[str])
 
 
 def _put(plan: SessionPlan, name: str, value: Any) -> str:
-    """Takes one name over into the plan; what is wrong with it, if anything."""
+    """Take one name of the table over into the plan. Returns what is wrong with it; empty if nothing is."""
     if name in _CHOICES:
         plan.choices[name] = _CHOICES[name].get(str(value), "")
         return "" if plan.choices[name] else f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}"

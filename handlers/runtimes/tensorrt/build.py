@@ -1,7 +1,7 @@
-"""From an ONNX model to a TensorRT engine: parse, say what the parser refuses, set precision and profiles, build.
+"""Builds a TensorRT engine from an ONNX model: parses it, reports what the parser refuses, sets precision and profiles.
 
-Written for `tensorrt` >= 10 and `tensorrt_rtx`, whose names are the same. Newer ones (11, RTX) know strongly typed networks
-only: there, half precision is a matter of the model, not of a flag.
+Written for `tensorrt` >= 10 and `tensorrt_rtx`, which share their names. Newer ones (11, RTX) have only strongly typed
+networks: there the model decides on half precision, not a flag.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to build. `compute_capability` (8, 9) is for a GPU that is not here, where the library can; None: the one that is."""
+    """How to build. `compute_capability`, such as (8, 9), names a GPU that is absent, if the library can build for it; None:
+    the present one.
+    """
 
     precision: str = "fp32"
     profiles: tuple[Profile, ...] = ()
@@ -40,7 +42,7 @@ class Recipe:
 
 
 def checked_options(session: Mapping[str, Any]) -> dict[str, int]:
-    """The builder's options out of the `session` table; raises `HandlerLoadError` with all that is wrong."""
+    """The builder's options from the `session` table. Raises `HandlerLoadError` with every fault in it."""
     given = {name: value for name, value in session.items() if name != "shapes"}
     faults = [f"{name} is not known here (known: shapes, {', '.join(_OPTIONS)})" for name in given if name not in _OPTIONS]
     for name, allowed in _OPTIONS.items():
@@ -52,14 +54,14 @@ def checked_options(session: Mapping[str, Any]) -> dict[str, int]:
 
 
 def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b"") -> tuple[bytes, bytes]:
-    """The engine, serialised, and the timing cache to hand in next time (empty where the library has none).
+    """The serialised engine, and the timing cache for the next build (empty if the library has none).
 
     Raises `HandlerLoadError` with the parser's or the builder's own words.
     """
     journal = journal_of(trt)
     builder = trt.Builder(journal)
     network = builder.create_network(0)
-    # Kept until the engine is built: the weights of the network lie in the parser's memory.
+    # Keep the parser until the engine is built: the network's weights are in its memory.
     parser = _parsed(trt, network, model, journal)
     config = builder.create_builder_config()
     _set_precision(trt, config, model, recipe.precision)
@@ -75,7 +77,7 @@ def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b""
 
 
 def journal_of(trt: Any) -> Any:
-    """A logger for the library that keeps what went wrong, for the error's message, and passes warnings on."""
+    """The library's logger: keeps errors for the message of our own error, and passes warnings on."""
 
     class BuildLog(trt.ILogger):  # type: ignore[misc]  # the base is known at run time only
         def __init__(self) -> None:
@@ -96,7 +98,7 @@ def journal_of(trt: Any) -> Any:
 
 def _parsed(trt: Any, network: Any, model: Path | bytes, journal: Any) -> Any:
     parser = trt.OnnxParser(network, journal)
-    # By path where there is one: weights outside the file are looked for beside it.
+    # Parse by path if there is one: the parser looks for external weights beside the file.
     parsed = parser.parse(model) if isinstance(model, bytes) else parser.parse_from_file(str(model))
     if parsed:
         return parser
@@ -113,7 +115,7 @@ def _told(error: Any) -> str:
 
 
 def _set_precision(trt: Any, config: Any, model: Path | bytes, precision: str) -> None:
-    # On by default; a model asked for in fp32 is to be computed in fp32.
+    # TF32 is on by default, but a model requested in fp32 must be computed in fp32.
     (config.set_flag if precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
     if precision not in _HALF:
         return
@@ -155,11 +157,11 @@ def _add_profile(builder: Any, config: Any, profile: Profile) -> None:
 
 
 def _timing_cache(trt: Any, config: Any, timings: bytes) -> Any:
-    # With RTX these calls do nothing but warn: its kernels are compiled when the engine is loaded.
+    # With RTX these calls only warn: RTX compiles its kernels when the engine is loaded.
     if "rtx" in trt.__name__:
         return None
     cache = config.create_timing_cache(timings)
-    # False: timings of another version or GPU are not taken, and a new cache is begun.
+    # False: timings of another version or GPU are ignored, and a new cache is started.
     if not config.set_timing_cache(cache, False):
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
@@ -167,8 +169,8 @@ def _timing_cache(trt: Any, config: Any, timings: bytes) -> Any:
 
 
 def version_of(plan: bytes) -> str:
-    """The version of TensorRT that wrote a plan, as far as its head tells; empty where it does not.
+    """The version of TensorRT that wrote a plan, if its header tells; else empty.
 
-    No documented format: read off plans of 1.7 (RTX), whose head is four letters ending in `trt` and, at byte 24, four numbers.
+    The format is not documented. Plans of RTX 1.7 begin with four letters that end in `trt`, and have four numbers at byte 24.
     """
     return ".".join(map(str, plan[24:28])) if len(plan) > 28 and plan[1:4] == b"trt" else ""

@@ -1,6 +1,6 @@
-"""The little of CUDA that an engine needs without torch: a device, a stream, device memory and pinned host memory.
+"""The part of CUDA that an engine needs without torch: a device, a stream, device memory and pinned host memory.
 
-By NVIDIA's own bindings (cuda-bindings, part of the extras with TensorRT): 31 MB, where torch would be gigabytes.
+It uses NVIDIA's bindings (cuda-bindings, part of the TensorRT extras), which take 31 MB; torch would take gigabytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Device(Protocol):
-    """Memory on a device and work in order on one stream; addresses are whole numbers."""
+    """A device's memory, and work in the order of one stream. Addresses are integers."""
 
     stream: int
 
@@ -33,7 +33,9 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """GPU `index` of those this process sees, with a stream of its own. For one thread: CUDA's current device is per thread."""
+    """GPU `index` of those that this process sees, with its own stream. Use it in one thread: CUDA's current device is per
+    thread.
+    """
 
     def __init__(self, runtime: Any, index: int) -> None:
         self._runtime = runtime
@@ -42,7 +44,7 @@ class CudaDevice:
 
     def start(self) -> None:
         self._ask(self._runtime.cudaSetDevice(self._index))
-        # Not the default stream: that one waits for every other stream of the process.
+        # The default stream would wait for every other stream of the process.
         self.stream = int(self._ask(self._runtime.cudaStreamCreateWithFlags(self._runtime.cudaStreamNonBlocking)))
 
     def allocate(self, size_bytes: int, /) -> int:
@@ -75,13 +77,13 @@ class CudaDevice:
         error, *values = answer
         if int(error):
             text = self._runtime.cudaGetErrorString(error)[1].decode()
-            # The words by which the runner knows that a smaller batch may pass.
+            # By this wording the runner recognises that a smaller batch may fit.
             raise RuntimeError(f"CUDA: {text} ({error.name})")
         return values[0] if values else None
 
 
 class Buffer:
-    """A place in device memory and one in pinned host memory of the same size; grows to the largest use seen."""
+    """Device memory and pinned host memory of the same size; both grow to the largest size that was needed."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -90,8 +92,8 @@ class Buffer:
         self._host: Bytes | None = None
 
     def reserve(self, size_bytes: int) -> None:
-        """At least so many bytes; what was in it is lost when it has to grow."""
-        # An engine takes no null address, so an empty array has a place too.
+        """Grow to at least `size` bytes; growing loses the content."""
+        # An engine refuses a null address, so an empty array gets memory too.
         size_bytes = max(size_bytes, 1)
         if size_bytes <= self._size_bytes:
             return
@@ -103,7 +105,7 @@ class Buffer:
         self._size_bytes = size_bytes
 
     def send(self, array: NDArray[Any]) -> None:
-        """The array's bytes on their way to the device."""
+        """Start the copy of the array's bytes to the device."""
         import numpy as np
 
         self.reserve(array.nbytes)
@@ -116,7 +118,7 @@ class Buffer:
         self._device.to_host(self._host, self.address, size_bytes)
 
     def read(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """A copy of what `fetch` brought, once the stream is done: the next batch takes this memory again."""
+        """A copy of what `fetch` brought; call it once the stream is done. The next batch reuses this memory."""
         assert self._host is not None
         size_bytes = dtype.itemsize * _product(shape)
         return self._host[:size_bytes].copy().view(dtype).reshape(shape)
@@ -130,7 +132,7 @@ def open_device(index: int) -> CudaDevice:
 
 
 def gpu(index: int) -> GpuTarget:
-    """What GPU `index` is; raises as `open_device` does."""
+    """The kind of GPU `index`; raises the errors of `open_device`."""
     runtime = _found(index)
     properties = runtime.cudaGetDeviceProperties(index)[1]
     driver = runtime.cudaDriverGetVersion()[1]

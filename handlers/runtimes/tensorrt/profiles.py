@@ -1,4 +1,4 @@
-"""The shapes an engine is built for: per profile and input the least, the best and the largest. Pure."""
+"""The shapes that an engine is built for: the smallest, the best and the largest per profile and input. Pure."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Profile = dict[str, Span]
 
 
 def batch_spans(buckets: Sequence[int], max_batch_size: int) -> list[tuple[int, int, int]]:
-    """Least, best and largest batch per profile: one for each bucket, because batches are cut and padded to exactly these
-    sizes. Without buckets a single one, best at full batches."""
+    """Smallest, best and largest batch per profile. Each bucket has a profile, because batches are cut and padded to exactly
+    these sizes. Without buckets there is one profile, which is best at full batches."""
     if not buckets:
         return [(1, max_batch_size, max_batch_size)]
     return [(bucket, bucket, bucket) for bucket in sorted(set(buckets))]
 
 
 def profiles(inputs: Mapping[str, Free], spans: Sequence[tuple[int, int, int]], shapes: Mapping[str, Any]) -> list[Profile]:
-    """One profile per span. `shapes` says for each input with a free dimension besides the batch what it ranges over: three
-    shapes without the batch axis. Raises `HandlerLoadError` where that is missing or does not fit."""
+    """One profile per span. For each input with a free dimension besides the batch, `shapes` has three shapes without the batch
+    axis: the smallest, best and largest. Raises `HandlerLoadError` if they are missing or do not fit."""
     unknown = set(shapes) - set(inputs)
     if unknown:
         raise HandlerLoadError(
@@ -43,7 +43,9 @@ def profiles(inputs: Mapping[str, Free], spans: Sequence[tuple[int, int, int]], 
 
 
 def outline(profile: Profile, bound: int) -> str:
-    """One bound of a profile (0 least, 1 best, 2 most) as ONNX Runtime's TensorRT provider takes it: `x:1x3x16x16,y:1x2`."""
+    """One bound of a profile (0 smallest, 1 best, 2 largest) as ONNX Runtime's TensorRT provider reads it: `x:1x3x16x16,y:1x2`.
+    One bound of a profile (0 smallest, 1 best, 2 largest) as ONNX Runtime's TensorRT provider reads it: `x:1x3x16x16,y:1x2`.
+    """
     return ",".join(f"{name}:{'x'.join(map(str, span[bound]))}" for name, span in profile.items())
 
 

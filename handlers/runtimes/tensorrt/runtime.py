@@ -1,4 +1,4 @@
-"""TensorRT without anything between: engines built from ONNX (and kept), or plans as they are, run on a CUDA stream."""
+"""TensorRT used directly: engines built from ONNX and cached, or plans as they are, run on a CUDA stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIBRARIES = ("tensorrt", "tensorrt_rtx")
 
 
 class TensorRtRuntime(Runtime):
-    """One engine, with an execution context per profile: contexts switch profiles only at a price."""
+    """One engine with an execution context per profile, because switching the profile of a context costs time."""
 
     def __init__(self, trt: Any, engine: Any, device: Device, *, buckets: Sequence[int] = ()) -> None:
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
@@ -50,7 +50,7 @@ class TensorRtRuntime(Runtime):
 
     @property
     def padding_ratio(self) -> float:
-        """The share of the rows run in the last call that were padding."""
+        """The share of padded rows in the last call."""
         return self._padding.ratio
 
     def run(self, feed: Arrays, /) -> Arrays:
@@ -87,8 +87,8 @@ class TensorRtRuntime(Runtime):
 
 
 def open_model(model: Path | bytes, context: Context) -> TensorRtRuntime:
-    """An engine for the model on the context's GPU, built if it was not built before. Raises `HandlerLoadError` without
-    TensorRT or a GPU, for a model or plan it refuses, and for options that go to other runtimes."""
+    """Open an engine for the model on the context's GPU; build the engine unless the cache has it. Raises `HandlerLoadError`
+    without TensorRT or a GPU, for a model or plan that TensorRT refuses, and for options of other runtimes."""
     trt = library()
     index = gpu_index(context.device)
     refuse_foreign("tensorrt", context.runtime)
@@ -104,7 +104,7 @@ def open_model(model: Path | bytes, context: Context) -> TensorRtRuntime:
 def engine_for(
     trt: Any, model: Path | bytes, context: Context, target: GpuTarget, *, compute_capability: tuple[int, int] | None = None
 ) -> bytes:
-    """The serialised engine, from the cache or newly built into it."""
+    """The serialised engine from the cache; a missing one is built and stored there."""
     options = context.runtime
     session_options = checked_options(options.session)
     inputs = onnx_file.read(model).inputs
@@ -128,7 +128,7 @@ def _built(trt: Any, model: Path | bytes, recipe: Recipe, *, cache: EngineCache,
 
 
 def library() -> Any:
-    """`tensorrt`, or else `tensorrt_rtx`."""
+    """The module `tensorrt` if it is installed, else `tensorrt_rtx`."""
     for name in _LIBRARIES:
         try:
             return importlib.import_module(name)
@@ -141,7 +141,7 @@ def library() -> Any:
 
 
 def loaded(trt: Any, plan: bytes, name: str) -> Any:
-    """The engine in a plan; raises `HandlerLoadError` with both versions and TensorRT's own words."""
+    """The engine of a plan. Raises `HandlerLoadError` with both versions and TensorRT's message."""
     journal = journal_of(trt)
     runtime = trt.Runtime(journal)
     engine = runtime.deserialize_cuda_engine(plan)
@@ -160,7 +160,7 @@ def loaded(trt: Any, plan: bytes, name: str) -> Any:
 
 
 def gpu_index(device: str) -> int:
-    """Raises `HandlerLoadError` for what is no GPU."""
+    """Refuse a device that is not a GPU, by a `HandlerLoadError`."""
     base, _, index = device.partition(":")
     if base != "cuda" or (index and not index.isdecimal()):
         raise HandlerLoadError(f'TensorRT runs on GPUs, not on the device {device!r}; set device = "cuda", or runtime = "onnx"')
@@ -172,7 +172,7 @@ def _free(inputs: dict[str, tuple[int | None, ...]]) -> bool:
 
 
 def _spans(engine: Any, name: str) -> list[tuple[int, int]]:
-    """Least and largest batch per profile."""
+    """Smallest and largest batch per profile."""
     fixed = engine.get_tensor_shape(name)[0]
     if fixed >= 0:
         return [(fixed, fixed)]
@@ -190,7 +190,9 @@ def _context(engine: Any, profile: int, device: Device) -> Any:
 
 
 def _sizes(buckets: Sequence[int], spans: Sequence[tuple[int, int]]) -> BatchSizes:
-    """The declared buckets that some profile takes; else every size, or the profiles' own bounds where they leave gaps."""
+    """The declared buckets that a profile accepts. Without any: every size, or the bounds of the profiles if these leave gaps.
+    The declared buckets that a profile accepts. Without any: every size, or the bounds of the profiles if these leave gaps.
+    """
     fitting = {bucket for bucket in buckets if any(least <= bucket <= most for least, most in spans)}
     smallest, largest = min(least for least, _ in spans), max(most for _, most in spans)
     gaps = any(not any(least <= size <= most for least, most in spans) for size in range(1, largest + 1))

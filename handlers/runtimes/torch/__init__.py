@@ -1,4 +1,4 @@
-"""Model files on PyTorch, by kind of file and by way to run them. Imports core, `handlers.handler` and `handlers.runtimes`.
+"""Model files on PyTorch, by kind of file and by the way to run it. Imports core, `handlers.contract`, `handlers.runtimes`.
 
-torch is imported by `library` alone, and only when a model asks for it: 2 s and 200 MB.
+Only `library` imports torch, once a model needs it: the import takes 2 s and 200 MB.
 """

@@ -1,4 +1,4 @@
-"""What a torch model file is, told from its name and its table of contents; nothing in it is read as code."""
+"""Finds out what a torch model file is from its name and its table of contents. Nothing in the file is read as code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.handlers.runtimes.contract import kind_of
 
 
 class FileKind(StrEnum):
-    """The words are those of messages: "... of an exported program"."""
+    """The values appear in messages: "... of an exported program"."""
 
     EXPORTED = "an exported program"
     PACKAGE = "an AOTInductor package"
@@ -22,7 +22,7 @@ class FileKind(StrEnum):
 
 
 def file_kind(path: Path) -> FileKind:
-    """Raises `HandlerLoadError` for a `.pt2` that is neither of its two kinds."""
+    """The file's kind. Raises `HandlerLoadError` for a `.pt2` that is neither of its two kinds."""
     if kind_of(path) == ".safetensors":
         return FileKind.WEIGHTS
     names = _members(path)
@@ -35,7 +35,7 @@ def file_kind(path: Path) -> FileKind:
 def _pt2_kind(path: Path, names: list[str]) -> FileKind:
     if any("data/aotinductor/" in name for name in names):
         return FileKind.PACKAGE
-    # The second is the layout of torch 2.6.
+    # The second pattern is the layout of torch 2.6.
     if any("models/" in name or name.endswith("serialized_exported_program.json") for name in names):
         return FileKind.EXPORTED
     raise HandlerLoadError(
@@ -45,7 +45,7 @@ def _pt2_kind(path: Path, names: list[str]) -> FileKind:
 
 
 def package_target(path: Path) -> dict[str, Any]:
-    """What an AOTInductor package was compiled for (AOTI_DEVICE_KEY, AOTI_CPU_ISA, ...); empty if it does not say."""
+    """What an AOTInductor package was compiled for (AOTI_DEVICE_KEY, AOTI_CPU_ISA, ...); empty if the package does not say."""
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith("wrapper_metadata.json"):
@@ -55,7 +55,7 @@ def package_target(path: Path) -> dict[str, Any]:
 
 
 def _members(path: Path) -> list[str]:
-    """The names in the archive; none for a file that is no archive (weights of torch before 1.6)."""
+    """The names in the archive; empty for a file that is no archive (weights of torch before 1.6)."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()

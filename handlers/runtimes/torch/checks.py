@@ -1,4 +1,4 @@
-"""Which options a kind of torch file can be run with on which device; the rest is refused before it is loaded. Pure."""
+"""Which options a kind of torch file supports on which device. Other options are refused before the file is loaded. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.handlers.runtimes.torch.archive import FileKind
 from penstock.model_spec import RuntimeOptions
 
 Found = Callable[[str], str | None]
-# What is read of a model's own options. What a file says itself is not among them: it would be ignored.
+# The model options that are read per kind of file. What the file states itself is left out: it would be ignored.
 _DECLARED = ("inputs", "outputs", "fixed_batch")
 OPTIONS: dict[FileKind, tuple[str, ...]] = {
     FileKind.EXPORTED: ("outputs",),
@@ -20,7 +20,7 @@ OPTIONS: dict[FileKind, tuple[str, ...]] = {
 
 
 def check_options(kind: FileKind, options: RuntimeOptions, device: str) -> None:
-    """Raises `HandlerLoadError` with every option that does not fit."""
+    """Refuse options that do not fit, by one `HandlerLoadError` that names them all."""
     faults = [
         *_foreign(options),
         *_precision(kind, options, device),
@@ -33,7 +33,7 @@ def check_options(kind: FileKind, options: RuntimeOptions, device: str) -> None:
 
 
 def check_compiler(device: str, *, found: Found, compiler: str | None) -> None:
-    """Raises `HandlerLoadError` without the compiler that torch.compile calls: `compiler` if named, else the usual ones."""
+    """Raises `HandlerLoadError` without the compiler that torch.compile calls: `compiler` if it is set, else the usual ones."""
     usual = ("g++", "clang++") if device == "cpu" else ("gcc", "cc", "clang")
     names = (compiler,) if compiler else usual
     if not any(found(name) for name in names):

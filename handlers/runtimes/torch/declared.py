@@ -11,7 +11,7 @@ from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.contract import Port
 from penstock.handlers.runtimes.symbols import Symbol
 
-# The element types a model may ask for -> what callers send: numpy has no bfloat16, and nobody sends halves.
+# Element type of the model -> what callers send: numpy has no bfloat16, and callers do not send half precision.
 ELEMENTS = {
     "float32": "float32",
     "float64": "float64",
@@ -29,7 +29,7 @@ EXAMPLE = 'inputs = { x = { dtype = "float32", shape = [3, 224, 224] } }'
 
 @dataclass(frozen=True, slots=True)
 class DeclaredInputs:
-    """Inputs in the order the model takes them; `elements` are the model's own types, one per port."""
+    """Inputs in the order of the model's arguments. `elements` are the model's own types, one per port."""
 
     ports: tuple[Port, ...]
     elements: tuple[str, ...]
@@ -37,7 +37,7 @@ class DeclaredInputs:
 
 
 def declared_inputs(options: Mapping[str, Any], *, file: str, kind: str) -> DeclaredInputs:
-    """Raises `HandlerLoadError` with an example where the table is missing or cannot be read."""
+    """The declared inputs. Raises `HandlerLoadError` with an example if the table is missing or cannot be read."""
     table = options.get("inputs")
     if not isinstance(table, dict) or not table:
         raise HandlerLoadError(

@@ -1,4 +1,4 @@
-"""`.pt2` files of torch.export.save: inputs, free dimensions and their bounds come from the program itself."""
+"""`.pt2` files of torch.export.save: the program itself states its inputs, its free dimensions and their bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def read_exported(path: Path, device: Any) -> Program:
-    """Raises `HandlerLoadError` for a file that torch cannot read and for inputs that are no rows of a batch."""
+    """Open the program. Raises `HandlerLoadError` for an unreadable file and for inputs that are not rows of a batch."""
     export = import_module("torch.export")
     try:
         with _weights_only():
@@ -30,14 +30,14 @@ def read_exported(path: Path, device: Any) -> Program:
         if device.type != "cpu":
             exported = import_module("torch.export.passes").move_to_device_pass(exported, str(device))
     except Exception as error:
-        # zipfile, json, pickle and torch raise here, each their own.
+        # zipfile, json, pickle and torch each raise their own errors here.
         raise unreadable(path, error, "save it again with torch.export.save of this torch") from error
     return _program(exported)
 
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """torch.export.load tries a full unpickling where a safe one fails; torch's own switch forbids that."""
+    """Forbid full unpickling by torch's own switch: torch.export.load tries it if safe unpickling fails."""
     before = os.environ.get(_WEIGHTS_ONLY)
     os.environ[_WEIGHTS_ONLY] = "1"
     try:
@@ -54,7 +54,7 @@ def _program(exported: Any) -> Program:
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
     tensors = [(arg.name, values[arg.name]) for arg in given if not hasattr(arg, "value")]
     _check_tensors(tensors)
-    # What is no tensor was fixed at export; it has to be passed all the same.
+    # Arguments that are no tensors were fixed at export and must still be passed.
     fixed = [getattr(arg, "value", None) for arg in given]
     places = [place for place, arg in enumerate(given) if not hasattr(arg, "value")]
     spec = exported.call_spec.in_spec
@@ -70,7 +70,8 @@ def _program(exported: Any) -> Program:
     leaves = pytree.tree_leaves(example, is_leaf=lambda leaf: leaf is None) if example else None
     return Program(
         kind=FileKind.EXPORTED,
-        # Without its guards: they are source code in the file, to be executed, and the ports check the same shapes.
+        # The guards are left out: they are source code in the file that torch would execute, and the ports check the same
+        # shapes.
         module=exported.module(check_guards=False),
         arguments=arguments,
         ports=tuple(_port(name, value, exported.range_constraints) for name, value in tensors),
@@ -110,7 +111,7 @@ def _port(name: str, value: Any, ranges: dict[Any, Any]) -> Port:
 
 
 def _symbol(size: Any) -> Symbol | None:
-    """A dimension that is a symbol, or a multiple of one and some more; others are left to the program."""
+    """The symbol of a dimension of the form `factor * s + offset`; other formulas are left to the program."""
     expression = size.node.expr
     if len(expression.free_symbols) != 1:
         return None
@@ -122,7 +123,7 @@ def _symbol(size: Any) -> Symbol | None:
 
 
 def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes:
-    """The first axis of every input, which has to be the same one."""
+    """The size of the first axis, which all inputs must share."""
     axes = {name: value.shape[0] for name, value in tensors}
     words = {size if isinstance(size, int) else str(size.node.expr) for size in axes.values()}
     first = next(iter(axes.values()), None)
@@ -140,11 +141,11 @@ def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes
 
 
 def _range(size: Any, ranges: dict[Any, Any]) -> tuple[int, int | None]:
-    """Smallest and largest size of a free dimension; those computed from a symbol are bounded through it."""
+    """Smallest and largest size of a free dimension. A dimension computed from a symbol is bounded by the symbol's range."""
     symbol = _symbol(size)
     found = {str(known): limits for known, limits in ranges.items()}.get(symbol.name) if symbol else None
     if symbol is None or found is None:
         return 1, None
-    # torch notes 2 for every dimension that was not bounded, and means 0 or more.
+    # torch records 2 for every dimension without a lower bound, and means 0 or more.
     low = 1 if int(found.lower) <= 2 else int(found.lower)
     return max(1, symbol.size(low)), symbol.size(int(found.upper)) if found.upper.is_Integer else None

@@ -1,4 +1,4 @@
-"""The kinds of torch files that do not name their inputs: AOTInductor packages, TorchScript, weights with a model class."""
+"""Torch files that do not name their inputs: AOTInductor packages, TorchScript, weights with a model class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _CPU_FLAGS = Path("/proc/cpuinfo")
 
 
 def read_package(path: Path, device: Any, context: Context) -> Program:
-    """Raises `HandlerLoadError` for a package compiled for another device or processor: it would fail, or end the process."""
+    """Open an AOTInductor package. Raises `HandlerLoadError` for a package of another device or processor, which would fail or
+    end the process."""
     target = package_target(path)
     _check_target(path, target, device)
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.PACKAGE)
@@ -52,9 +53,9 @@ def _check_target(path: Path, target: dict[str, Any], device: Any) -> None:
 
 
 def missing_instructions(wanted: str, flags: set[str]) -> list[str]:
-    """Of the instruction sets a package was compiled with, those that are not among the processor's flags. Pure.
+    """The instruction sets that a package was compiled with and that the processor's flags lack. Pure.
 
-    Empty flags (not Linux on x86) mean that nothing is known, so nothing is missing.
+    Empty flags (other systems than Linux on x86) mean that nothing is known; then nothing counts as missing.
     """
     names = {"AVX512": "avx512f", "AMX_TILE": "amx_tile"}
     found = [name for name in wanted.replace(",", " ").split() if name.startswith(("AVX", "AMX"))]
@@ -73,7 +74,7 @@ def read_script(path: Path, device: Any, context: Context) -> Program:
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.SCRIPT)
     try:
         with warnings.catch_warnings():
-            # The user's file is what it is; docs/runtimes.md says that torch.export has followed it.
+            # TorchScript is deprecated, but the user's file is TorchScript; docs/runtimes.md recommends torch.export.
             warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", DeprecationWarning)
             module = import_module("torch.jit").load(str(path), map_location=device)
     except (RuntimeError, ValueError) as error:
@@ -84,7 +85,7 @@ def read_script(path: Path, device: Any, context: Context) -> Program:
 
 
 def read_weights(path: Path, device: Any, context: Context) -> Program:
-    """The model class of `options.model_class` filled with the weights; nothing in the file is run as code."""
+    """An instance of `options.model_class` with the file's weights. Nothing in the file is run as code."""
     state = weights(path, context)
     module = model_class(path, context)
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.WEIGHTS)
@@ -101,10 +102,12 @@ def read_weights(path: Path, device: Any, context: Context) -> Program:
 
 
 def _tied(module: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """What the file leaves out because it holds the same memory under another name: `safetensors.torch.save_model` does so."""
+    """The tensors that the file leaves out because another name holds the same memory, as `safetensors.torch.save_model` does.
+    The tensors that the file leaves out because another name holds the same memory, as `safetensors.torch.save_model` does.
+    """
     own = module.state_dict()
     filled = {_memory(own[name]) for name in state if name in own and _covers(own[name])}
-    # A tensor is copied onto itself: the memory is filled under the name that the file has.
+    # A tensor is copied onto itself; its memory is filled through the name that the file has.
     return {name: tensor for name, tensor in own.items() if name not in state and tensor.numel() and _memory(tensor) in filled}
 
 
@@ -114,12 +117,12 @@ def _memory(tensor: Any) -> int:
 
 
 def _covers(tensor: Any) -> bool:
-    """Whether all of its memory is filled with it: a view of a part would leave the rest as it was made."""
+    """Whether the tensor covers all of its memory. A view of a part would leave the rest uninitialised."""
     return bool(tensor.nbytes == tensor.untyped_storage().nbytes())
 
 
 def weights(path: Path, context: Context) -> dict[str, Any]:
-    """Tensors by name; raises `HandlerLoadError` for a pickled module and for a checkpoint without `options.weights_key`."""
+    """Tensors by name. Raises `HandlerLoadError` for a pickled module and for a checkpoint without `options.weights_key`."""
     found = _safetensors(path) if kind_of(path) == ".safetensors" else _state_dict(path)
     key = context.options.get("weights_key")
     if key is not None:
@@ -160,7 +163,7 @@ def _state_dict(path: Path) -> Any:
 
 
 def model_class(path: Path, context: Context) -> Any:
-    """An instance of `options.model_class`, made with `options.model_args` (a table of named ones, or a list)."""
+    """An instance of `options.model_class`, made with `options.model_args` (a table of named arguments, or a list)."""
     source, place, name = class_place(path, context)
     module = import_file(context.folder / place) if place.endswith(".py") else import_name(place)
     kind = getattr(module, name, None)
@@ -174,7 +177,9 @@ def model_class(path: Path, context: Context) -> Any:
 
 
 def class_place(path: Path, context: Context) -> tuple[str, str, str]:
-    """`options.model_class` whole, its file or module, the class's name; raises `HandlerLoadError` without it or its file."""
+    """`options.model_class`, its file or module, and the class's name. Raises `HandlerLoadError` if the option or the file is
+    missing.
+    """
     source = context.options.get("model_class")
     if not isinstance(source, str) or ":" not in source:
         raise HandlerLoadError(
@@ -194,16 +199,16 @@ def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: Dec
 
 
 def unreadable(path: Path, error: Exception, advice: str) -> HandlerLoadError:
-    """To be raised for a file that torch does not take; `advice` says how to make one that it does."""
+    """The error for a file that torch refuses; `advice` says how to make a file that torch accepts."""
     return HandlerLoadError(f"torch cannot load {path.name}: {_first_line(error)}; {advice}")
 
 
 def _refused(error: Exception) -> str:
-    """What torch did not want to read, without its advice to read it all the same."""
+    """What torch refused to read, without torch's advice to read it unsafely."""
     _, found, reason = str(error).partition("WeightsUnpickler error:")
     return reason.strip().partition("\n")[0].partition(" by default.")[0] if found else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
-    """The error's class and the beginning of what it says: torch's go on for pages."""
+    """The error's class and the beginning of its message: torch's messages run over pages."""
     return f"{type(error).__name__}: {error}".partition("\n")[0][:300]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# As torch recommends: the first runs allocate, choose kernels and build caches, none of which may happen while recording.
+# torch's recommendation: the first runs allocate, choose kernels and build caches, which is forbidden while recording.
 _RUNS_BEFORE = 3
 
 
@@ -18,7 +18,7 @@ class _Recorded:
 
 
 class GraphedCall:
-    """`call` by shapes of its inputs. A result lies in memory that the next call of the same shapes overwrites."""
+    """Records `call` once per set of input shapes. The next call with the same shapes overwrites a result's memory."""
 
     def __init__(self, torch: Any, call: Callable[[Sequence[Any]], Any]) -> None:
         self._torch = torch
@@ -45,12 +45,12 @@ class GraphedCall:
                 self._call(inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Thread-local: the thread that uploads the next batch allocates meanwhile, which a global capture would refuse.
+        # Thread-local: the thread that uploads the next batch allocates memory meanwhile, which a global capture refuses.
         with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
             result = self._call(inputs)
         return _Recorded(graph, inputs, result)
 
     def _pool(self) -> Any:
-        """One for all sizes: they never run at the same time."""
+        """One pool for all sizes, because their graphs never run at the same time."""
         first = next(iter(self._recorded.values()), None)
         return first.graph.pool() if first else None

@@ -1,4 +1,4 @@
-"""torch itself, set up for one model: imported, its threads and its float32 arithmetic fixed, the device checked."""
+"""Sets up torch for one model: imports it, fixes its threads and its float32 arithmetic, checks the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import HandlerLoadError
 
 
 def torch_library() -> Any:
-    """The module `torch`; raises `HandlerLoadError` naming the extra that brings it."""
+    """The module `torch`. Raises `HandlerLoadError` that names the extra to install."""
     try:
         return import_module("torch")
     except ImportError as error:
@@ -21,7 +21,7 @@ def torch_library() -> Any:
 
 
 def checked_device(torch: Any, device: str) -> Any:
-    """The `torch.device` called `device`; raises `HandlerLoadError` where torch would not run on it."""
+    """The `torch.device` named `device`. Raises `HandlerLoadError` if torch cannot run on it."""
     kind, _, index = device.partition(":")
     if device == "cpu":
         return torch.device("cpu")
@@ -35,15 +35,15 @@ def checked_device(torch: Any, device: str) -> Any:
             'install a CUDA build of torch and the driver, or set device = "cpu"'
         )
     chosen = torch.device("cuda", int(index or 0))
-    # Streams, graph captures and compiled kernels go to the current device.
+    # Streams, graph captures and compiled kernels use the current device.
     torch.cuda.set_device(chosen)
     return chosen
 
 
 def set_up(torch: Any, device: Any, *, threads: int, precision: str) -> None:
-    """For the whole process, which holds one model. `tf32` is the only precision that lets a GPU round float32."""
+    """Set the precision of float32 for the whole process, which holds one model. Only `tf32` lets a GPU round float32."""
     torch.set_num_threads(threads)
-    # It can be set once, before the first parallel work; model code that came first keeps its own number.
+    # torch accepts it once, before the first parallel work; model code that set it earlier keeps its own number.
     with suppress(RuntimeError):
         torch.set_num_interop_threads(1)
     if device.type == "cuda":
@@ -55,11 +55,11 @@ def _fix_float32(torch: Any, *, tf32: bool) -> None:
     # torch's own default for convolutions is TF32.
     torch.backends.cudnn.allow_tf32 = tf32
     if not tf32:
-        # Inductor advises TF32 wherever it finds it off. Here it is off because the model's precision says so.
+        # Inductor warns wherever TF32 is off. Here TF32 is off because the model's precision says so.
         warnings.filterwarnings("ignore", r"TensorFloat32 tensor cores .* available but not enabled", UserWarning)
 
 
 def provider_words(torch: Any, device: Any, *, extras: list[str]) -> str:
-    """As in `torch 2.13.0 cuda:0 NVIDIA H200 bf16 compile=default`."""
+    """The provider in words, such as `torch 2.13.0 cuda:0 NVIDIA H200 bf16 compile=default`."""
     place = f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "cpu"
     return " ".join([f"torch {torch.__version__}", place, *extras])

@@ -1,4 +1,4 @@
-"""From a model file and its options to a runtime that has answered once."""
+"""Opens a model file with its options as a runtime, and makes the first call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ Call = Callable[[Sequence[Any]], Any]
 
 
 def open_model(model: Path | bytes, context: Context) -> TorchRuntime:
-    """The model, run once if its shapes are known; raises `HandlerLoadError` for whatever would fail with every batch."""
+    """Open the model and run it once if its shapes are known. Raises `HandlerLoadError` for a fault that every batch would
+    meet.
+    """
     if isinstance(model, bytes):
         raise HandlerLoadError("a torch model is opened from a file, not from memory; write it to one")
     kind, options = file_kind(model), context.runtime
@@ -90,7 +92,7 @@ def _plan(torch: Any, program: Program, context: Context) -> CallPlan:
 
 
 def _call(torch: Any, program: Program, plan: CallPlan, *, context: Context) -> Call:
-    """The program as a function of its tensors: compiled, and recorded in CUDA graphs, if so asked."""
+    """The program as a function of its tensors, compiled and recorded in CUDA graphs if the options say so."""
     options, module, arguments = context.runtime, program.module, program.arguments
     if options.compile != "off":
         module = _compiled(torch, module, plan, context=context)
@@ -110,30 +112,30 @@ def _call(torch: Any, program: Program, plan: CallPlan, *, context: Context) -> 
 
 
 def _compiled(torch: Any, module: Any, plan: CallPlan, *, context: Context) -> Any:
-    """With buckets one compilation per size; without, one for size 1 and one for all others, whose batch axis is marked.
+    """Compile once per bucket. Without buckets compile for size 1 and for all other sizes, whose batch axis is marked.
 
-    Counted in tests/unit/handlers/runtimes/torch/test_compile.py; with every size fixed, torch gives up after 8 of them.
+    tests/unit/handlers/runtimes/torch/test_compile.py counts them. If every size were fixed, torch would give up after 8.
     """
     options, device = context.runtime, context.device.partition(":")[0]
     check_compiler(device, found=shutil.which, compiler=os.environ.get("CXX" if device == "cpu" else "CC"))
     if options.cache_dir:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(context.folder / options.cache_dir)
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, len(plan.sizes.buckets) + 1)
-    # A pool of compiler processes would run on cores that are not this child's, and outlive the compilation.
+    # A pool of compiler processes would use cores of other slots, and would outlive the compilation.
     torch._inductor.config.compile_threads = 1
     fixed = bool(plan.sizes.buckets) and not any(None in port.shape for port in plan.ports)
     return torch.compile(module, mode=options.compile, dynamic=False if fixed else None)
 
 
 def _run_once(runtime: TorchRuntime, feed: dict[str, Any], *, file: str, options: RuntimeOptions) -> float:
-    """Seconds of the first call, which compiles and records what is to be; raises `HandlerLoadError` if it fails."""
+    """Make the first call, which compiles and records; its seconds. Raises `HandlerLoadError` if the call fails."""
     began = perf_counter()
     try:
         runtime.run(feed)
     except PenstockError as error:
         raise HandlerLoadError(f"{file} was loaded, but {error.message}") from error
     except Exception as error:
-        # torch, its compilers and the model's own code raise here.
+        # torch, its compilers and the model's code raise errors of any class here.
         chosen = ", ".join(_extras(options))
         advice = f"it may not take {chosen}: leave that out, or save the model that way" if chosen else "check the file"
         words = str(error).strip().partition("\n")[0][:400]
@@ -144,7 +146,7 @@ def _run_once(runtime: TorchRuntime, feed: dict[str, Any], *, file: str, options
 
 
 def _example_feed(program: Program, plan: CallPlan) -> dict[str, Any] | None:
-    """A batch of the smallest size: of the file's own example, else of zeros if all shapes are fixed."""
+    """A batch of the smallest size: the file's own example, else zeros if all shapes are fixed."""
     import numpy as np
 
     rows = plan.sizes.smallest
@@ -165,7 +167,7 @@ def _as_array(example: Any) -> Any:
 
 
 def _extras(options: RuntimeOptions) -> list[str]:
-    """What is not as in the file, in the words of the settings."""
+    """The settings that change how the file is run, in the words of the settings."""
     said = [options.precision] if options.precision != "fp32" else []
     said += ["channels_last"] if options.channels_last else []
     said += [f"compile={options.compile}"] if options.compile != "off" else []

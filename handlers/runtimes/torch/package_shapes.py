@@ -1,4 +1,4 @@
-"""Which shapes an AOTInductor package takes. It does not tell, so it is asked once, before it is loaded to be served."""
+"""Finds out which shapes an AOTInductor package accepts. The package does not say, so it is tried once before it serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.handlers.runtimes.torch.declared import DeclaredInputs
 
 _SWITCH = "AOTI_RUNTIME_CHECK_INPUTS"
 _OTHER_SIZE = re.compile(r"unmatched dim value at (\d+), expected: (\d+)")
-# Not 1, which torch compiles apart from all other sizes.
+# Not 1: torch compiles size 1 apart from all other sizes.
 _FREE = 2
 
 
@@ -24,10 +24,10 @@ def load_package(path: Path, device: Any) -> Any:
 
 
 def check_shapes(path: Path, device: Any, *, declared: DeclaredInputs, sizes: Sequence[int]) -> None:
-    """Raises `HandlerLoadError` where the package was compiled for other batch sizes, shapes or types than it would get.
+    """Refuse a package compiled for other batch sizes, shapes or types than it would get, by a `HandlerLoadError`. See D47.
 
-    Machine code for three rows takes two all the same, and answers wrongly. torch's own checks see that, but cannot stay on:
-    they also refuse a single row of every batch axis that is free.
+    Machine code compiled for three rows accepts two and answers wrongly. torch's checks detect that, but they cannot stay on:
+    they also refuse a single row wherever the batch axis is free.
     """
     torch = import_module("torch")
     with _checks_on(), torch.inference_mode():
@@ -37,7 +37,7 @@ def check_shapes(path: Path, device: Any, *, declared: DeclaredInputs, sizes: Se
 
 
 def batch_sizes_to_ask(declared: DeclaredInputs, *, buckets: Sequence[int], limit: int) -> Sequence[int]:
-    """Every size, where there are few; else that of a batch of more than one, if there will be any. Pure."""
+    """The sizes to try: every size if there are few, else one size above 1 if there will be such batches. Pure."""
     if not declared.batch.free:
         return [declared.batch.low]
     return sorted(set(buckets)) or [min(_FREE, limit)]
@@ -48,7 +48,7 @@ def _ask(probe: Any, tensors: Sequence[Any], *, file: str) -> None:
         probe(*tensors)
     except RuntimeError as error:
         words = str(error).strip().partition("\n")[0]
-        # Zeros, or lengths of two, may be refused for reasons of the model's own.
+        # The model may refuse zeros, or lengths of two, for reasons of its own.
         if "unmatched" in words:
             raise HandlerLoadError(_refusal(file, words)) from error
 
@@ -74,7 +74,9 @@ def _zeros(torch: Any, declared: DeclaredInputs, device: Any, *, rows: int) -> l
 
 @contextmanager
 def _checks_on() -> Iterator[None]:
-    """A package reads the switch at its first call and keeps it; one loaded later reads it anew."""
+    """Switch torch's checks. A package reads the switch at its first call and keeps it; a package loaded later reads it again.
+    Switch torch's checks. A package reads the switch at its first call and keeps it; a package loaded later reads it again.
+    """
     before = os.environ.get(_SWITCH)
     os.environ[_SWITCH] = "1"
     try:

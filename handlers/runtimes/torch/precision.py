@@ -1,4 +1,4 @@
-"""A module in another precision, memory format or in int8. Each raises `HandlerLoadError` where torch cannot."""
+"""Converts a module to another precision, memory format or int8. Each raises `HandlerLoadError` if torch cannot."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HALVES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def cast(torch: Any, module: Any, dtype: Any) -> Any:
-    """The module's floating weights and constants in `dtype`; of an exported program also the dtypes written into its graph."""
+    """The module with floating weights and constants in `dtype`; in an exported program the dtypes in its graph change too."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             _retype(torch, part, dtype)
-        # The constants of an exported program are plain attributes, which `to` does not see.
+        # The constants of an exported program are plain attributes, which `to` does not convert.
         for name, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 setattr(part, name, value.to(dtype))
@@ -24,7 +24,7 @@ def cast(torch: Any, module: Any, dtype: Any) -> Any:
 
 
 def _retype(torch: Any, graph_module: Any, dtype: Any) -> None:
-    """float32 becomes `dtype` where the graph says it, or leaves it to torch's default."""
+    """Replace float32 by `dtype` where the graph names it, or relies on torch's default."""
 
     def swapped(argument: Any) -> Any:
         return dtype if argument is torch.float32 else argument
@@ -43,7 +43,7 @@ def _retype(torch: Any, graph_module: Any, dtype: Any) -> None:
 
 
 def _makes_float32(torch: Any, node: Any) -> bool:
-    """Whether the node makes a tensor out of nothing (zeros, arange), in torch's default dtype."""
+    """Whether the node creates a tensor without an input (zeros, arange) in torch's default dtype."""
     value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
     if schema is None or getattr(value, "dtype", None) is not torch.float32 or node.kwargs.get("dtype") is not None:
         return False
@@ -52,17 +52,17 @@ def _makes_float32(torch: Any, node: Any) -> bool:
 
 
 def quantized(torch: Any, module: Any) -> Any:
-    """A copy whose Linear and LSTM layers hold int8 weights and quantize their inputs as they come."""
+    """A copy whose Linear and LSTM layers have int8 weights and quantize their inputs at run time."""
     try:
         with warnings.catch_warnings():
-            # Said to be gone since 2.10, and there in 2.13; docs/runtimes.md says what follows it.
+            # torch announced its removal for 2.10, and 2.13 still has it; docs/runtimes.md names its successor.
             warnings.filterwarnings("ignore", r"torch\.ao\.quantization is deprecated", DeprecationWarning)
             warnings.filterwarnings("ignore", r"torch\.quantize_per_tensor", UserWarning)
             result = import_module("torch.ao.quantization").quantize_dynamic(
                 module, {torch.nn.Linear, torch.nn.LSTM}, dtype=torch.qint8
             )
     except Exception as error:
-        # Layers that look into their neighbours fail in their own ways, and newer versions of torch may lack it.
+        # Layers that read their neighbours' weights raise errors of any class, and newer versions of torch may lack this.
         raise HandlerLoadError(
             f"torch cannot quantize {type(module).__name__}: {type(error).__name__}: {error}; "
             'set quantize = "off", or export the model to ONNX and quantize it there'

@@ -1,4 +1,4 @@
-"""A model file once read: a callable, and what is known of its inputs."""
+"""A model file that was read: a callable, and what is known of its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arguments = Callable[[Sequence[Any]], tuple[Sequence[Any], dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`elements` are the names of the inputs' own dtypes; `example` holds one tensor per input, if the file carries them."""
+    """`elements` are the names of the inputs' dtypes; `example` has one tensor per input if the file contains them."""
 
     kind: FileKind
     module: Any
@@ -28,7 +28,7 @@ class Program:
 
 
 def by_name(names: Sequence[str], parameters: Iterable[str]) -> Arguments:
-    """Named arguments where the module has parameters of these names, else positional ones in the order declared."""
+    """Arguments by name if the module has parameters of these names, else by position in the declared order."""
     if set(names) <= set(parameters):
         return lambda tensors: ((), dict(zip(names, tensors, strict=True)))
     return lambda tensors: (tensors, {})

@@ -21,7 +21,9 @@ Upload = Callable[["Arrays"], list[dict[str, DeviceRow]]]
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """How a program is called: the inputs' torch dtypes, the sizes, and which axis sizes torch.compile is told will change."""
+    """How a program is called: the inputs' torch dtypes, the batch sizes, and the axes that are marked as changing for
+    torch.compile.
+    """
 
     ports: tuple[Port, ...]
     dtypes: tuple[Any, ...]
@@ -32,7 +34,7 @@ class CallPlan:
 
 
 class TorchRuntime(Runtime):
-    """`padding_ratio` is the share of rows of the last call that were padding; its opener sets `first_call_s`.
+    """`padding_ratio` is the share of padded rows in the last call; the opener sets `first_call_s`.
 
     On a GPU `upload` starts the copy of a batch that runs later; `run` then takes its rows in place of an array.
     """
@@ -46,7 +48,7 @@ class TorchRuntime(Runtime):
         self._transfer: HostTransfer | CudaTransfer = transfer
         self.provider = provider
         self.inputs = list(plan.ports)
-        # Known after the first call, unless the options name them.
+        # The first call fills them unless the options name them.
         self.outputs = list(plan.names)
         self.stacks = plan.sizes.high != 1
         self.padding_ratio = 0.0
@@ -54,7 +56,7 @@ class TorchRuntime(Runtime):
         self.upload: Upload | None = transfer.upload if isinstance(transfer, CudaTransfer) else None
 
     def run(self, feed: Mapping[str, Any], /) -> Arrays:
-        """Raises `HandlerContractError` for an output that is no tensor, or none of as many rows."""
+        """Raises `HandlerContractError` for an output that is no tensor, or that lacks one row per item."""
         rows = len(next(iter(feed.values())))
         pieces = self._plan.sizes.pieces(rows)
         with self._torch.inference_mode():
@@ -82,29 +84,29 @@ class TorchRuntime(Runtime):
         return {name: result[: piece.stop - piece.start] for name, result in results.items()}
 
     def _prepared(self, rows: Any, dtype: Any, size: int) -> Any:
-        # A copy of the last row, not zeros: it stays among the values that the model was made for.
+        # Pad with the last row and not with zeros, so that the values are ones that the model was made for.
         missing = size - len(rows)
         padded = self._torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])]) if missing else rows
         tensor = padded.to(dtype)
         if self._plan.channels_last and tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=self._torch.channels_last)
-        # torch always compiles size 1 by itself, and refuses to be told that it may change.
+        # torch always compiles size 1 separately, and refuses a mark that says this size may change.
         if self._plan.marks_batch and size > 1:
             self._torch._dynamo.mark_dynamic(tensor, 0)
         return tensor
 
 
 class DifferentiableRuntime(TorchRuntime):
-    """One that can also be asked for gradients: real inputs, and no quantized layers."""
+    """A runtime with gradients: its inputs are real numbers, and it has no quantized layers."""
 
     def forward(self, given: Sequence[Any], /) -> dict[str, Any]:
-        """As `run`, from tensors to tensors and with gradients, from which explanations are computed."""
+        """Like `run`, but from tensors to tensors and with gradients, from which explanations are computed."""
         parts = [self._answers(given, piece) for piece in self._plan.sizes.pieces(len(given[0]))]
         return {name: self._torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def named(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
-    """A model's result by name: its own names, else `output`, or `output_0` and so on; `names` replace them in order.
+    """A model's outputs by name: its own names, else `output`, or `output_0` and so on. `names` replace them in order.
 
     Raises `HandlerContractError` for anything but a tensor, or a flat sequence or table of tensors.
     """

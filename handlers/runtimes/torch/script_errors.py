@@ -1,4 +1,4 @@
-"""What a TorchScript program raises, without the traceback that torch writes into the message: callers see messages."""
+"""Errors of TorchScript programs without the traceback that torch writes into the message, because callers see messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from penstock.errors import HandlerError
 
 _TRACED = "in the TorchScript interpreter."
-# The line after the last of the traceback: all lines before it are indented, blank, or places in files.
+# The line after the traceback: all lines of the traceback are indented, blank, or name a place in a file.
 _RAISED = re.compile(r"^(?:\w+\.)*(\w+):(?: |$)", re.MULTILINE)
 
 
 def without_traceback(torch: Any, call: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-    """The same call. torch's own errors keep their class, by which running out of memory is told from others."""
+    """The same call with plain errors. torch's own errors keep their class, which tells running out of memory from others."""
 
     def called(tensors: Sequence[Any]) -> Any:
         try:
@@ -24,7 +24,7 @@ def without_traceback(torch: Any, call: Callable[[Sequence[Any]], Any]) -> Calla
             if not name:
                 raise
             if isinstance(error, torch.jit.Error):
-                # The model's own `raise`, whose class is known by its name alone.
+                # The model's own `raise`; only the name of the class is known.
                 raise HandlerError(f"{name}: {words}" if words else name) from error
             raise type(error)(words) from error
 
@@ -32,7 +32,7 @@ def without_traceback(torch: Any, call: Callable[[Sequence[Any]], Any]) -> Calla
 
 
 def _raised(text: str) -> tuple[str, str]:
-    """Class and message of the error that a traceback ends with; empty without a traceback. Pure."""
+    """Class and message of the error at the end of a traceback; empty without a traceback. Pure."""
     if _TRACED not in text.partition("\n")[0]:
         return "", ""
     found = list(_RAISED.finditer(text))

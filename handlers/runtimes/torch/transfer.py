@@ -1,4 +1,4 @@
-"""Arrays to the device and back. On a GPU through pinned memory and streams of their own, so that copies overlap kernels."""
+"""Copies arrays to the device and back. On a GPU, pinned memory and separate streams let the copies overlap the kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HostTransfer:
-    """The CPU's: tensors share the arrays' memory."""
+    """For the CPU: tensors share the memory of the arrays."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -27,7 +27,7 @@ class HostTransfer:
 
 
 class CudaTransfer:
-    """One stream up, one down. `upload` may be called from another thread than `to_device` and `to_host`."""
+    """One stream for each direction. `upload` may run in another thread than `to_device` and `to_host`."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
@@ -36,7 +36,7 @@ class CudaTransfer:
         self._down = torch.cuda.Stream(device)
 
     def upload(self, feed: Arrays) -> list[dict[str, DeviceRow]]:
-        """Start the copy of a whole batch; one item per row, to be given to `to_device` later."""
+        """Start the copy of a whole batch. Returns one item per row, to be passed to `to_device` later."""
         rows = len(next(iter(feed.values())))
         with self._torch.cuda.stream(self._up):
             copies = {name: self._pinned(array).to(self._device, non_blocking=True) for name, array in feed.items()}
@@ -49,12 +49,12 @@ class CudaTransfer:
         current = self._torch.cuda.current_stream(self._device)
         for row in {id(row.batch): row for row in given}.values():
             current.wait_event(row.arrived)
-            # The memory belongs to the copy stream: without this it could be handed out again while the kernels read it.
+            # The memory belongs to the copy stream; without this call it could be reused while kernels still read it.
             row.batch.record_stream(current)
         return joined(self._torch, given)
 
     def to_host(self, results: dict[str, Any]) -> Arrays:
-        """Waits for the copies: the next call may overwrite what a CUDA graph wrote."""
+        """Wait for the copies, because the next call may overwrite what a CUDA graph wrote."""
         self._down.wait_stream(self._torch.cuda.current_stream(self._device))
         with self._torch.cuda.stream(self._down):
             copies = {name: self._copied(result) for name, result in results.items()}
@@ -71,7 +71,7 @@ class CudaTransfer:
 
 
 def joined(torch: Any, rows: Sequence[DeviceRow]) -> Any:
-    """The rows as one tensor: the batch they were uploaded in, if they are all of it in order, else a copy of each."""
+    """The rows as one tensor: their uploaded batch if they are all of its rows in order, else copies of the rows."""
     batch = rows[0].batch
     if len(rows) == len(batch) and all(row.batch is batch and row.place == place for place, row in enumerate(rows)):
         return batch
@@ -79,10 +79,10 @@ def joined(torch: Any, rows: Sequence[DeviceRow]) -> Any:
 
 
 def from_array(torch: Any, array: NDArray[Any]) -> Any:
-    # torch has no read-only tensors and warns where memory is read-only (np.frombuffer).
+    # torch has no read-only tensors and warns about read-only memory (np.frombuffer).
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _plain(torch: Any, result: Any) -> Any:
-    """Without gradient; bfloat16 and float16 as float32, which callers can read."""
+    """The array without its gradient; bfloat16 and float16 become float32, which callers can read."""
     return (result.float() if result.dtype in (torch.bfloat16, torch.float16) else result).detach()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cli.display import age, colored, print_table, timing_line
+from penstock.cli.display import age, is_colored, print_table, timing_line
 from penstock.client.views import BatchView, JobView
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -49,4 +49,4 @@ def test_a_terminal_is_coloured_unless_no_color_is_set(monkeypatch: pytest.Monke
             return True
 
     monkeypatch.setenv("NO_COLOR", no_color)
-    assert colored(Terminal()) is expected
+    assert is_colored(Terminal()) is expected

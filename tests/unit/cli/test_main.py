@@ -6,14 +6,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from penstock.cli import exits
+from penstock.cli.lazy import CommandEntry
 from penstock.cli.main import Penstock
 
 ROOT = Path(__file__).parents[3]
@@ -76,7 +75,7 @@ def test_with_json_errors_are_json_too() -> None:
 
 
 def test_every_command_has_json_but_those_that_the_docs_except() -> None:
-    without = {name for name, entry in Penstock.table.items() if not all(map(_has_json, _commands(entry.module)))}
+    without = {name for name, entry in Penstock.table.items() if not all(map(_has_json, _commands(entry)))}
     assert without == {"flower", "gateway", "runner", "worker"}
     assert "All commands have it but `flower`, `gateway`, `runner` and `worker`" in (ROOT / "docs" / "cli.md").read_text(
         "utf-8"
@@ -107,7 +106,7 @@ def test_a_missing_model_file_is_told_before_anything_starts(tmp_path: Path, com
 def test_a_gateway_starts_where_the_model_files_are_not(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text("[models.a]\nsource = 'a.py'\n")
     done = penstock("gateway", cwd=tmp_path)
-    assert "no Redis is named" in done.stderr, "it got as far as looking for its store"
+    assert "no Redis is configured" in done.stderr, "it got as far as looking for its store"
 
 
 def test_the_shell_is_told_how_to_complete_and_what() -> None:
@@ -119,8 +118,8 @@ def test_the_shell_is_told_how_to_complete_and_what() -> None:
     assert penstock(env=asked).stdout.split() == ["worker", "workers"]
 
 
-def _commands(module: str) -> list[Any]:
-    command: Any = typer.main.get_command(import_module(module).app)
+def _commands(entry: CommandEntry) -> list[Any]:
+    command = entry.load()
     return list(command.commands.values()) if hasattr(command, "commands") else [command]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.exits import StartError
-from penstock.cli.state import RunningStack, running_stack, state_lock, write_note
+from penstock.cli.state import RunningStack, check_readiness, reason_of, running_stack, state_lock, write_note
 
 STACK = RunningStack(pid=os.getpid(), url="http://127.0.0.1:8080", redis_url="unix:///x")
 
@@ -33,3 +33,22 @@ def test_a_note_left_by_a_crash_is_ignored(tmp_path: Path) -> None:
 
 def test_no_folder_means_nothing_runs(tmp_path: Path) -> None:
     assert running_stack(tmp_path / "nowhere") is None
+
+
+def test_a_gateway_that_does_not_listen_is_not_ready() -> None:
+    found = check_readiness("http://127.0.0.1:9")
+    assert not found.ready
+    assert "does not listen" in found.why
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"detail": "not ready", "errors": [{"pointer": "square", "detail": "still loading"}]}', "square: still loading"),
+        (b'{"detail": "not ready"}', "not ready"),
+        (b"<html>", ""),
+        (b"[]", ""),
+    ],
+)
+def test_what_is_missing_is_read_from_the_body(content: bytes, why: str) -> None:
+    assert reason_of(content) == why

@@ -60,7 +60,7 @@ async def test_a_gateway_that_stops_is_not_ready_and_still_alive() -> None:
     status, told = await ask(app, "/readyz")
     assert (status, told["errors"]) == (503, [{"pointer": "gateway", "detail": "stopping"}])
     assert (await ask(app, "/livez"))[0] == 200
-    assert not lifetime.last_call()
+    assert not lifetime.is_last_call()
 
 
 async def test_a_gateway_that_never_reached_its_store_has_not_started() -> None:

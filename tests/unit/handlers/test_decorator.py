@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.handlers.contract import Failure, Handler
-from penstock.handlers.decorator import Declared, declared_by, model
+from penstock.handlers.decorator import ModelAttributes, attributes_of, model
 
 
 @model
@@ -48,8 +48,8 @@ def test_a_batch_function_gets_the_whole_list() -> None:
 
 
 def test_options_are_kept_as_declared_defaults() -> None:
-    assert running_sums.declared == Declared("sums", "3", 4, 0.1, ("application/json",))
-    assert double.declared == Declared(description="Twice a number.")
+    assert running_sums.attributes == ModelAttributes("sums", "3", 4, 0.1, ("application/json",))
+    assert double.attributes == ModelAttributes(description="Twice a number.")
 
 
 def test_a_sample_reaches_the_handler() -> None:
@@ -58,4 +58,4 @@ def test_a_sample_reaches_the_handler() -> None:
 
 
 def test_a_class_declares_by_its_attributes_and_docstring() -> None:
-    assert declared_by(Described) == Declared(max_batch_size=3, description="Says what it does.")
+    assert attributes_of(Described) == ModelAttributes(max_batch_size=3, description="Says what it does.")

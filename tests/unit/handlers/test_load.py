@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.load import declare, load
+from penstock.handlers.load import import_model, load
 from penstock.model_spec import RuntimeOptions
 
 TWO = """
@@ -100,7 +100,7 @@ def test_declared_defaults_are_read_without_loading_weights(tmp_path: Path) -> N
             def inference(self, batch): return batch
         """,
     )
-    assert declare(source).declared.max_batch_size == 12
+    assert import_model(source).attributes.max_batch_size == 12
 
 
 def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
 
 
 def test_a_name_picks_one_of_several(tmp_path: Path) -> None:
-    assert declare(written(tmp_path, TWO) + ":Second").label == "Second"
+    assert import_model(written(tmp_path, TWO) + ":Second").label == "Second"
 
 
 def test_several_models_without_a_name_are_listed(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_file_without_a_model_says_how_to_make_one(tmp_path: Path) -> None:
 def test_an_installed_module_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, TWO, "sibling.py")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert declare("sibling:First").label == "First"
+    assert import_model("sibling:First").label == "First"
 
 
 @pytest.mark.parametrize("source", ["model.mar", "no/such/thing", "https://example.org/x"])

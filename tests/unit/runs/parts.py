@@ -1,4 +1,4 @@
-"""A source and a sink in memory, and a queue that runs shards in this process: what the driver's own tests stand on."""
+"""A source and a sink in memory, and a queue that runs shards in this process: the parts of the driver's tests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ListSink:
 
 
 class DictBlobs:
-    """Blobs of one process. `away`: the share of calls of the driver's that are not answered."""
+    """Blobs in memory. `away`: the share of the driver's calls that are not answered."""
 
     def __init__(self, *, away: float = 0.0, seed: int = 1) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -120,10 +120,10 @@ class ModelDied(Exception):
 
 
 @dataclass
-class Desk0:
-    """A queue, its worker and its channel of pushes in one. Ends come in an order of `random`'s choice, some untold.
+class FakeQueue:
+    """A queue, its worker and its channel of pushes in one. Shards end in an order that `random` chooses.
 
-    `keeps`: so many shards stay waiting; `lose` and `away`: the share of pushes and of replies that are lost.
+    `keeps`: how many shards stay waiting; `lose` and `away`: the share of pushes and of replies that are lost.
     """
 
     model: Model
@@ -169,12 +169,12 @@ class Desk0:
 
     def listen(self) -> None: ...
 
-    def heard(self, timeout_s: float) -> list[Push]:
+    def receive(self, timeout_s: float) -> list[Push]:
         if len(self.jobs) > self.keeps:
             self._run(self.random.choice(list(self.jobs)))
-        told = [push for push in self.pushes if self.random.random() >= self.lose]
+        received = [push for push in self.pushes if self.random.random() >= self.lose]
         self.pushes.clear()
-        return told
+        return received
 
     def recheck_due(self) -> bool:
         return not self.jobs or self.random.random() < 0.1
@@ -210,19 +210,19 @@ class Desk0:
         return name
 
 
-class Onlooker:
-    """A watch that says stop once so many rows have a verdict."""
+class FakeWatch:
+    """A watch with a reason to stop once `stop_at` rows have a result."""
 
-    def __init__(self, *, stop_at: int | None = None, why: StopReason = StopReason.INTERRUPT, slots: int = 1) -> None:
-        self.stop_at, self.why, self.serving = stop_at, why, slots
+    def __init__(self, *, stop_at: int | None = None, reason: StopReason = StopReason.INTERRUPT, slots: int = 1) -> None:
+        self.stop_at, self.reason, self.serving = stop_at, reason, slots
         self.seen: list[RunProgress] = []
 
-    def stop(self) -> StopReason:
+    def stop_reason(self) -> StopReason:
         rows = self.seen[-1].counts.done + self.seen[-1].counts.failed if self.seen else 0
-        return self.why if self.stop_at is not None and rows >= self.stop_at else StopReason.GO_ON
+        return self.reason if self.stop_at is not None and rows >= self.stop_at else StopReason.GO_ON
 
     def slots(self) -> Slots:
         return Slots(self.serving)
 
-    def told(self, progress: RunProgress) -> None:
+    def on_progress(self, progress: RunProgress) -> None:
         self.seen.append(progress)

@@ -12,9 +12,9 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.run import RunCounts
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
 from penstock.runs.rows import RowError
-from penstock.runs.shards.shard_queue import ShardQueue, Terms
+from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 from penstock.shard import RowFailure, ShardOutcome
-from tests.unit.runs.parts import Desk0, DictBlobs, ListSink, ListSource, Model, ModelDied, Onlooker
+from tests.unit.runs.parts import DictBlobs, FakeQueue, FakeWatch, ListSink, ListSource, Model, ModelDied
 
 ROWS = 3_000
 
@@ -30,19 +30,23 @@ class Stage:
         self, model: Model = double, rows: Any = range(ROWS), *, seed: int = 1, blobs_away: float = 0.0, **faults: Any
     ) -> None:
         self.source, self.sink, self.blobs = ListSource(rows), ListSink(), DictBlobs(away=blobs_away, seed=seed)
-        self.queue = Desk0(model, self.blobs, Random(seed), **faults)
-        self.places: list[Checkpoint] = [Checkpoint()]
+        self.queue = FakeQueue(model, self.blobs, Random(seed), **faults)
+        self.checkpoints: list[Checkpoint] = [Checkpoint()]
 
-    def drive(self, watch: Onlooker | None = None, **pace: Any) -> StopReason:
-        place = self.places[-1]
-        self.sink.restore(place.mark)
+    def drive(self, watch: FakeWatch | None = None, **limits: Any) -> StopReason:
+        last = self.checkpoints[-1]
+        self.sink.restore(last.mark)
         driver = Driver(
-            self.source, self.sink, pace=RunLimits(**pace), place=place, watch=watch or Onlooker(), commit=self.places.append
+            self.source,
+            self.sink,
+            limits=RunLimits(**limits),
+            checkpoint=last,
+            watch=watch or FakeWatch(),
+            commit=self.checkpoints.append,
         )
-        terms = Terms("double", "1", self.source.media)
-        return driver.drive(
-            ShardQueue(self.queue, cast("BlobStore", self.blobs), self.queue, terms=terms, inputs=driver.inputs)
-        )
+        terms = ShardTerms("double", "1", self.source.media)
+        blobs = cast("BlobStore", self.blobs)
+        return driver.drive(ShardQueue(self.queue, blobs, self.queue, terms=terms, inputs=driver.inputs))
 
 
 def expected(rows: int = ROWS) -> list[tuple[int, Any]]:
@@ -53,7 +57,7 @@ def test_every_row_has_its_output_in_the_order_of_the_input_and_nothing_is_left_
     stage = Stage()
     assert stage.drive() is StopReason.GO_ON
     assert stage.sink.lines == expected()
-    assert stage.places[-1].counts == RunCounts(done=ROWS)
+    assert stage.checkpoints[-1].counts == RunCounts(done=ROWS)
     assert stage.blobs.blobs == {}
 
 
@@ -73,10 +77,10 @@ def test_blobs_that_cannot_be_written_or_read_for_a_while_cost_no_row(seed: int,
     assert stage.blobs.blobs == {}
 
 
-@pytest.mark.parametrize("pace", [{"shard_rows": 1, "window_rows": 10}, {"shard_rows": 700}, {"window_rows": 37}])
-def test_the_output_does_not_depend_on_how_rows_are_cut(pace: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limits", [{"shard_rows": 1, "window_rows": 10}, {"shard_rows": 700}, {"window_rows": 37}])
+def test_the_output_does_not_depend_on_how_rows_are_cut(limits: dict[str, Any]) -> None:
     stage = Stage(rows=range(500))
-    stage.drive(**pace)
+    stage.drive(**limits)
     assert stage.sink.lines == expected(500)
 
 
@@ -97,7 +101,7 @@ def test_rows_that_fail_or_cannot_be_read_have_their_reason_and_their_neighbours
     stage = Stage(picky, rows)
     assert stage.drive() is StopReason.GO_ON
     assert stage.sink.lines == [(row, {7: "too_long", 9: "missing_column"}.get(row, 2 * row)) for row in range(100)]
-    assert stage.places[-1].counts == RunCounts(done=98, failed=2)
+    assert stage.checkpoints[-1].counts == RunCounts(done=98, failed=2)
 
 
 def test_a_row_that_kills_its_process_is_found_by_halving_and_fails_alone() -> None:
@@ -135,31 +139,31 @@ def test_a_row_that_may_work_another_time_gets_three_tries(good_at: int, verdict
 def test_a_run_that_was_interrupted_goes_on_without_a_row_missing_or_twice(seed: int) -> None:
     random = Random(seed)
     stage = Stage(seed=seed, lose=0.1)
-    watch = Onlooker(stop_at=random.randrange(1, ROWS - 600))
+    watch = FakeWatch(stop_at=random.randrange(1, ROWS - 600))
     assert stage.drive(watch, shard_rows=50) is StopReason.INTERRUPT
     # What was appended behind the last commit is forgotten, as after a kill -9.
     stage.sink.lines.append((10**9, "torn"))
     assert stage.drive(shard_rows=random.randrange(1, 90)) is StopReason.GO_ON
     assert stage.sink.lines == expected()
-    assert stage.places[-1].counts == RunCounts(done=ROWS)
+    assert stage.checkpoints[-1].counts == RunCounts(done=ROWS)
 
 
 def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written() -> None:
     stage = Stage(keeps=1)
-    assert stage.drive(Onlooker(stop_at=200, why=StopReason.CANCEL), shard_rows=50) is StopReason.CANCEL
+    assert stage.drive(FakeWatch(stop_at=200, reason=StopReason.CANCEL), shard_rows=50) is StopReason.CANCEL
     written = len(stage.sink.lines)
     assert stage.sink.lines == expected(ROWS)[:written]
     assert stage.queue.jobs == {}
     assert stage.queue.cancelled
     assert stage.blobs.blobs == {}
-    assert stage.places[-1].mark == {"lines": written}
+    assert stage.checkpoints[-1].mark == {"lines": written}
 
 
 def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     stage = Stage()
-    assert stage.drive(Onlooker(stop_at=200, why=StopReason.LOST), shard_rows=50) is StopReason.LOST
+    assert stage.drive(FakeWatch(stop_at=200, reason=StopReason.LOST), shard_rows=50) is StopReason.LOST
     # The batch of eight shards that held row 200 is the last.
-    assert stage.places[-1].counts.done <= 400
+    assert stage.checkpoints[-1].counts.done <= 400
 
 
 def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
@@ -171,7 +175,7 @@ def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
         stage.drive(max_failed=100, shard_rows=30)
     # At most the batch of eight shards in which the limit was passed.
     assert 100 < len(stage.sink.lines) <= 100 + 8 * 30
-    assert stage.places[-1].counts.failed == len(stage.sink.lines)
+    assert stage.checkpoints[-1].counts.failed == len(stage.sink.lines)
 
 
 def test_a_worker_that_returns_the_wrong_number_of_outputs_fails_rows_and_not_the_run() -> None:
@@ -200,6 +204,6 @@ def test_a_source_that_cannot_be_read_ends_the_drive_with_its_error() -> None:
 
 
 def test_while_no_worker_serves_the_model_the_progress_says_so() -> None:
-    watch = Onlooker(slots=0)
+    watch = FakeWatch(slots=0)
     Stage().drive(watch)
     assert any("no worker serves" in progress.note for progress in watch.seen)

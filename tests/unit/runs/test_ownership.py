@@ -16,12 +16,20 @@ from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
 from penstock.run import Run, RunCounts, RunSpec, RunState
 from penstock.runs.driver import StopReason
-from penstock.runs.driver_names import driver_name, is_gone
 from penstock.runs.lease import OwnedRun, RunLease
-from penstock.runs.model_lookup import Slots, served, slots_of
-from penstock.runs.ownership import BY_COMMAND, HeldElsewhere, cancelled, orphaned, reopened, take
+from penstock.runs.model_lookup import Slots, find_served, slots_of
+from penstock.runs.ownership import (
+    BY_COMMAND,
+    DrivenElsewhere,
+    cancel_run,
+    driver_name,
+    is_gone,
+    is_orphaned,
+    reopen_run,
+    take_run,
+)
 from penstock.runs.progress import ProgressMeter, RunProgress
-from penstock.runs.runner import to_take
+from penstock.runs.runner import runs_to_take
 
 SPEC = RunSpec(model="m", input="/in.jsonl", output="/out.jsonl")
 ELSEWHERE = "another-machine:1:2:x"
@@ -36,7 +44,7 @@ def runs() -> MemoryRunStore:
 
 def dead_driver() -> str:
     """The name of a driver whose process is no more."""
-    code = "from penstock.runs.driver_names import driver_name; print(driver_name())"
+    code = "from penstock.runs.ownership import driver_name; print(driver_name())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -47,75 +55,75 @@ def test_a_process_knows_itself_alive_and_one_that_ended_gone() -> None:
     assert is_gone(f"{os.uname().nodename}:{os.getpid()}:1:x"), "the same number, another process"
 
 
-def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_held_elsewhere_is_not(runs: MemoryRunStore) -> None:
+def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_is_not(runs: MemoryRunStore) -> None:
     runs.take("r", dead_driver(), lease_s=60.0)
-    held = take(runs, "r")
-    assert not is_gone(held.driver)
-    assert runs.update("r", held.driver, RunChange(), lease_s=60.0) is RunWord.OK
+    owned = take_run(runs, "r")
+    assert not is_gone(owned.driver)
+    assert runs.update("r", owned.driver, RunChange(), lease_s=60.0) is RunWord.OK
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
-    with pytest.raises(HeldElsewhere, match="another-machine"):
-        take(runs, "other")
+    with pytest.raises(DrivenElsewhere, match="another-machine"):
+        take_run(runs, "other")
     with pytest.raises(NotFound):
-        take(runs, "nothing")
+        take_run(runs, "nothing")
 
 
 def test_an_ended_run_is_opened_again_unless_it_is_completed(runs: MemoryRunStore) -> None:
-    held = take(runs, "r")
-    runs.update("r", held.driver, RunChange(state=RunState.FAILED), lease_s=0)
+    owned = take_run(runs, "r")
+    runs.update("r", owned.driver, RunChange(state=RunState.FAILED), lease_s=0)
     with pytest.raises(Conflict, match="has ended"):
-        take(runs, "r")
-    reopened(runs, "r")
-    held = take(runs, "r")
-    runs.update("r", held.driver, RunChange(state=RunState.COMPLETED), lease_s=0)
+        take_run(runs, "r")
+    reopen_run(runs, "r")
+    owned = take_run(runs, "r")
+    runs.update("r", owned.driver, RunChange(state=RunState.COMPLETED), lease_s=0)
     with pytest.raises(Conflict, match="nothing left"):
-        reopened(runs, "r")
+        reopen_run(runs, "r")
     with pytest.raises(NotFound):
-        reopened(runs, "nothing")
+        reopen_run(runs, "nothing")
 
 
-def test_a_cancel_ends_a_run_that_nobody_drives_and_tells_the_driver_of_another(runs: MemoryRunStore) -> None:
+def test_a_cancel_ends_a_run_that_nobody_drives_and_is_requested_of_the_driver_of_another(runs: MemoryRunStore) -> None:
     runs.take("r", dead_driver(), lease_s=60.0)
-    assert cancelled(runs, "r") == "cancelled"
+    assert cancel_run(runs, "r") == "cancelled"
     with pytest.raises(Conflict, match="ended already"):
-        cancelled(runs, "r")
+        cancel_run(runs, "r")
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
-    assert cancelled(runs, "other") == "its driver was told"
+    assert cancel_run(runs, "other") == "cancel requested"
     assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is RunWord.CANCEL
 
 
-def test_a_hold_hears_of_a_cancel_of_a_takeover_and_of_the_deadline(runs: MemoryRunStore) -> None:
-    held = take(runs, "r")
+def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: MemoryRunStore) -> None:
+    owned = take_run(runs, "r")
     seen: list[RunProgress] = []
-    hold = RunLease(held, runs, count_slots=lambda: Slots(3), told=seen.append)
-    hold.look_at_slots()
-    hold.told(RunProgress(RunCounts(done=5), rows_per_s=2.0))
-    hold.beat()
+    lease = RunLease(owned, runs, count_slots=lambda: Slots(3), on_progress=seen.append)
+    lease.refresh_slots()
+    lease.on_progress(RunProgress(RunCounts(done=5), rows_per_s=2.0))
+    lease.beat()
     record = runs.read("r")
     assert record is not None
-    assert (record.counts.done, record.rows_per_s, hold.slots().ready, hold.stop()) == (5, 2.0, 3, StopReason.GO_ON)
+    assert (record.counts.done, record.rows_per_s, lease.slots().ready, lease.stop_reason()) == (5, 2.0, 3, StopReason.GO_ON)
     runs.ask_cancel("r")
-    hold.beat()
-    assert hold.stop() is StopReason.CANCEL
-    late = RunLease(replace_run(held.run, deadline_s=1.0), runs, count_slots=Slots, told=seen.append)
-    assert late.stop() is StopReason.EXPIRE
+    lease.beat()
+    assert lease.stop_reason() is StopReason.CANCEL
+    late = RunLease(replace_run(owned.run, deadline_s=1.0), runs, count_slots=Slots, on_progress=seen.append)
+    assert late.stop_reason() is StopReason.EXPIRE
 
 
 def replace_run(run: Run, *, deadline_s: float) -> OwnedRun:
     return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d")
 
 
-def test_a_hold_whose_record_is_gone_makes_it_again(runs: MemoryRunStore) -> None:
-    held = take(runs, "r")
-    hold = RunLease(held, runs, count_slots=Slots, told=lambda look: None)
+def test_a_lease_whose_record_is_gone_creates_it_again(runs: MemoryRunStore) -> None:
+    owned = take_run(runs, "r")
+    lease = RunLease(owned, runs, count_slots=Slots, on_progress=lambda progress: None)
     runs.ask_cancel("r")
-    runs.update("r", held.driver, RunChange(state=RunState.CANCELLED), lease_s=0)
+    runs.update("r", owned.driver, RunChange(state=RunState.CANCELLED), lease_s=0)
     runs.drop("r")
-    hold.beat()
+    lease.beat()
     found = runs.read("r")
     assert found is not None
-    assert (found.driver, hold.stop()) == (held.driver, StopReason.GO_ON)
+    assert (found.driver, lease.stop_reason()) == (owned.driver, StopReason.GO_ON)
 
 
 def test_a_runner_takes_the_oldest_that_wait_and_those_left_behind_but_no_commands_own() -> None:
@@ -130,10 +138,10 @@ def test_a_runner_takes_the_oldest_that_wait_and_those_left_behind_but_no_comman
         run("left", state=RunState.RUNNING, driver=ELSEWHERE, driver_until=9.0),
         run("old"),
     ]
-    assert [each.id for each in to_take(newest_first, room=5, now=10.0)] == ["old", "left", "new"]
-    assert [each.id for each in to_take(newest_first, room=1, now=10.0)] == ["old"]
-    assert orphaned(newest_first[3], now=10.0)
-    assert not orphaned(newest_first[2], now=10.0)
+    assert [each.id for each in runs_to_take(newest_first, room=5, now=10.0)] == ["old", "left", "new"]
+    assert [each.id for each in runs_to_take(newest_first, room=1, now=10.0)] == ["old"]
+    assert is_orphaned(newest_first[3], now=10.0)
+    assert not is_orphaned(newest_first[2], now=10.0)
 
 
 class Served:
@@ -148,32 +156,32 @@ class Served:
 
 
 def test_a_run_is_pinned_to_the_version_in_force() -> None:
-    assert served(Served(), "m").version == "2"
-    with pytest.raises(NotFound, match="any more"):
-        served(Served(), "m", version="1")
-    with pytest.raises(NotFound, match="served are m"):
-        served(Served(), "n")
+    assert find_served(Served(), "m").version == "2"
+    with pytest.raises(NotFound, match="no longer has version"):
+        find_served(Served(), "m", version="1")
+    with pytest.raises(NotFound, match="the served models are m"):
+        find_served(Served(), "n")
 
 
 def test_what_keeps_a_model_from_serving_is_said() -> None:
-    def told(*states: str) -> Slots:
+    def slots_in(*states: str) -> Slots:
         slots = tuple(SlotInfo("m", "1", state, error="no such file" if state == "failed" else "") for state in states)
         return slots_of([WorkerInfo("w", "h", 1, 0.0, slots)], "m", "1")
 
-    assert told("ready", "failed", "ready") == Slots(2)
-    assert "no such file" in told("failed", "loading").why
-    assert "being loaded" in told("loading").why
-    assert told() == Slots()
+    assert slots_in("ready", "failed", "ready") == Slots(2)
+    assert "no such file" in slots_in("failed", "loading").why
+    assert "being loaded" in slots_in("loading").why
+    assert slots_in() == Slots()
 
 
 def test_progress_tells_the_rate_of_the_last_seconds_the_busy_share_and_what_is_left() -> None:
     meter = ProgressMeter(RunCounts(total=1_000, done=100), now=0.0)
     for second in range(1, 21):
-        meter.rows(done=10 if second > 10 else 30, failed=0, now=float(second))
-        meter.device(1.0)
-    look = meter.look(20.0, slots=2)
-    assert look.rows_per_s == pytest.approx(10.0, rel=0.3)
-    assert look.busy == pytest.approx(0.5)
-    assert look.counts.done == 500
-    assert look.eta_s == pytest.approx(500 / look.rows_per_s)
+        meter.add_rows(done=10 if second > 10 else 30, failed=0, now=float(second))
+        meter.add_device_time(1.0)
+    progress = meter.measure(20.0, slots=2)
+    assert progress.rows_per_s == pytest.approx(10.0, rel=0.3)
+    assert progress.busy == pytest.approx(0.5)
+    assert progress.counts.done == 500
+    assert progress.eta_s == pytest.approx(500 / progress.rows_per_s)
     assert meter.mean_rate(20.0) == pytest.approx(20.0)

@@ -85,7 +85,7 @@ def test_a_column_that_is_not_there_is_told_up_front_with_those_that_are(tmp_pat
 
 def test_what_is_no_parquet_is_told_up_front(tmp_path: Path) -> None:
     (tmp_path / "in.parquet").write_text("nothing of the kind")
-    with pytest.raises(InvalidInput, match="is no Parquet file"):
+    with pytest.raises(InvalidInput, match="is not a Parquet file"):
         open_source(spec_of(tmp_path / "in.parquet"))
 
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.store_check import fsync_of, judged, name_of, version_of, without_password
-from penstock.cli.serve.plan import planned
+from penstock.cli.serve.plan import make_plan
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 from penstock.workers.devices.gpus import Gpus
@@ -75,7 +75,7 @@ def test_what_keeps_a_model_file_from_loading_is_told_before_anything_is_started
     assert "models.half (version 1): a.onnx is a model in fp32" in found.text
     assert f"models.cats (version 1): the labels file {tmp_path / 'gone.txt'} cannot be read" in found.text
     with pytest.raises(ConfigError) as caught:
-        planned([], config=config, flags={}, need_files=True, environ={}, folder=tmp_path)
+        make_plan([], config=config, flags={}, need_files=True, environ={}, folder=tmp_path)
     assert len(caught.value.faults) == 2
 
 

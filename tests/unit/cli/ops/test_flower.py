@@ -7,34 +7,34 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.ops.flower import LOGINS, app, guarded
+from penstock.cli.ops.flower import LOGINS, app, guard_environment
 from penstock.cli.ops.flower_process import rows
 from penstock.errors import ConfigError
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
 def test_on_loopback_no_login_is_needed(address: str) -> None:
-    assert LOGINS not in guarded({}, address=address, logins="")
+    assert LOGINS not in guard_environment({}, address=address, logins="")
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", ""])
 def test_elsewhere_it_takes_a_login_and_the_message_says_what_to_set(address: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        guarded({}, address=address, logins="")
+        guard_environment({}, address=address, logins="")
     assert "--basic-auth-file" in str(refused.value.hint)
-    assert guarded({}, address=address, logins="a:b")[LOGINS] == "a:b"
-    assert guarded({LOGINS: "c:d"}, address=address, logins="")[LOGINS] == "c:d"
-    assert guarded({"FLOWER_AUTH": r".*@example\.com"}, address=address, logins="")
+    assert guard_environment({}, address=address, logins="a:b")[LOGINS] == "a:b"
+    assert guard_environment({LOGINS: "c:d"}, address=address, logins="")[LOGINS] == "c:d"
+    assert guard_environment({"FLOWER_AUTH": r".*@example\.com"}, address=address, logins="")
 
 
 def test_an_api_that_anybody_may_use_is_refused_even_on_loopback() -> None:
     with pytest.raises(ConfigError, match="FLOWER_UNAUTHENTICATED_API"):
-        guarded({"FLOWER_UNAUTHENTICATED_API": "true"}, address="127.0.0.1", logins="a:b")
+        guard_environment({"FLOWER_UNAUTHENTICATED_API": "true"}, address="127.0.0.1", logins="a:b")
 
 
 def test_it_only_shows_unless_told_otherwise() -> None:
-    assert guarded({}, address="127.0.0.1", logins="")["FLOWER_READ_ONLY"] == "true"
-    assert guarded({"FLOWER_READ_ONLY": "false"}, address="127.0.0.1", logins="")["FLOWER_READ_ONLY"] == "false"
+    assert guard_environment({}, address="127.0.0.1", logins="")["FLOWER_READ_ONLY"] == "true"
+    assert guard_environment({"FLOWER_READ_ONLY": "false"}, address="127.0.0.1", logins="")["FLOWER_READ_ONLY"] == "false"
 
 
 @pytest.mark.parametrize("text", ["", "nobody\n", "user:\n", ":password\n", "a:b,c\n"])

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 
 def test_models_of_the_command_line_travel_in_the_environment(tmp_path: Path) -> None:
     (tmp_path / "square.py").write_text("")
-    chosen = plan.planned(["square.py"], config=None, flags={}, workers=3, environ={}, folder=tmp_path)
+    chosen = plan.make_plan(["square.py"], config=None, flags={}, workers=3, environ={}, folder=tmp_path)
     spec = chosen.settings.specs()[0]
     assert (spec.name, spec.source, spec.workers) == ("square", f"{tmp_path}/square.py", 3)
     assert json.loads(chosen.env["PENSTOCK_MODELS"]) == {"square": {"source": f"{tmp_path}/square.py", "workers": 3}}
@@ -21,7 +21,7 @@ def test_models_of_the_command_line_travel_in_the_environment(tmp_path: Path) ->
 
 def test_workers_override_those_of_the_settings_file(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text('[models.square]\nsource = "square.py"\nworkers = 1\n')
-    chosen = plan.planned([], config=None, flags={}, workers=3, environ={}, folder=tmp_path)
+    chosen = plan.make_plan([], config=None, flags={}, workers=3, environ={}, folder=tmp_path)
     assert chosen.settings.specs()[0].workers == 3
     assert chosen.env["PENSTOCK_CONFIG"] == str(tmp_path / "penstock.toml")
 
@@ -29,7 +29,7 @@ def test_workers_override_those_of_the_settings_file(tmp_path: Path) -> None:
 def test_a_flag_wins_over_the_environment_and_reaches_the_children(tmp_path: Path) -> None:
     environ = {"PENSTOCK_GATEWAY__PORT": "9000", "PENSTOCK_GATEWAY__HOST": "127.0.0.2"}
     flags = {"gateway.port": 9100, "gateway.host": None}
-    chosen = plan.planned([], config=None, flags=flags, environ=environ, folder=tmp_path)
+    chosen = plan.make_plan([], config=None, flags=flags, environ=environ, folder=tmp_path)
     assert (chosen.settings.gateway.port, chosen.settings.gateway.host) == (9100, "127.0.0.2")
     assert chosen.env["PENSTOCK_GATEWAY__PORT"] == "9100"
 
@@ -37,12 +37,12 @@ def test_a_flag_wins_over_the_environment_and_reaches_the_children(tmp_path: Pat
 def test_all_faults_of_the_settings_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text("[gateway]\nport = -1\nhots = 'x'\n")
     with pytest.raises(ConfigError) as caught:
-        plan.planned([], config=None, flags={}, environ={}, folder=tmp_path)
+        plan.make_plan([], config=None, flags={}, environ={}, folder=tmp_path)
     assert len(caught.value.faults) == 2
 
 
 def test_nothing_to_serve_says_what_to_name(tmp_path: Path) -> None:
-    chosen = plan.planned([], config=None, flags={}, environ={}, folder=tmp_path)
+    chosen = plan.make_plan([], config=None, flags={}, environ={}, folder=tmp_path)
     with pytest.raises(ConfigError) as caught:
         plan.need_models(chosen.settings)
     assert "penstock up" in str(caught.value.hint)
@@ -74,10 +74,10 @@ def test_a_gateway_on_all_addresses_is_reached_by_loopback(host: str, url: str) 
 
 def test_a_task_of_the_command_line_goes_to_the_models_named_there(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"")
-    chosen = plan.planned(["net.onnx"], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)
+    chosen = plan.make_plan(["net.onnx"], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)
     assert chosen.settings.specs()[0].task == "segmentation"
     with pytest.raises(ConfigError, match="task"):
-        plan.planned(["net.onnx"], config=None, flags={}, task="sorting", environ={}, folder=tmp_path)
+        plan.make_plan(["net.onnx"], config=None, flags={}, task="sorting", environ={}, folder=tmp_path)
     (tmp_path / "penstock.toml").write_text('[models.net]\nsource = "net.onnx"\n')
-    with pytest.raises(ConfigError, match="--task goes with a model file"):
-        plan.planned([], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="--task applies only to a model file"):
+        plan.make_plan([], config=None, flags={}, task="segmentation", environ={}, folder=tmp_path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.serve.sources import declared, model_name
+from penstock.cli.serve.sources import declared_models, model_name
 from penstock.errors import ConfigError
 
 
@@ -29,7 +29,7 @@ def test_a_model_is_named_after_its_object_or_its_file(source: str, name: str) -
 
 
 def test_files_become_absolute_and_modules_stay(folder: Path) -> None:
-    found = declared(["square.py", "fast=net.onnx", "package.module:Echo", "square.py:Cube"], config=None, folder=folder)
+    found = declared_models(["square.py", "fast=net.onnx", "package.module:Echo", "square.py:Cube"], config=None, folder=folder)
     assert found.models == {
         "square": f"{folder}/square.py",
         "fast": f"{folder}/net.onnx",
@@ -40,21 +40,21 @@ def test_files_become_absolute_and_modules_stay(folder: Path) -> None:
 
 
 def test_a_settings_file_may_be_named_like_a_model(folder: Path) -> None:
-    assert declared(["other.toml"], config=None, folder=folder).config == folder / "other.toml"
+    assert declared_models(["other.toml"], config=None, folder=folder).config == folder / "other.toml"
 
 
 def test_the_folders_own_settings_serve_when_nothing_is_named(folder: Path) -> None:
-    assert declared([], config=None, folder=folder).config is None
+    assert declared_models([], config=None, folder=folder).config is None
     (folder / "penstock.toml").write_text("")
-    assert declared([], config=None, folder=folder).config == folder / "penstock.toml"
-    assert declared(["square.py"], config=None, folder=folder).config is None
+    assert declared_models([], config=None, folder=folder).config == folder / "penstock.toml"
+    assert declared_models(["square.py"], config=None, folder=folder).config is None
 
 
 def test_every_fault_is_told_at_once_with_near_names(folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        declared(["sqare.py", "nowhere/x.py", "square", "square.py", "square=net.onnx"], config=None, folder=folder)
+        declared_models(["sqare.py", "nowhere/x.py", "square", "square.py", "square=net.onnx"], config=None, folder=folder)
     text = str(caught.value)
     assert "did you mean square.py?" in text
     assert "no such folder" in text
     assert "module:Name" in text
-    assert "is taken" in text
+    assert "is already taken" in text

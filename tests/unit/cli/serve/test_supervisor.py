@@ -18,9 +18,9 @@ def child(code: str) -> ManagedProcess:
 
 
 def test_waits_double_to_a_limit_and_begin_anew_after_a_long_life() -> None:
-    backoff = RestartDelay()
-    assert [backoff.after_death(0.1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    assert backoff.after_death(61.0) == 1
+    delay = RestartDelay()
+    assert [delay.after_death(0.1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert delay.after_death(61.0) == 1
 
 
 def test_a_child_that_dies_is_started_again_after_its_wait() -> None:
@@ -31,7 +31,7 @@ def test_a_child_that_dies_is_started_again_after_its_wait() -> None:
     assert worker.process is not None
     worker.process.wait()
     supervisor.turn(1.0, deaths_allowed=None)
-    assert said == ["the worker ended with code 9; it is started again in 1 s"]
+    assert said == ["the worker ended with code 9; it is restarted in 1 s"]
     supervisor.turn(1.9, deaths_allowed=None)
     assert worker.pid == 0
     worker.argv = child(FOREVER).argv

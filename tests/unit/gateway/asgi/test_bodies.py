@@ -10,9 +10,9 @@ from penstock.errors import BadRequest, InvalidInput
 from penstock.gateway.asgi.bodies import (
     UNBUILT,
     WHOLE_PARSE_BYTES,
-    cheap_to_build,
     check_schema,
-    deeper_than,
+    is_cheap_to_build,
+    is_deeper_than,
     json_pointer,
     parse_json,
 )
@@ -68,17 +68,17 @@ def test_nesting_up_to_the_limit_is_taken_and_one_more_is_not() -> None:
     ids=["wide", "in-a-string", "escaped", "one-deep", "objects", "mixed"],
 )
 def test_depth_counts_brackets_outside_strings(body: bytes, deep: bool) -> None:
-    assert deeper_than(body, 64) is deep
+    assert is_deeper_than(body, 64) is deep
 
 
 @pytest.mark.parametrize(("depth", "limit"), [(1, 1), (2, 1), (2, 2), (3, 2), (4, 3), (4, 4), (5, 4), (9, 8)])
 def test_depth_is_exact_near_small_limits(depth: int, limit: int) -> None:
-    assert deeper_than(nested(depth), limit) is (depth > limit)
+    assert is_deeper_than(nested(depth), limit) is (depth > limit)
 
 
 def test_a_body_of_half_a_million_values_is_left_to_the_worker() -> None:
-    assert cheap_to_build(b"[1,2]")
-    assert not cheap_to_build(b"1," * 500_000)
+    assert is_cheap_to_build(b"[1,2]")
+    assert not is_cheap_to_build(b"1," * 500_000)
 
 
 def checked(value: object, schema: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ from penstock.gateway.asgi.negotiation import (
     SubmitOptions,
     idempotency_key,
     media_type,
-    preference,
+    parse_preference,
+    parse_submit_options,
+    parse_wait,
     read_head,
     refuse_encoded,
-    submit_options,
-    wait_seconds,
 )
 from penstock.job import Priority
 
@@ -32,11 +32,11 @@ def test_too_many_or_too_large_headers_are_refused(headers: list[tuple[bytes, by
 
 
 def test_a_submit_without_options_is_interactive_with_the_models_deadline() -> None:
-    assert submit_options(b"") == SubmitOptions(Priority.INTERACTIVE, None)
+    assert parse_submit_options(b"") == SubmitOptions(Priority.INTERACTIVE, None)
 
 
 def test_options_of_a_submit_come_from_the_query() -> None:
-    assert submit_options(b"priority=bulk&deadline_s=2.5") == SubmitOptions(Priority.BULK, 2.5)
+    assert parse_submit_options(b"priority=bulk&deadline_s=2.5") == SubmitOptions(Priority.BULK, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_options_of_a_submit_come_from_the_query() -> None:
 )
 def test_an_option_that_cannot_be_meant_is_refused(query: bytes) -> None:
     with pytest.raises(BadRequest):
-        submit_options(query)
+        parse_submit_options(query)
 
 
 def test_a_wait_is_cut_at_thirty_seconds() -> None:
-    assert [wait_seconds(text) for text in (None, "0", "2.5", "900")] == [0.0, 0.0, 2.5, 30.0]
+    assert [parse_wait(text) for text in (None, "0", "2.5", "900")] == [0.0, 0.0, 2.5, 30.0]
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "soon", ""])
 def test_a_wait_that_is_no_number_of_seconds_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="wait"):
-        wait_seconds(text)
+        parse_wait(text)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_wait_that_is_no_number_of_seconds_is_refused(text: str) -> None:
     ],
 )
 def test_what_of_prefer_can_be_honoured_is_repeated(given: bytes | None, wait_s: float, applied: bytes) -> None:
-    preferred = preference(given)
+    preferred = parse_preference(given)
     assert (preferred.wait_s, preferred.applied) == (wait_s, applied)
 
 

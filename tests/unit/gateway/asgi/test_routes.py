@@ -6,11 +6,11 @@ import pytest
 
 from penstock.broker.records import Push
 from penstock.errors import NotFound
-from penstock.gateway.asgi.negotiation import SubmitTarget, host_name, submit_target
-from penstock.gateway.asgi.wire import header_value, must_close
+from penstock.gateway.asgi.negotiation import SubmitTarget, host_name, parse_submit_target
+from penstock.gateway.asgi.wire import header_value, is_close_needed
 from penstock.gateway.jobs.events import event, lost_history
 from penstock.gateway.jobs.predict import server_timing
-from penstock.gateway.jobs.results import end_of, ended
+from penstock.gateway.jobs.results import end_in_record, ended_without_output
 from penstock.gateway.jobs.views import accepted_body, change_id, etag, job_view
 from penstock.gateway.models.registry import compile_schema, merged, unknown_model
 from penstock.gateway.openapi import rebased
@@ -37,7 +37,7 @@ def job(state: JobState = JobState.QUEUED, *, attempts: int = 0, error: JobError
     ],
 )
 def test_a_submit_path_names_its_endpoint(path: str, target: SubmitTarget) -> None:
-    assert submit_target(path) == target
+    assert parse_submit_target(path) == target
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_submit_path_names_its_endpoint(path: str, target: SubmitTarget) -> No
     ],
 )
 def test_other_paths_are_left_to_the_rest(path: str) -> None:
-    assert submit_target(path) is None
+    assert parse_submit_target(path) is None
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ def test_an_event_is_one_block() -> None:
 
 
 def test_a_live_job_has_no_end() -> None:
-    assert end_of(job(JobState.LEASED), None) is None
+    assert end_in_record(job(JobState.LEASED), None) is None
 
 
 def test_an_end_read_from_the_record_is_the_end_that_was_pushed() -> None:
     record = job(JobState.FAILED, error=JobError("handler_error", "ValueError: no"))
-    assert end_of(record, None) == Push(ID, JobState.FAILED, None, "handler_error", "ValueError: no")
+    assert end_in_record(record, None) == Push(ID, JobState.FAILED, None, "handler_error", "ValueError: no")
 
 
 @pytest.mark.parametrize(("state", "code"), [(JobState.CANCELLED, "cancelled"), (JobState.EXPIRED, "expired")])
 def test_an_end_without_an_error_is_named_by_its_state(state: JobState, code: str) -> None:
-    assert ended(Push(ID, state)).code == code
+    assert ended_without_output(Push(ID, state)).code == code
 
 
 def test_server_timing_tells_run_and_the_rest() -> None:
@@ -156,7 +156,7 @@ def test_a_header_value_carries_no_line_breaks() -> None:
 
 
 def test_only_a_refused_upload_of_unknown_or_great_length_costs_its_connection() -> None:
-    assert not must_close(413, {b"content-length": b"5000000"})
-    assert must_close(413, {})
-    assert must_close(413, {b"content-length": b"99999999999"})
-    assert not must_close(400, {})
+    assert not is_close_needed(413, {b"content-length": b"5000000"})
+    assert is_close_needed(413, {})
+    assert is_close_needed(413, {b"content-length": b"99999999999"})
+    assert not is_close_needed(400, {})

@@ -58,16 +58,16 @@ def test_an_attempt_under_way_reaches_to_now() -> None:
         (JobState.SUCCEEDED, {Role.MANAGE}, False, False),
     ],
 )
-def test_a_page_offers_what_its_reader_may_do(state: JobState, roles: set[Role], cancel: bool, replay: bool) -> None:
+def test_a_page_offers_what_its_viewer_may_do(state: JobState, roles: set[Role], cancel: bool, replay: bool) -> None:
     acts = actions(replace(JOB, state=state), Caller("o", frozenset(roles)))
     assert (acts.cancel, acts.replay) == (cancel, replay)
 
 
-def test_a_cancel_that_was_asked_for_is_not_offered_again() -> None:
+def test_a_cancel_that_was_requested_is_not_offered_again() -> None:
     assert not actions(replace(JOB, state=JobState.LEASED, cancel_requested=True), Caller("o", frozenset(Role))).cancel
 
 
-def test_a_line_of_the_list_tells_a_jobs_state_age_and_fault() -> None:
+def test_a_row_of_the_list_shows_a_jobs_state_age_and_fault() -> None:
     row = job_row(replace(JOB, state=JobState.DEAD, error=JobError("poison", "died"), replayed_as=new_job_id("square")), 160.0)
     assert (row.status, row.tone, row.age, row.took, row.error, row.replayed) == (
         "failed", "bad", "1 min ago", "10 s", "poison", True,

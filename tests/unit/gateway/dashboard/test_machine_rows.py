@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.gateway.dashboard.machine_rows import core_map, dearest_call, place_of, sample_of, version_rows, worker_rows
+from penstock.gateway.dashboard.machine_rows import core_map, place_of, sample_of, slowest_call, version_rows, worker_rows
 from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
@@ -15,7 +15,7 @@ READY = SlotInfo("square", "1", "ready", cores=(0, 1), load_s=1.5, first_call_s=
 OTHER = SlotInfo("ocr", "1", "loading", device="cuda:0", cores=(1,))
 
 
-def test_a_worker_tells_what_it_runs_and_whether_it_was_heard_of() -> None:
+def test_a_worker_shows_its_slots_and_whether_it_is_silent() -> None:
     quiet = WorkerInfo("b", "here", 2, started_at=10.0, slots=(READY, OTHER), seen_at=80.0)
     fresh = WorkerInfo("a", "here", 1, started_at=0.0, seen_at=99.5)
     first, second = worker_rows([quiet, fresh], now=100.0)
@@ -24,15 +24,15 @@ def test_a_worker_tells_what_it_runs_and_whether_it_was_heard_of() -> None:
     assert (second.devices, [slot.model for slot in second.slots]) == (("cpu", "cuda:0"), ["ocr", "square"])
 
 
-def test_a_core_that_two_slots_hold_is_told_apart() -> None:
+def test_a_core_that_two_slots_share_is_marked() -> None:
     assert core_map([READY, OTHER]) == [(0, 1), (1, 2)]
 
 
-def test_the_dearest_first_call_is_told_with_its_size() -> None:
-    assert dearest_call(READY) == (8, 0.1)
+def test_the_slowest_first_call_is_shown_with_its_size() -> None:
+    assert slowest_call(READY) == (8, 0.1)
 
 
-def test_a_slot_tells_its_place_in_the_plan() -> None:
+def test_a_slot_shows_its_place_in_the_plan() -> None:
     shared = SlotInfo("ocr", "1", "ready", threads=2, node=1, placement="shared")
     assert (place_of(shared), place_of(OTHER)) == ("2 threads, node 1, shared", "")
 

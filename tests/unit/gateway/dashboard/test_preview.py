@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from penstock.gateway.dashboard.preview import LOOK_BYTES, TEXT_BYTES, preview
+from penstock.gateway.dashboard.preview import PREVIEW_BYTES, TEXT_BYTES, preview
 
 
 def png(width: int, height: int) -> bytes:
@@ -19,14 +19,14 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 def look(content_type: str, data: bytes) -> tuple[str, str, str]:
-    found = preview(content_type, data[:LOOK_BYTES], len(data))
+    found = preview(content_type, data[:PREVIEW_BYTES], len(data))
     return found.kind, found.text, found.note
 
 
 def test_json_is_set_out_when_it_is_whole_and_shown_as_it_is_when_it_is_not() -> None:
     assert look("application/json; charset=utf-8", b'{"x":[1,2]}') == ("text", '{\n  "x": [\n    1,\n    2\n  ]\n}', "")
     assert look("application/json", b'{"x":') == ("text", '{"x":', "")
-    kind, text, note = look("application/json", b'"' + b"a" * LOOK_BYTES + b'"')
+    kind, text, note = look("application/json", b'"' + b"a" * PREVIEW_BYTES + b'"')
     assert (kind, len(text), note) == ("text", TEXT_BYTES, "the first 4 KiB")
 
 
@@ -53,14 +53,14 @@ def test_a_small_image_is_shown_as_data_of_its_own_kind(media: str, data: bytes)
 @pytest.mark.parametrize(
     ("media", "data", "note"),
     [
-        ("image/png", png(60_000, 60_000), "60000 x 60000 pixels are too many to be shown here"),
-        ("image/jpeg", jpeg(60_000, 60_000), "60000 x 60000 pixels are too many to be shown here"),
-        ("image/png", b"<script>alert(1)</script>", "its bytes are not those of the image that it says it is"),
-        ("image/jpeg", b"\xff\xd8\xff\xd9", "its bytes are not those of the image that it says it is"),
-        ("image/jpeg", b"\xff\xd8" + b"\xff\xe0\x00\x00" * 10, "its bytes are not those of the image that it says it is"),
-        ("image/png", png(3, 2) + b"\x00" * LOOK_BYTES, "too large to be shown here"),
+        ("image/png", png(60_000, 60_000), "60000 x 60000 pixels, too large for a preview"),
+        ("image/jpeg", jpeg(60_000, 60_000), "60000 x 60000 pixels, too large for a preview"),
+        ("image/png", b"<script>alert(1)</script>", "the content does not match its media type"),
+        ("image/jpeg", b"\xff\xd8\xff\xd9", "the content does not match its media type"),
+        ("image/jpeg", b"\xff\xd8" + b"\xff\xe0\x00\x00" * 10, "the content does not match its media type"),
+        ("image/png", png(3, 2) + b"\x00" * PREVIEW_BYTES, "too large for a preview"),
         ("text/plain", b"", "empty"),
     ],
 )
-def test_what_would_harm_or_mislead_whoever_looks_is_not_shown(media: str, data: bytes, note: str) -> None:
+def test_what_would_harm_or_mislead_the_viewer_is_not_shown(media: str, data: bytes, note: str) -> None:
     assert look(media, data) == ("none", "", note)

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from penstock.gateway.asgi.problems import CrossSite
-from penstock.gateway.dashboard.router import _inside, is_page
+from penstock.gateway.dashboard.router import _own_path, is_page
 from penstock.gateway.dashboard.sessions import check_same_site, cookie, session_id
 
 OURS = {"host": "gw.example:8080"}
@@ -82,11 +82,11 @@ def test_a_session_is_read_from_its_cookie_alone(cookies: str, id: str) -> None:
     ],
 )
 def test_a_sign_in_leads_to_our_own_pages_alone(path: str) -> None:
-    assert _inside(path) == "/"
+    assert _own_path(path) == "/"
 
 
 def test_a_sign_in_leads_back_to_the_page_that_was_asked_for() -> None:
-    assert _inside("/ui/jobs?model=square&status=failed") == "/ui/jobs?model=square&status=failed"
+    assert _own_path("/ui/jobs?model=square&status=failed") == "/ui/jobs?model=square&status=failed"
 
 
 @pytest.mark.parametrize(

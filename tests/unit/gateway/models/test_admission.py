@@ -46,28 +46,28 @@ def test_a_newcomer_runs_in_the_smallest_learned_batch_that_holds_those_before_i
 
 def test_the_estimated_depth_drains_at_the_known_rate_between_two_looks() -> None:
     backlog = Backlog()
-    backlog.submitted(100, now=10.0)
+    backlog.record_submit(100, now=10.0)
     assert backlog.waiting(1_000.0, now=10.05) == pytest.approx(50.0)
     assert backlog.waiting(1_000.0, now=11.0) == 0.0
 
 
 def test_without_a_known_rate_the_last_depth_stands() -> None:
     backlog = Backlog()
-    backlog.submitted(100, now=10.0)
+    backlog.record_submit(100, now=10.0)
     assert backlog.waiting(0.0, now=99.0) == 100.0
 
 
 def test_a_queue_that_never_ran_dry_tells_the_real_rate() -> None:
     backlog = Backlog()
-    backlog.measured(stats(1.0, depth=50, ended=0), now=1.0, batch_size=8)
-    backlog.measured(stats(1.5, depth=60, ended=200), now=1.5, batch_size=8)
+    backlog.record_stats(stats(1.0, depth=50, ended=0), now=1.0, batch_size=8)
+    backlog.record_stats(stats(1.5, depth=60, ended=200), now=1.5, batch_size=8)
     assert backlog.rate(FAST, now=1.6) == pytest.approx(400.0)
 
 
 def test_a_queue_that_ran_dry_tells_nothing_of_the_rate() -> None:
     backlog = Backlog()
-    backlog.measured(stats(1.0, depth=0, ended=0), now=1.0, batch_size=8)
-    backlog.measured(stats(1.5, depth=60, ended=200), now=1.5, batch_size=8)
+    backlog.record_stats(stats(1.0, depth=0, ended=0), now=1.0, batch_size=8)
+    backlog.record_stats(stats(1.5, depth=60, ended=200), now=1.5, batch_size=8)
     assert backlog.rate(FAST, now=1.6) == FAST.per_s
 
 
@@ -83,7 +83,7 @@ def test_an_observed_rate_is_forgotten_after_two_seconds() -> None:
 
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
     backlog = Backlog(depth=300, leased=64, depth_at=5.0, stats_at=5.0)
-    with pytest.raises(DeadlineUnlikely, match=r"about 300 waiting") as refused:
+    with pytest.raises(DeadlineUnlikely, match=r"about 300 jobs waiting") as refused:
         admit(backlog, FAST, 5.0, deadline_s=0.2, max_depth=10_000)
     assert refused.value.retry_after_s == pytest.approx(0.3)
 
@@ -122,10 +122,10 @@ def test_the_prediction_counts_those_before_and_the_own_batch() -> None:
 
 def test_the_line_of_another_owner_counts_no_further_than_its_turns() -> None:
     backlog = Backlog(depth=10_000, depth_at=5.0, stats_at=5.0, open={"flood": 9_995, "b": 5})
-    assert backlog.newcomer("b", 10_000) == 5 + 6
-    assert backlog.newcomer("new", 10_000) == 2
-    assert backlog.newcomer("flood", 10_000) == 9_995 + 5
-    assert backlog.newcomer("", 10_000) == 10_000
+    assert backlog.jobs_before_new("b", 10_000) == 5 + 6
+    assert backlog.jobs_before_new("new", 10_000) == 2
+    assert backlog.jobs_before_new("flood", 10_000) == 9_995 + 5
+    assert backlog.jobs_before_new("", 10_000) == 10_000
     admit(backlog, FAST, 5.0, deadline_s=1.0, max_depth=20_000, owner="b")
     with pytest.raises(DeadlineUnlikely):
         admit(backlog, FAST, 5.0, deadline_s=1.0, max_depth=20_000, owner="flood")
@@ -133,7 +133,7 @@ def test_the_line_of_another_owner_counts_no_further_than_its_turns() -> None:
 
 def test_an_owner_alone_waits_for_all_that_wait() -> None:
     """What it has open is known from the last look only; the depth from the last submit."""
-    assert Backlog(open={"a": 3}).newcomer("a", 50) == 50
+    assert Backlog(open={"a": 3}).jobs_before_new("a", 50) == 50
 
 
 def test_an_estimate_for_a_waiting_job_needs_a_known_rate() -> None:
@@ -165,8 +165,8 @@ def simulate(capacity: SlotCapacity, *, rate: float, deadline_s: float, seconds:
             if not running:
                 break
             free_at += capacity.batch_s(len(running) - 1)
-        if backlog.stale(now):
-            backlog.measured(stats(now, depth=len(queue), ended=done, leased=len(running)), now, batch_size=32)
+        if backlog.is_stale(now):
+            backlog.record_stats(stats(now, depth=len(queue), ended=done, leased=len(running)), now, batch_size=32)
         try:
             admit(backlog, capacity, now, deadline_s=deadline_s, max_depth=10_000)
         except Overloaded:
@@ -174,13 +174,13 @@ def simulate(capacity: SlotCapacity, *, rate: float, deadline_s: float, seconds:
             continue
         queue.append(now)
         free_at = max(free_at, now) if not running else free_at
-        backlog.submitted(len(queue), now)
+        backlog.record_submit(len(queue), now)
     return late, done, refused
 
 
 def test_jobs_that_are_cancelled_do_not_count_as_work_done() -> None:
     """A client that cancelled a few of a million waiting jobs once made the gateway expect days of waiting, and refuse."""
     backlog = Backlog()
-    backlog.measured(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
-    backlog.measured(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)
+    backlog.record_stats(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
+    backlog.record_stats(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)
     assert backlog.rate(SlotCapacity(), 11.0) == 0.0

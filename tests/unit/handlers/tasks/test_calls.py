@@ -3,14 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.handlers.tasks.calls import by_length, in_parallel, shrinking
+from penstock.handlers.tasks.calls import group_by_length, parallel_by_length, shrinking_calls
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=40)
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 600))
 def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[int], rows: int, tokens: int) -> None:
-    calls = by_length(lengths, rows_per_call=rows, tokens_per_call=tokens)
+    calls = group_by_length(lengths, rows_per_call=rows, tokens_per_call=tokens)
     _all_within_bounds(calls, lengths, rows=rows, tokens=tokens)
     in_order = [lengths[place] for call in calls for place in call]
     assert in_order == sorted(in_order)
@@ -18,7 +18,7 @@ def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[in
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 600), st.integers(2, 8))
 def test_parallel_calls_keep_the_bounds_and_end_together(lengths: list[int], rows: int, tokens: int, threads: int) -> None:
-    calls = in_parallel(lengths, rows_per_call=rows, tokens_per_call=tokens, threads=threads)
+    calls = parallel_by_length(lengths, rows_per_call=rows, tokens_per_call=tokens, threads=threads)
     if not calls:
         return
     _all_within_bounds(calls, lengths, rows=rows, tokens=tokens)
@@ -32,7 +32,7 @@ def test_parallel_calls_keep_the_bounds_and_end_together(lengths: list[int], row
 
 
 def test_a_full_batch_is_cut_into_calls_that_shrink_towards_the_end() -> None:
-    calls = in_parallel([50] * 32, rows_per_call=16, tokens_per_call=256, threads=2)
+    calls = parallel_by_length([50] * 32, rows_per_call=16, tokens_per_call=256, threads=2)
     sizes = [len(call) for call in calls]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == 5
@@ -41,25 +41,25 @@ def test_a_full_batch_is_cut_into_calls_that_shrink_towards_the_end() -> None:
 
 def test_what_cannot_be_cut_evenly_is_left_to_all_threads_together() -> None:
     bounds = {"rows_per_call": 16, "tokens_per_call": 256, "threads": 2}
-    assert in_parallel([], **bounds) == []
-    assert in_parallel([200], **bounds) == []
-    assert in_parallel([200, 10, 10], **bounds) == []
-    assert in_parallel([10, 10], **bounds) == []
-    assert in_parallel([100, 100], **bounds) == [[0], [1]]
+    assert parallel_by_length([], **bounds) == []
+    assert parallel_by_length([200], **bounds) == []
+    assert parallel_by_length([200, 10, 10], **bounds) == []
+    assert parallel_by_length([10, 10], **bounds) == []
+    assert parallel_by_length([100, 100], **bounds) == [[0], [1]]
 
 
 @given(st.integers(1, 40), st.integers(2, 8))
 def test_calls_of_equal_items_shrink_and_end_together(items: int, threads: int) -> None:
-    calls = shrinking(items, threads=threads)
+    calls = shrinking_calls(items, threads=threads)
     sizes = [len(call) for call in calls]
     assert sizes == sorted(sizes, reverse=True)
     assert [place for call in calls for place in call] == (list(range(items)) if calls else [])
 
 
 def test_eight_images_are_five_calls_for_two_threads_and_three_are_one_for_both() -> None:
-    assert [len(call) for call in shrinking(8, threads=2)] == [3, 2, 1, 1, 1]
-    assert [len(call) for call in shrinking(2, threads=2)] == [1, 1]
-    assert shrinking(3, threads=2) == shrinking(1, threads=2) == []
+    assert [len(call) for call in shrinking_calls(8, threads=2)] == [3, 2, 1, 1, 1]
+    assert [len(call) for call in shrinking_calls(2, threads=2)] == [1, 1]
+    assert shrinking_calls(3, threads=2) == shrinking_calls(1, threads=2) == []
 
 
 def _all_within_bounds(calls: list[list[int]], lengths: list[int], *, rows: int, tokens: int) -> None:

@@ -145,7 +145,7 @@ def test_the_model_is_warmed_up_on_a_blank_image_and_says_what_it_takes(tmp_path
     assert [run.size for run in warmup.warm_up(model, [1, 2], budget_s=60).runs] == [1, 2]
     assert "image/*" in model.accepts
     assert model.output_schema == {"type": "object", "additionalProperties": {"type": "number"}}
-    assert model.info().description.startswith("Says what an image shows")
+    assert model.info().description.startswith("Classifies an image")
 
 
 def test_an_output_that_is_a_map_and_no_score_per_class_stops_the_load(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_scores_of_a_last_convolution_are_taken_whatever_axes_of_one_they_have(t
 
 def test_a_model_that_takes_no_image_is_refused_before_the_first_call(tmp_path: Path) -> None:
     # The warm-up ran into the runtime's own words: "Unexpected number of dimensions in input at *args[0].shape".
-    with pytest.raises(HandlerLoadError, match=r"input image takes \[3, any\]; image-classification feeds an image"):
+    with pytest.raises(HandlerLoadError, match=r"input image takes \[3, any\]; image-classification fills it with an image"):
         opened(same(tmp_path, ("n", 3, "length")), TASK)
 
 

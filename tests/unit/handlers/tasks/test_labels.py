@@ -40,7 +40,7 @@ def test_a_labels_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, t
 
 
 def test_a_missing_labels_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HandlerLoadError, match="looked for next to the model"):
+    with pytest.raises(HandlerLoadError, match="must be next to the model"):
         read_labels(tmp_path, "names.txt")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.handlers.tasks.boxes import Detections, likely, on_the_image, overlap, without_overlaps
+from penstock.handlers.tasks.boxes import Detections, above_threshold, in_image_pixels, overlap, without_overlaps
 from penstock.handlers.tasks.images import Placement
 from tests.unit.handlers.tasks.models import answering, ask, opened, picture
 
@@ -69,7 +69,7 @@ def test_the_way_back_is_the_inverse_of_the_way_there(tmp_path: Path, fit: str) 
     place = handler.preprocess([image(40, 20)])[0].place
     there = np.array([[12.0, 6.0, 20.0, 14.0]])
     inside = there * np.array([place.scale_x, place.scale_y] * 2) + np.array([place.left, place.top] * 2)
-    assert on_the_image(inside, place) == pytest.approx(there)
+    assert in_image_pixels(inside, place) == pytest.approx(there)
 
 
 def test_torchserves_shape_has_the_label_as_key(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_scores_and_labels_that_are_not_one_per_box_are_named(tmp_path: Path) ->
 
 def test_a_box_without_finite_corners_is_no_detection() -> None:
     boxes = np.array([[0, 0, np.nan, 1], [0, 0, np.inf, 1], [0, 0, 1, 1]])
-    found = likely(Detections(boxes, np.array([0.9, 0.7, 0.5]), np.array([0, 0, 0])), 0.1)
+    found = above_threshold(Detections(boxes, np.array([0.9, 0.7, 0.5]), np.array([0, 0, 0])), 0.1)
     assert found.scores.tolist() == [0.5]
 
 
@@ -134,4 +134,4 @@ def test_overlap_is_intersection_over_union_also_for_empty_boxes() -> None:
 def test_nothing_found_is_an_empty_list() -> None:
     none = Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=np.int64))
     assert without_overlaps(none, 0.5).scores.tolist() == []
-    assert on_the_image(none.boxes, Placement(4, 4)).shape == (0, 4)
+    assert in_image_pixels(none.boxes, Placement(4, 4)).shape == (0, 4)

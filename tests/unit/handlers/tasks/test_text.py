@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.tasks.text_embedding import Pooling, normalized, pooled
-from penstock.handlers.tasks.words import read_words
+from penstock.handlers.tasks.vocabulary import read_vocabulary
 from penstock.model_spec import WarmOrigin
 from penstock.workers.child.warmup import warm_up
 from tests.unit.handlers.tasks.models import ask, opened, saved, states, tokenizer
@@ -144,14 +144,14 @@ def test_the_tokenizers_own_limit_holds_unless_another_is_asked_for(tmp_path: Pa
 def test_the_tokenizers_own_limit_holds_for_a_model_that_would_take_more(tmp_path: Path) -> None:
     # Only the model's 512 was looked at where the model said one: .pt2 and .onnx of the same weights gave other vectors.
     file = tokenizer(tmp_path, truncation=16)
-    assert read_words(file, wish=None, most=512).limit == 16
-    assert read_words(file, wish=20, most=512).limit == 20
-    assert read_words(file, wish=20, most=8).limit == read_words(file, wish=None, most=8).limit == 8
+    assert read_vocabulary(file, wanted=None, maximum=512).limit == 16
+    assert read_vocabulary(file, wanted=20, maximum=512).limit == 20
+    assert read_vocabulary(file, wanted=20, maximum=8).limit == read_vocabulary(file, wanted=None, maximum=8).limit == 8
 
 
 def test_without_a_limit_of_the_tokenizers_the_models_holds_and_then_512(tmp_path: Path) -> None:
     file = tokenizer(tmp_path)
-    assert [read_words(file, wish=None, most=most).limit for most in (8, 4096, None)] == [8, 4096, 512]
+    assert [read_vocabulary(file, wanted=None, maximum=tokens).limit for tokens in (8, 4096, None)] == [8, 4096, 512]
 
 
 @pytest.mark.parametrize("max_tokens", [None, 2])
@@ -220,11 +220,11 @@ def test_the_second_part_of_a_pair_is_marked_where_the_model_asks_for_it(tmp_pat
 @pytest.mark.parametrize(
     ("names", "options", "words"),
     [
-        (("input_ids", "pixels"), {}, "the model takes input_ids, pixels; a text task feeds"),
-        (("attention_mask",), {}, "Name the input of token ids by the option input"),
+        (("input_ids", "pixels"), {}, "the model takes input_ids, pixels; a text task fills"),
+        (("attention_mask",), {}, "Name the input of token ids with the option input"),
         (("input_ids",), {"tokenizer": "other.json"}, "there is no tokenizer"),
         (("input_ids",), {"rows": 4}, "text-embedding has no option 'rows'"),
-        (("input_ids",), {"tokenizer": "states.onnx"}, "is no tokenizer.json"),
+        (("input_ids",), {"tokenizer": "states.onnx"}, "is not a tokenizer.json"),
     ],
 )
 def test_what_cannot_be_fed_is_an_error_at_load(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.run import RunSpec
-from penstock.runs.openai.batch import OpenAISink, OpenAISource, unfinished
+from penstock.runs.openai.batch import OpenAISink, OpenAISource, unfinished_results
 from penstock.runs.openai.lines import LINES_ALLOWED, InvalidBatch
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 
@@ -195,7 +195,7 @@ def test_lines_that_an_expired_batch_did_not_come_to_say_so(tmp_path: Path) -> N
     sink.restore(None)
     first = batches(source, rows=1)[0]
     sink.append(answered(first, [1]))
-    for rest in unfinished(source, first.after, RowError("expired", "too late"), rows=2):
+    for rest in unfinished_results(source, first.after, RowError("expired", "too late"), rows=2):
         sink.append(rest)
     assert sink.publish()["lines"] == {"total": 4, "completed": 1, "failed": 3}
     assert [(told["custom_id"], told["error"]["code"]) for told in read(spec.errors)] == [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.runs.rows import RowBatch, RowError
 from penstock.runs.shards.sizing import FixedSize, ShardSize, first_size, most_rows, open_shards
-from penstock.runs.shards.window import Finished, ShardPiece, Window
+from penstock.runs.shards.window import FinishedBatch, ShardPiece, Window
 from penstock.shard import RowFailure, ShardOutcome
 
 OOPS = RowError("poison", "died")
@@ -37,7 +37,7 @@ def test_each_row_leaves_once_in_order_with_its_own_verdict(data: st.DataObject)
     known = data.draw(some) - bad
     window = Window()
     pieces: list[ShardPiece] = []
-    left: list[Finished] = []
+    left: list[FinishedBatch] = []
     first = 0
     for size in sizes:
         pieces += window.add(batch(first, size, bad=bad, known=known), data.draw(st.integers(1, 9)))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.handlers.contract import Context, Failure, Handler
-from penstock.handlers.decorator import Declared
+from penstock.handlers.decorator import ModelAttributes
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import codec_for
 from penstock.handlers.runtimes.batches import BatchSizes
@@ -26,7 +26,7 @@ def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Sta
     return Loaded(
         context=Context("m"),
         handler=Handler(),
-        declared=Declared(),
+        attributes=ModelAttributes(),
         codec=codec_for(item),
         accepts=("application/json",),
         inference=inference,

@@ -230,7 +230,7 @@ def test_a_model_that_names_its_gpu_goes_before_one_that_takes_any() -> None:
 def test_memory_that_another_program_holds_is_told_not_refused() -> None:
     # A restart finds what the worker that it replaces still holds.
     found = plan([spec(device="cuda:0", device_memory_bytes=10 * GIB)], gpu_machine([("GPU-a", 40)], free=4))
-    assert found.advice == ("cuda:0 has 4.0 GiB free, its models want 10.0: someone else is there.",)
+    assert found.advice == ("cuda:0 has 4.0 GiB free, its models want 10.0: another process uses the GPU.",)
 
 
 def test_the_child_sees_its_own_device_alone() -> None:

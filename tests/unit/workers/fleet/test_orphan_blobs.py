@@ -11,7 +11,7 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.errors import StoreUnavailable
 from penstock.workers.fleet import orphan_blobs as module
-from penstock.workers.fleet.orphan_blobs import EVERY_S, FIRST_AFTER_S, OLD_S, Orphans, old_ones, orphans
+from penstock.workers.fleet.orphan_blobs import EVERY_S, FIRST_AFTER_S, OLD_S, OrphanCollector, old_ones, orphans
 
 KNOWN, UNKNOWN = "0" * 26, "1" * 26
 
@@ -65,15 +65,15 @@ def test_a_young_blob_is_left_alone_for_its_record_may_still_be_written() -> Non
 def test_a_pass_runs_a_minute_after_the_start_and_then_every_ten(tmp_path: Path) -> None:
     # A crash between a blob and its record left the file on disk for good: nobody ever listed them.
     put_old(tmp_path, f"{KNOWN}.in", f"{UNKNOWN}.in")
-    collector = Orphans(Ledger(KNOWN), LocalBlobs(tmp_path))
-    collector.once(0.0)
+    collector = OrphanCollector(Ledger(KNOWN), LocalBlobs(tmp_path))
+    collector.run_once(0.0)
     assert len(names(tmp_path)) == 2
-    collector.once(FIRST_AFTER_S)
+    collector.run_once(FIRST_AFTER_S)
     assert names(tmp_path) == {f"{KNOWN}.in"}
     put_old(tmp_path, f"{UNKNOWN}.in")
-    collector.once(FIRST_AFTER_S + EVERY_S - 1.0)
+    collector.run_once(FIRST_AFTER_S + EVERY_S - 1.0)
     assert len(names(tmp_path)) == 2
-    collector.once(FIRST_AFTER_S + EVERY_S)
+    collector.run_once(FIRST_AFTER_S + EVERY_S)
     assert names(tmp_path) == {f"{KNOWN}.in"}
 
 
@@ -81,10 +81,10 @@ def test_one_round_looks_at_a_part_only_and_the_next_goes_on_behind_it(tmp_path:
     monkeypatch.setattr(module, "PART", 2)
     ledger = Ledger(*(f"{n:026d}" for n in range(5)))
     put_old(tmp_path, *(f"{n:026d}.in" for n in range(5)))
-    collector = Orphans(ledger, LocalBlobs(tmp_path))
-    collector.once(0.0)
+    collector = OrphanCollector(ledger, LocalBlobs(tmp_path))
+    collector.run_once(0.0)
     for _ in range(5):
-        collector.once(FIRST_AFTER_S)
+        collector.run_once(FIRST_AFTER_S)
     assert [len(part) for part in ledger.asked] == [2, 2, 1]
     assert sorted(serial for part in ledger.asked for serial in part) == sorted(ledger.serials)
 
@@ -93,10 +93,10 @@ def test_nothing_is_deleted_while_the_store_cannot_say_what_it_knows(tmp_path: P
     put_old(tmp_path, f"{UNKNOWN}.in")
     ledger = Ledger()
     ledger.away = True
-    collector = Orphans(ledger, LocalBlobs(tmp_path))
-    collector.once(0.0)
+    collector = OrphanCollector(ledger, LocalBlobs(tmp_path))
+    collector.run_once(0.0)
     with pytest.raises(StoreUnavailable):
-        collector.once(FIRST_AFTER_S)
+        collector.run_once(FIRST_AFTER_S)
     assert names(tmp_path) == {f"{UNKNOWN}.in"}
 
 
@@ -105,20 +105,20 @@ def test_a_blob_that_cannot_be_deleted_does_not_hold_up_the_sweeps(tmp_path: Pat
     (tmp_path / f"{crc32(UNKNOWN.encode()) % 64:02x}" / f"{UNKNOWN}.in").mkdir(parents=True)
     path = next(tmp_path.glob("*/*"))
     os.utime(path, (0.0, 0.0))
-    collector = Orphans(Ledger(), LocalBlobs(tmp_path))
-    collector.once(0.0)
-    collector.once(FIRST_AFTER_S)
+    collector = OrphanCollector(Ledger(), LocalBlobs(tmp_path))
+    collector.run_once(0.0)
+    collector.run_once(FIRST_AFTER_S)
     assert path.exists()
 
 
 def test_the_blobs_of_another_store_and_of_one_that_lost_its_records_are_left_alone(tmp_path: Path) -> None:
     """To a worker on another Redis with the same folder, every blob of the first one looks like an orphan."""
-    Orphans(Ledger(), LocalBlobs(tmp_path)).once(0.0)
+    OrphanCollector(Ledger(), LocalBlobs(tmp_path)).run_once(0.0)
     put_old(tmp_path, f"{UNKNOWN}.in")
     other = Ledger()
     other.name = "store-2"
-    collector = Orphans(other, LocalBlobs(tmp_path))
-    collector.once(0.0)
-    collector.once(FIRST_AFTER_S)
+    collector = OrphanCollector(other, LocalBlobs(tmp_path))
+    collector.run_once(0.0)
+    collector.run_once(FIRST_AFTER_S)
     assert names(tmp_path) == {f"{UNKNOWN}.in"}
     assert other.asked == []

@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, root: Path, spec: ModelSpec = SPEC) -> None:
         self.rung = 0
-        self.profiler = Profiler(spec, root, done=self._ring)
+        self.profiler = Profiler(spec, root, on_change=self._ring)
         self._numbers = 0
 
     def _ring(self) -> None:

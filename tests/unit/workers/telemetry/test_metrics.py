@@ -20,7 +20,7 @@ from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.telemetry.gauges import Upkeep
+from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.telemetry.histograms import Histogram
 from penstock.workers.telemetry.metrics import DETAILED_MODELS, WorkerMetrics
@@ -125,7 +125,7 @@ def worked(metrics: WorkerMetrics, models: list[str]) -> None:
 
 def kept_up(metrics: WorkerMetrics, models: list[str]) -> None:
     slots = [SlotInfo(name, "1", "ready", pid=os.getpid()) for name in models]
-    upkeep = Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    upkeep = UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
     upkeep.swept(SweepReport(1, 1, 1, 1, 1, 1, workers_lost=("gone",)))
     upkeep.repaired(Repair("0", 10, 1, 1))
     for part in ("slot", "beat", "sweep"):
@@ -175,16 +175,16 @@ def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
     def away(now: float) -> None:
         raise StoreUnavailable("gone")
 
-    upkeep = Upkeep("w", metrics.registry, slots=list, store_failed=metrics.store_failed)
+    upkeep = UpkeepMetrics("w", metrics.registry, slots=list, on_store_failure=metrics.store_failed)
     with pytest.raises(StoreUnavailable):
-        upkeep.watched("beat", away)(0.0)
+        upkeep.counting_failures("beat", away)(0.0)
     assert metrics.registry.get_sample_value("penstock_store_errors_total", {"part": "beat"}) == 1.0
 
 
 def test_the_memory_of_a_child_between_two_lives_is_left_out() -> None:
     metrics = WorkerMetrics("w")
     slots = [SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "ready", pid=os.getpid())]
-    Upkeep("w", metrics.registry, slots=lambda: slots, store_failed=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
     assert metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "0"}) is None
     resident = metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "1"})
     assert resident is not None
@@ -240,6 +240,6 @@ def test_the_scrape_names_a_device_once_however_many_slots_are_on_it(monkeypatch
     monkeypatch.setattr(PyNvml, "ask", lambda self, name, *arguments: driver.ask(name, *arguments))
     metrics = WorkerMetrics("w")
     on_gpu = SlotInfo("m", "1", "ready", device="cuda:0", device_uuid="GPU-1")
-    Upkeep("w", metrics.registry, slots=lambda: [on_gpu, on_gpu], store_failed=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: [on_gpu, on_gpu], on_store_failure=metrics.store_failed)
     assert metrics.registry.get_sample_value("penstock_device_memory_used_bytes", {"device": "GPU-1"}) == 1_000.0
     assert metrics.registry.get_sample_value("penstock_device_utilization_ratio", {"device": "GPU-1"}) == 0.75

@@ -11,7 +11,7 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, Settled
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelSpec
-from penstock.workers.bootstep.consumer import tells_of_tasks
+from penstock.workers.bootstep.consumer import sends_task_events
 from penstock.workers.slot.outcomes import Release
 from penstock.workers.telemetry.task_events import EventFeed, Sampler
 
@@ -31,8 +31,8 @@ def test_events_are_made_for_those_who_asked_for_tasks_and_not_for_heartbeats() 
     """Enabled by the heartbeats alone, the dispatcher was taken for one that somebody listens to: a third of a worker's CPU."""
     cases = [(True, {"worker"}, False), (True, {"worker", "task"}, True), (True, set(), True), (False, set(), False)]
     for enabled, groups, wanted in cases:
-        assert tells_of_tasks(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups
-    assert not tells_of_tasks(None)
+        assert sends_task_events(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups
+    assert not sends_task_events(None)
 
 
 @pytest.fixture

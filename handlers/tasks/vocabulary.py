@@ -1,4 +1,4 @@
-"""A model's vocabulary, from its tokenizer.json by the tokenizers library."""
+"""A model's vocabulary: its tokenizer.json, read by the tokenizers library."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 
-# The longest input of BERT and its kin, where neither tokenizer.json nor the model says another.
+# The longest input of BERT models, for when neither tokenizer.json nor the model states one.
 _USUAL_MAX_TOKENS = 512
-# What stands for a word left out, the first that the vocabulary has.
+# Tokens that can replace a word that is left out; the first that the vocabulary has is used.
 _BLANKS = ("[MASK]", "<mask>", "[UNK]", "<unk>", "[PAD]", "<pad>")
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Texts to ids. `pad` fills up short texts, `blank` stands for a word left out, `special` mark beginnings and ends.
+class Vocabulary:
+    """Turns texts into ids. `pad` fills short texts, `blank` replaces a word, `special` tokens mark beginnings and ends.
 
-    The model takes `limit` tokens; longer texts stay as they are until `cut` is called. `side`: where the file has them cut.
+    The model takes `limit` tokens. Longer texts are not cut unless `truncate` was called. `truncation` is how the file cuts.
     """
 
     tokenizer: Any
@@ -27,7 +27,7 @@ class Words:
     pad: int
     blank: int
     special: frozenset[int]
-    side: Mapping[str, str]
+    truncation: Mapping[str, str]
 
     def encode(self, texts: Sequence[Any]) -> list[Any]:
         """One encoding per text, or per pair of texts."""
@@ -35,26 +35,26 @@ class Words:
         return found
 
     def beginning(self, text: str) -> str:
-        """As much of the text as the limit has room for. Before `cut`."""
+        """The longest beginning of the text that fits the limit. Call it before `truncate`."""
         ends = range(len(text), 0, -1)
         return next((text[:end] for end in ends if len(self.tokenizer.encode(text[:end]).ids) <= self.limit), "")
 
-    def cut(self) -> None:
-        """From now on no text has more than `limit` tokens: the rest goes, from the side that the file names."""
-        self.tokenizer.enable_truncation(self.limit, **self.side)
+    def truncate(self) -> None:
+        """From now on cut texts to `limit` tokens, at the side that the file names."""
+        self.tokenizer.enable_truncation(self.limit, **self.truncation)
 
     def name(self, token: int) -> str:
         return str(self.tokenizer.id_to_token(token))
 
 
-def read_words(file: Path, *, wish: int | None, most: int | None) -> Words:
-    """The vocabulary in `file`, for texts of up to `wish` tokens (None: as it says), and of no more than `most`.
+def read_vocabulary(file: Path, *, wanted: int | None, maximum: int | None) -> Vocabulary:
+    """The vocabulary in `file`, for texts of up to `wanted` tokens (None: as the file says), but at most `maximum`.
 
-    Raises `HandlerLoadError` without the library or the file, for a file of another kind, and for a limit that leaves no room.
+    Raises `HandlerLoadError` without the library or the file, for another kind of file, and for a limit with no room for words.
     """
     tokenizer = _opened(file)
     own, padding = tokenizer.truncation or {}, tokenizer.padding
-    limit = _limit(wish or own.get("max_length"), most)
+    limit = _limit(wanted or own.get("max_length"), maximum)
     marks = tokenizer.num_special_tokens_to_add(False)
     if limit <= marks:
         raise HandlerLoadError(
@@ -65,20 +65,20 @@ def read_words(file: Path, *, wish: int | None, most: int | None) -> Words:
     pad = int(padding["pad_id"]) if padding else 0
     blanks = (tokenizer.token_to_id(name) for name in _BLANKS)
     special = frozenset(token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special)
-    # Not its stride: that is the overlap of the parts of a long text, of which only the first is run.
-    side = {name: own[name] for name in ("strategy", "direction") if name in own}
-    return Words(tokenizer, limit, pad, next((token for token in blanks if token is not None), pad), special, side)
+    # Without the stride, the overlap between the parts of a long text: only the first part is run.
+    truncation = {name: own[name] for name in ("strategy", "direction") if name in own}
+    return Vocabulary(tokenizer, limit, pad, next((token for token in blanks if token is not None), pad), special, truncation)
 
 
-def _limit(wanted: int | None, most: int | None) -> int:
-    """What is wanted, as far as the model takes so much; else as much as it takes."""
+def _limit(wanted: int | None, maximum: int | None) -> int:
+    """The wanted number of tokens, but at most the model's maximum; without a wish, that maximum."""
     if wanted is None:
-        return most or _USUAL_MAX_TOKENS
-    return min(wanted, most or wanted)
+        return maximum or _USUAL_MAX_TOKENS
+    return min(wanted, maximum or wanted)
 
 
-def need_tokenizer(file: Path) -> None:
-    """Raises `HandlerLoadError` if the file is not there."""
+def require_tokenizer(file: Path) -> None:
+    """Raises `HandlerLoadError` if the file is missing."""
     if not file.exists():
         raise HandlerLoadError(
             f"there is no tokenizer {file}; put the model's tokenizer.json next to it, or set the option tokenizer"
@@ -92,9 +92,9 @@ def _opened(file: Path) -> Any:
         raise HandlerLoadError(
             "text tasks need tokenizers, which is not installed; run: pip install 'penstock[text]'"
         ) from error
-    need_tokenizer(file)
+    require_tokenizer(file)
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:
         # The library raises plain Exception for a file that it cannot read.
-        raise HandlerLoadError(f"{file} is no tokenizer.json of the tokenizers library: {error}") from error
+        raise HandlerLoadError(f"{file} is not a tokenizer.json of the tokenizers library: {error}") from error

@@ -10,8 +10,7 @@ from importlib.resources.abc import Traversable
 import pytest
 
 from penstock.errors import NotFound
-from penstock.gateway.dashboard.assets import address, asset
-from penstock.gateway.dashboard.render import HEADERS, Renderer
+from penstock.gateway.dashboard.render import HEADERS, Renderer, asset, asset_address
 
 FOLDER = resources.files("penstock.gateway.dashboard")
 STATIC = FOLDER / "static"
@@ -32,7 +31,7 @@ def test_every_file_that_is_served_is_ours_or_named_among_the_third_parties() ->
     assert served - {name for name, _ in DIGESTS} == {"penstock.js", "penstock.css", "icon.svg"}
 
 
-@pytest.mark.parametrize("name", ["../assets.py", "THIRD_PARTY.md", "htmx.LICENSE.txt", "", "nothing.js", "%2e%2e/x.js"])
+@pytest.mark.parametrize("name", ["../render.py", "THIRD_PARTY.md", "htmx.LICENSE.txt", "", "nothing.js", "%2e%2e/x.js"])
 def test_nothing_else_is_served(name: str) -> None:
     with pytest.raises(NotFound):
         asset(name)
@@ -42,7 +41,7 @@ def test_a_file_is_kept_by_browsers_under_a_name_that_changes_with_it() -> None:
     answer = asset("penstock.css")
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert answer.headers["content-type"] == "text/css; charset=utf-8"
-    assert re.fullmatch(r"penstock\.css\?v=[0-9a-f]{12}", address("penstock.css"))
+    assert re.fullmatch(r"penstock\.css\?v=[0-9a-f]{12}", asset_address("penstock.css"))
 
 
 OURS = [*(FOLDER / "templates").iterdir(), STATIC / "penstock.css", STATIC / "penstock.js"]
@@ -63,7 +62,7 @@ def test_the_policy_allows_no_inline_code_and_no_frame() -> None:
 
 async def test_what_a_template_is_given_is_text_whatever_it_says() -> None:
     renderer = Renderer("/p", keyed=False)
-    await renderer.ready()
+    await renderer.load()
     bad = "\"><script>alert(1)</script>'"
     html = renderer.html("_refusal.html", {"problem": type("P", (), {"status": 404}), "error": NotFound(bad, hint=bad)})
     assert "<script>" not in html

@@ -1,0 +1,127 @@
+"""Commands on runs that exist: `penstock run resume|retry-failed|list|show|cancel`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.display import age, print_fields, print_json, print_table
+from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption
+from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunArgument, RunSession, create_run, read_run
+
+if TYPE_CHECKING:
+    from penstock.broker.store.runs import Runs
+    from penstock.run import Run
+
+
+def resume(
+    run_id: RunArgument,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Continue although the input or the model's version has changed.")
+    ] = False,
+    max_failed: MaxFailedOption = None,
+    models: ModelsOption = None,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    redis_url: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a run that was interrupted, cancelled or failed. No row is lost or written twice."""
+    from penstock.runs.execution import ResumeOptions
+
+    session = RunSession(models, config, state_dir, redis_url, as_json)
+    options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)
+    raise typer.Exit(session.drive(lambda runs: make_resumable(runs, run_id), previous=run_id, options=options))
+
+
+def retry_failed(
+    run_id: RunArgument,
+    max_failed: MaxFailedOption = None,
+    models: ModelsOption = None,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    redis_url: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the failed rows of a completed run again, and publish its output again with their results."""
+    from penstock.runs.execution import ResumeOptions
+    from penstock.runs.retry import retry_spec
+
+    session = RunSession(models, config, state_dir, redis_url, as_json)
+    options = ResumeOptions(max_failed=max_failed)
+
+    def create_retry(runs: Runs) -> str:
+        return create_run(runs, retry_spec(read_run(runs, run_id)))
+
+    raise typer.Exit(session.drive(create_retry, previous=run_id, options=options))
+
+
+def list_runs(
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    redis_url: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest runs. `--json` prints one per line."""
+    from penstock.cli.runs.display import record_of
+
+    with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
+        found = runs.runs(limit=limit)
+    if as_json:
+        for run in found:
+            print_json(record_of(run))
+    elif found:
+        print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(run) for run in found])
+    else:
+        typer.echo("no runs", err=True)
+
+
+def show(
+    run_id: RunArgument,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    redis_url: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run: its settings, its progress, why it ended."""
+    from penstock.cli.runs.display import fields_of, record_of
+
+    with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
+        run = read_run(runs, run_id)
+    return print_json(record_of(run)) if as_json else print_fields(fields_of(run))
+
+
+def cancel(
+    run_id: RunArgument,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    redis_url: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a run. Its rows written so far are kept, and `resume` continues it."""
+    from penstock.runs.ownership import cancel_run
+
+    with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
+        word = cancel_run(runs, run_id)
+    return print_json({"run": run_id, "cancel": word}) if as_json else typer.echo(f"run {run_id}: {word}")
+
+
+def make_resumable(runs: Runs, run_id: str) -> str:
+    """The id of a run that can be taken; a run that ended early is reopened."""
+    from penstock.runs.ownership import reopen_run
+
+    if read_run(runs, run_id).state.final:
+        reopen_run(runs, run_id)
+    return run_id
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    from penstock.cli.runs.display import state_word
+
+    done, failed, total = run.counts.done, run.counts.failed, run.counts.total
+    rows = f"{done + failed:,}" + (f" of {total:,}" if total else "")
+    created = datetime.fromtimestamp(run.created_at, UTC)
+    return run.id, state_word(run), run.spec.model, rows, f"{failed:,}", age(created), run.spec.output

@@ -1,0 +1,168 @@
+"""One command on runs: where it finds the store, how it drives a run there, and how it reports the end.
+
+The modules that drive are imported by the methods that need them: `--help` and wrong usage answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.cli.display import print_faint, print_json
+from penstock.cli.exits import FAILED, INTERRUPTED, OK
+
+if TYPE_CHECKING:
+    from penstock.broker.store.runs import Runs, RunStore
+    from penstock.cli.runs.environment import RunEnvironment
+    from penstock.cli.serve.supervisor import StopSignals
+    from penstock.run import Run, RunSpec
+    from penstock.runs.execution import DriveResult, ResumeOptions
+    from penstock.runs.lease import OwnedRun
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--models", help="Serve this source during the run: model.py, model.onnx, name=SOURCE. Repeatable."),
+]
+MaxFailedOption = Annotated[int | None, typer.Option("--max-failed", min=0, help="Stop when more rows than this fail.")]
+
+_EXIT_CODES = {"completed": OK, "running": INTERRUPTED}
+
+
+class RunSession:
+    """The options that say where runs are found and driven, and what a command does there."""
+
+    def __init__(
+        self, models: Sequence[str] | None, config: Path | None, state_dir: Path | None, redis_url: str | None, as_json: bool
+    ) -> None:
+        self._models, self._config, self._state_dir = list(models or []), config, state_dir
+        self._redis_url, self._as_json = redis_url, as_json
+
+    def drive(
+        self,
+        find_run: Callable[[Runs], str],
+        *,
+        model: str = "",
+        previous: str = "",
+        options: ResumeOptions | None = None,
+    ) -> int:
+        """Drive the run whose id `find_run` returns, until it ends; returns the exit code.
+
+        The run is of `model`, or of the model of the run `previous`.
+        """
+        from penstock.cli.runs.display import show_run_progress
+        from penstock.cli.runs.drive import drive_run
+        from penstock.cli.serve.supervisor import StopSignals
+
+        stop = StopSignals()
+        stop.install()
+        with (
+            self._environment(stop, workers=True, model=model) as environment,
+            show_run_progress(as_json=self._as_json) as on_progress,
+        ):
+
+            def find_checked(runs: Runs) -> str:
+                environment.need_model(model or read_run(runs, previous).spec.model)
+                return find_run(runs)
+
+            owned, result = drive_run(
+                environment, find_checked, stop=stop, on_progress=on_progress, on_start=self._report_start, options=options
+            )
+        self._report_end(owned, result)
+        return _EXIT_CODES.get(result.state.value, FAILED)
+
+    @contextmanager
+    def records(self) -> Iterator[RunStore]:
+        """The records of runs, without workers."""
+        from penstock.broker.store.runs import RunStore
+        from penstock.broker.store.sync import RedisStore
+        from penstock.cli.serve.supervisor import StopSignals
+
+        with (
+            self._environment(StopSignals(), workers=False) as environment,
+            closing(RedisStore(environment.redis_url)) as store,
+        ):
+            yield RunStore(store)
+
+    def _environment(self, stop: StopSignals, *, workers: bool, model: str = "") -> AbstractContextManager[RunEnvironment]:
+        from penstock.cli.runs.environment import run_environment
+
+        return run_environment(
+            self._models,
+            config=self._config,
+            state_dir=self._state_dir,
+            redis_url=self._redis_url,
+            stop=stop,
+            say=lambda text: print_faint(f"penstock run: {text}"),
+            workers=workers,
+            model=model,
+        )
+
+    def _report_start(self, owned: OwnedRun) -> None:
+        run = owned.run
+        if self._as_json:
+            print_json({"event": "started", "run": run.id, "model": run.spec.model, "output": run.spec.output})
+        else:
+            print_faint(f"run {run.id}: {run.spec.model} over {run.spec.input}")
+
+    def _report_end(self, owned: OwnedRun, result: DriveResult) -> None:
+        if self._as_json:
+            return print_json({"event": "ended", "run": owned.run.id, **end_fields(result)})
+        return typer.echo("\n".join(end_lines(owned.run, result)))
+
+
+def create_run(runs: Runs, spec: RunSpec) -> str:
+    """Create a run that this command drives; returns its id."""
+    from penstock.job_id import new_serial
+    from penstock.runs.ownership import BY_COMMAND
+
+    run_id = new_serial()
+    runs.create(run_id, msgspec.structs.replace(spec, metadata={**spec.metadata, BY_COMMAND: str(os.getpid())}))
+    return run_id
+
+
+def read_run(runs: Runs, run_id: str) -> Run:
+    """Raises `NotFound`."""
+    from penstock.runs.ownership import no_such_run
+
+    run = runs.read(run_id)
+    if run is None:
+        raise no_such_run(run_id)
+    return run
+
+
+def end_fields(result: DriveResult) -> dict[str, Any]:
+    """The end of a drive as programs read it."""
+    counts = result.counts
+    error = {"code": result.error_code, "message": result.error_message} if result.error_code else None
+    if error and result.hint:
+        error["hint"] = result.hint
+    return {
+        "state": "interrupted" if result.state.value == "running" else result.state.value,
+        "done": counts.done if counts else 0,
+        "failed": counts.failed if counts else 0,
+        "rows_per_s": round(result.rows_per_s or 0.0, 1),
+        "error": error,
+        "files": result.details or {},
+    }
+
+
+def end_lines(run: Run, result: DriveResult) -> list[str]:
+    """The end of a drive as people read it, with the next step unless the run is completed."""
+    counts, state = result.counts, result.state.value
+    rows = f"{counts.done:,} rows done, {counts.failed:,} failed" if counts else ""
+    rate = f", {result.rows_per_s:,.0f} rows/s" if result.rows_per_s else ""
+    word = "interrupted" if state == "running" else state
+    lines = [f"run {run.id} {word}: {rows}{rate}" if rows else f"run {run.id} {word}"]
+    if state == "completed":
+        files = {name: file for name, file in (result.details or {}).items() if isinstance(file, dict)}
+        return [*lines, *(f"  {name:<8} {file['path']}" for name, file in files.items())]
+    lines += [f"  {result.error_code}: {result.error_message}"] if result.error_code else []
+    # If the error has a hint, resuming the run unchanged would end with the same error.
+    return [*lines, f"  next: {result.hint or f'penstock run resume {run.id}'}"]

@@ -1,0 +1,58 @@
+"""docs/images: house.svg and job.svg are what draw.py draws, and what its tables name is in the tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.markdown import ROOT
+
+IMAGES = ROOT / "docs" / "images"
+
+
+@pytest.fixture(scope="module")
+def draw() -> Any:
+    spec = importlib.util.spec_from_file_location("docs_images_draw", IMAGES / "draw.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["house", "job"])
+def test_a_picture_is_what_its_source_draws(draw: Any, name: str) -> None:
+    drawn = getattr(draw, name)()
+    assert (IMAGES / f"{name}.svg").read_text("utf-8") == drawn, "run `python docs/images/draw.py`"
+
+
+def test_the_house_shows_every_folder_of_code_and_no_other(draw: Any) -> None:
+    folders = [folder for layer in draw.LAYERS for folder in layer] + [draw.OUTSIDE]
+    shown = {folder.name for folder in folders} | {f"{folder.name}/{room}" for folder in folders for room in folder.rooms}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        packages = set(tomllib.load(file)["tool"]["setuptools"]["package-dir"].values())
+    measuring = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").rglob("__init__.py")}
+    measuring = {name for name in measuring if not name.startswith("benchmarks/peers/")}
+    assert shown == packages | measuring | {"broker/functions"}
+
+
+def test_the_layers_of_the_house_are_those_that_import_linter_holds(draw: Any) -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    [layers] = [contract["layers"] for contract in contracts if contract.get("containers") == ["penstock"]]
+    held = [
+        set(layer.split(" | "))
+        for layer in layers
+        if layer.split(" | ")[0] not in ("settings", "rollout : run : shard : embedding")
+    ]
+    shown = [{folder.name for folder in layer} for layer in draw.LAYERS[:-1]]
+    assert held[: len(shown)] == shown
+
+
+def test_the_files_of_a_jobs_way_exist(draw: Any) -> None:
+    assert [step.file for step in draw.STEPS if not (ROOT / step.file).is_file()] == []

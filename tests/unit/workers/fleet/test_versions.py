@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.rollout import SETTLED_AFTER_S, Rollout
+from penstock.settings.tables import Settings
+from penstock.workers.fleet.versions import ServedVersions, VersionChange
+
+SECOND = {"m": Rollout().load("2", {"source": "two.py"})}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> ServedVersions:
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).touch()
+    config = tmp_path / "penstock.toml"
+    config.write_text('[worker]\nmodel_dir = "."\n[models.m]\nsource = "one.py"\n')
+    return ServedVersions(Settings.load(config, {}))
+
+
+def changed(served: ServedVersions, rollouts: dict[str, Rollout], *, now: float = 0.0) -> tuple[list[str], list[str]]:
+    change = served.follow(rollouts, lambda *_: 0, now=now)
+    return [spec.version for spec in change.to_start], [version for _, version in change.to_retire]
+
+
+def test_without_rollouts_nothing_changes(served: ServedVersions) -> None:
+    assert served.follow({}, lambda *_: 0, now=0.0) == VersionChange()
+
+
+def test_an_added_version_is_to_be_started_until_it_was(served: ServedVersions) -> None:
+    assert changed(served, SECOND) == (["2"], [])
+    [spec] = [spec for spec in served.specs if spec.version == "2"]
+    served.refuse(spec, "no free GPU")
+    assert served.refused == {("m", "2"): "no free GPU"}
+    assert changed(served, SECOND) == (["2"], []), "its place may be free by now"
+    served.mark_started(spec)
+    assert changed(served, SECOND) == ([], [])
+    assert served.refused == {}
+
+
+def test_a_removed_version_is_retired_once(served: ServedVersions) -> None:
+    rollouts = {"m": Rollout().unload("1", 100.0)}
+    assert changed(served, rollouts, now=100.0) == ([], [])
+    assert changed(served, rollouts, now=100.0 + SETTLED_AFTER_S) == ([], ["1"])
+    served.mark_retired(("m", "1"))
+    assert changed(served, rollouts, now=100.0 + SETTLED_AFTER_S) == ([], [])
+
+
+def test_a_version_whose_file_comes_back_is_not_started_twice(served: ServedVersions, tmp_path: Path) -> None:
+    """Its slots run on without the file; started again, it would have had twice as many."""
+    changed(served, SECOND)
+    served.mark_started(served.specs[-1])
+    (tmp_path / "two.py").rename(tmp_path / "aside.py")
+    assert changed(served, SECOND) == ([], [])
+    assert "there is no two.py" in served.refused["m", "2"]
+    (tmp_path / "aside.py").rename(tmp_path / "two.py")
+    assert changed(served, SECOND) == ([], [])
+
+
+def test_the_default_version_is_the_operators(served: ServedVersions) -> None:
+    [spec] = served.specs
+    assert served.default_version(spec) == "1"
+    changed(served, {"m": SECOND["m"].switch("2")})
+    assert served.default_version(spec) == "2"

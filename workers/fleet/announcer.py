@@ -1,0 +1,65 @@
+"""Writes this worker, its models and the places of its slots into the registry, where gateways and other workers read them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from penstock.broker.store.registry import StoredModel
+from penstock.broker.store.sync import RedisStore
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.workers.fleet.announce import PlacesDue, merged
+from penstock.workers.fleet.versions import ServedVersions
+from penstock.workers.slot.slot import Slot
+
+# The entry of a worker that died is gone after so many missed beats.
+_ENTRY_BEATS = 5
+
+
+class Announcer:
+    """For the beat's thread. `name` is the worker's Celery name."""
+
+    def __init__(self, name: str, versions: ServedVersions, *, beat_s: float) -> None:
+        self._name = name
+        self._versions = versions
+        self._ttl_s = max(1.0, _ENTRY_BEATS * beat_s)
+        self._started_at = time.time()
+        self._announced: dict[str, dict[str, VersionInfo]] = {}
+        self._places = PlacesDue(name)
+
+    def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> None:
+        """`infos` are those of the slots, and of versions that have no slot here although they should."""
+        declared = {name: tuple(info.versions) for name, info in self._versions.infos.items()}
+        worker = WorkerInfo(
+            self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos), declared=declared
+        )
+        store.announce_worker(worker, ttl_s=self._ttl_s)
+        self._announce_models(store, slots)
+        self._announce_places(store, slots)
+
+    def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
+        """At the first beat, and again only after this worker has loaded another version: others announce theirs."""
+        for name, info in self._versions.infos.items():
+            ours = [slot for slot in slots if slot.spec.name == name]
+            loaded = {slot.spec.version: slot.version_info for slot in ours if slot.version_info}
+            if self._announced.get(name) == loaded:
+                continue
+            known = store.stored_models().get(name, StoredModel())
+            # D23: compare-and-set. If another worker wrote the entry meanwhile, the next beat tries again.
+            if store.swap_model(name, known, merged(_with_policy(info, ours), loaded, known.info)):
+                self._announced[name] = loaded
+
+    def _announce_places(self, store: RedisStore, slots: Sequence[Slot]) -> None:
+        now = time.monotonic()
+        for place in self._places.due({slot.name: slot.info() for slot in slots}, now):
+            store.announce_place(place)
+            self._places.mark(place, now)
+
+
+def _with_policy(info: ModelInfo, slots: Iterable[Slot]) -> ModelInfo:
+    """The model with the batch policy that its default version runs with here, if it runs here."""
+    policy = next((slot.policy for slot in slots if slot.spec.version == info.default_version), None)
+    return replace(info, policy=policy or info.policy)

@@ -1,0 +1,167 @@
+"""The roster of slots: each runs in a thread of its own, and one that was removed stays until its batches have ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wakeup import WakeUps
+from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
+from penstock.settings.tables import Settings
+from penstock.workers.devices.pins import Pin
+from penstock.workers.fleet.profiling import Profiler
+from penstock.workers.fleet.rollouts import Key, key_of
+from penstock.workers.fleet.versions import ServedVersions
+from penstock.workers.slot.context import Observer, SlotContext
+from penstock.workers.slot.slot import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSlot:
+    slot: Slot
+    thread: threading.Thread
+    profiler: Profiler
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.slot.spec)
+
+    def info(self) -> SlotInfo:
+        return replace(self.slot.info(), profile=self.profiler.info())
+
+
+class Roster:
+    """`observers` hear of every slot's batches; `on_change` is called when what the slots announce has changed.
+
+    Celery's main thread adds and removes slots, and so does the beat's; any thread may read.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        versions: ServedVersions,
+        blobs: BlobStore,
+        *,
+        observers: Sequence[Observer],
+        on_change: Callable[[], None],
+    ) -> None:
+        assert settings.store.url is not None
+        self._settings = settings
+        self._versions = versions
+        self._blobs = blobs
+        self._observers = observers
+        self._on_change = on_change
+        self._url = settings.store.url
+        self._running: list[RunningSlot] = []
+        # Removed slots whose batches have not ended; their leases must stand until then.
+        self._leaving: list[RunningSlot] = []
+        # Names this process: an earlier one may have had the same pid on the same host.
+        self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._added = 0
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots that take jobs."""
+        return [one.slot for one in self._running]
+
+    def infos(self) -> list[SlotInfo]:
+        return [one.info() for one in self._running]
+
+    def alive(self) -> list[Slot]:
+        """The slots whose thread still runs, those that leave included."""
+        return [one.slot for one in self._alive()]
+
+    def taken(self) -> list[tuple[ModelSpec, Pin]]:
+        """The places that a further slot cannot have for itself."""
+        return [(slot.spec, slot.pin) for slot in self.alive()]
+
+    def count(self, spec: ModelSpec) -> int:
+        return len(self._of(key_of(spec)))
+
+    def add(self, spec: ModelSpec, pin: Pin) -> None:
+        """Start a slot there."""
+        if self._settings.worker.pinning == "none":
+            pin = replace(pin, cores=())
+        name = f"{self._incarnation}.{self._added}"
+        self._added += 1
+        profiler = Profiler(spec, self._settings.profile_dir, on_change=self._on_change)
+        slot = Slot(spec, pin, self._context(spec, profiler), name=name)
+        thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._added}", daemon=True)
+        self._running.append(RunningSlot(slot, thread, profiler))
+        thread.start()
+
+    def remove_one(self, spec: ModelSpec) -> None:
+        """Let the latest slot of this version end what it runs, and then leave."""
+        self._remove(self._of(key_of(spec))[-1])
+
+    def remove_all(self, key: Key) -> None:
+        """Let all slots of this version end what they run, and then leave."""
+        for one in self._of(key):
+            self._remove(one)
+
+    def pass_wishes(self, wishes: Mapping[str, ProfileWish], now: float) -> None:
+        """Hand each slot the profile that the store asks of its model; `now` is Unix time."""
+        for one in self._running:
+            one.profiler.wish(wishes.get(one.slot.spec.name), now)
+
+    def drain(self, *, by: float) -> None:
+        """Stop taking jobs; what still runs at `by` (monotonic) is given back."""
+        for slot in self.slots:
+            slot.drain(by=by)
+
+    def give_back(self) -> None:
+        """Give back what still runs, at once. Takes no lock, because signal handlers call it."""
+        for slot in self.alive():
+            slot.drain(by=time.monotonic())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether every slot has ended, after at most `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        for one in [*self._running, *self._leaving]:
+            one.thread.join(timeout=max(0.0, until - time.monotonic()))
+        return not self._alive()
+
+    def _alive(self) -> list[RunningSlot]:
+        return [one for one in [*self._running, *self._leaving] if one.thread.is_alive()]
+
+    def _of(self, key: Key) -> list[RunningSlot]:
+        return [one for one in self._running if one.key == key]
+
+    def _remove(self, leaver: RunningSlot) -> None:
+        self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [leaver]
+        self._running.remove(leaver)
+        leaver.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
+
+    def _context(self, spec: ModelSpec, profiler: Profiler) -> SlotContext:
+        return SlotContext(
+            open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
+            listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
+            blobs=self._blobs,
+            observers=(*self._observers, profiler, _ChangeObserver(self._on_change)),
+            lease_s=self._settings.worker.lease_s,
+            inline_output_bytes=self._settings.store.inline_output_bytes,
+            default_version=lambda: self._versions.default_version(spec),
+            declared_policy=self._versions.declared_policy(spec),
+            profile_dir=profiler.folder,
+        )
+
+
+class _ChangeObserver(Observer):
+    """Has a slot's new state announced at once; the next beat may be seconds away."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+
+    def loaded(self, *_: Any) -> None:
+        self._on_change()
+
+    def unloadable(self, *_: Any) -> None:
+        self._on_change()
