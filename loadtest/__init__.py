@@ -1,1 +1,1 @@
-"""`penstock bench`: loads a model or any HTTP endpoint, measures it from outside and inside, reports. Imports all but cli."""
+"""`penstock bench`: loads a model or any HTTP endpoint, measures it, reports. May import all but tune and cli."""

@@ -1,4 +1,4 @@
-"""The way in: which path, method and headers a call takes at each kind of server, and how its answer is followed."""
+"""Per kind of server: the path, method and headers of a call, and how its result is fetched."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.errors import BadRequest
 from penstock.loadtest.generator.connection import HttpTarget, RequestBody, parse_target, request_bytes
 from penstock.loadtest.plan import CallStyle, Kind
 
-# As the client's long polls: below the gateway's 30 s, so that proxies do not cut it.
+# Like the client's long polls: below the gateway's 30 s, so that proxies do not cut the poll off.
 _POLL_S = 25
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolAdapter:
-    """`base` is the server's address for further questions; `headers` go with every request, the key among them."""
+    """`base` is the server's address; `headers`, the API key among them, go with every request."""
 
     kind: Kind
     caller: CallStyle
@@ -29,7 +29,7 @@ class ProtocolAdapter:
 
     @property
     def name(self) -> str:
-        """What the reports call it."""
+        """The name of the target in reports."""
         return self.model or f"{self.base}{self.target.path}"
 
     def request(self, body: RequestBody | None) -> bytes:
@@ -37,13 +37,13 @@ class ProtocolAdapter:
         return request_bytes(self.target, method=self.method, body=body.data if body else b"", headers={**self.headers, **kind})
 
     def poll_head(self) -> tuple[bytes, bytes]:
-        """What stands before and after a job's id in the request for its result."""
+        """The bytes before and after the job's id in a request for its result."""
         marked = request_bytes(replace(self.target, path=f"/v1/jobs/\0/result?wait={_POLL_S}"), headers=dict(self.headers))
         before, _, after = marked.partition(b"\0")
         return before, after
 
 
-def open_door(
+def make_adapter(
     kind: Kind,
     base: str,
     model: str,
@@ -54,9 +54,9 @@ def open_door(
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
 ) -> ProtocolAdapter:
-    """The door of a server at `base`. For `Kind.HTTP` that is the whole URL. Raises `BadRequest`."""
+    """The adapter for the server at `base`, which is the whole URL for `Kind.HTTP`. Raises `BadRequest`."""
     if kind is not Kind.PENSTOCK and caller is not CallStyle.SYNC:
-        raise BadRequest(f"--client {caller} needs penstock's jobs", hint=f"leave it out for --target {kind}")
+        raise BadRequest(f"--client {caller} needs penstock's jobs", hint=f"leave out --client for --target {kind}")
     if kind is not Kind.HTTP and not model:
         raise BadRequest(f"--target {kind} needs the model's name", hint="penstock bench MODEL --url http://host:port")
     root = base.rstrip("/") if kind is not Kind.HTTP else base

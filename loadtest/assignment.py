@@ -1,4 +1,4 @@
-"""What a generator process is told and what it tells back, and the frames in which both travel over its pipes."""
+"""The messages between `penstock bench` and its generator processes, and the frames that carry them over pipes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import msgspec
 from penstock.loadtest.generator.connection import HttpTarget
 from penstock.loadtest.plan import CallStyle, Shape
 
-_LENGTH_BYTES = 4
+LENGTH_BYTES = 4
 _ARRAYS = ("due_at", "sent_at", "latencies_s", "statuses", "lag_s", "queue_s", "run_s", "sizes")
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One generator's part of a load: every `of`-th call from `number` on, or so many of the closed loop's connections.
+    """One generator's part of a load: every `of`-th call from `number` on, or its share of a closed loop's connections.
 
-    `requests` are taken in turn. `starts_at` is moment 0 of the schedule by the machine's monotonic clock, which its processes
-    share; the warm-up lies after it.
+    `requests` are sent in turn. `poll` is the request for a job's result, cut where the job's id belongs. `sample`: how many
+    job ids the generator keeps.
     """
 
     target: HttpTarget
@@ -36,19 +36,20 @@ class Assignment:
 
     @property
     def concurrency(self) -> int:
-        """This generator's connections of a closed loop that several share."""
+        """This generator's share of a closed loop's connections."""
         whole = self.shape.concurrency or 0
         return whole // self.of + (self.number < whole % self.of)
 
 
 class Begin(msgspec.Struct, tag=True):
-    """Sent when all generators are ready."""
+    """Sent when all generators are ready. `starts_at`: moment 0 of the schedule, by the machine's monotonic clock, which all
+    processes share. The warm-up lies after it."""
 
     starts_at: float
 
 
 class LoadProgress(msgspec.Struct, tag=True):
-    """Since the start. `lag_s` is the worst delay of a request within the last second."""
+    """Counts since the start. `lag_s`: the longest delay of a request within the last second."""
 
     offered: int = 0
     good: int = 0
@@ -57,8 +58,8 @@ class LoadProgress(msgspec.Struct, tag=True):
 
 
 class LoadTally(msgspec.Struct, tag=True):
-    """Arrays as their bytes: doubles, but `statuses` and `sizes` (unsigned short), `queue_s`, `run_s` (float), `reason_of`
-    (byte). Moments count from the end of the warm-up."""
+    """The arrays of one generator as bytes: doubles, except `statuses` and `sizes` (unsigned short), `queue_s` and `run_s`
+    (float) and `reason_of` (byte, an index into `reasons`). Moments count from the end of the warm-up."""
 
     due_at: bytes = b""
     lag_s: bytes = b""
@@ -85,33 +86,30 @@ class GeneratorFailure(msgspec.Struct, tag=True):
     message: str
 
 
-Word = LoadProgress | LoadTally | GeneratorFailure
+GeneratorMessage = LoadProgress | LoadTally | GeneratorFailure
 _encoder = msgspec.msgpack.Encoder()
-_word_decoder = msgspec.msgpack.Decoder(Word)
+_message_decoder = msgspec.msgpack.Decoder(GeneratorMessage)
 
 
-def frame(value: object) -> bytes:
+def encode_frame(value: object) -> bytes:
     data = _encoder.encode(value)
-    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def read_frame(stream: IO[bytes]) -> bytes:
-    """The next frame's content; empty when the stream has ended."""
-    head = stream.read(_LENGTH_BYTES)
-    return stream.read(int.from_bytes(head, "big")) if len(head) == _LENGTH_BYTES else b""
+    """The content of the next frame; empty at the end of the stream."""
+    head = stream.read(LENGTH_BYTES)
+    return stream.read(int.from_bytes(head, "big")) if len(head) == LENGTH_BYTES else b""
 
 
-def word(data: bytes) -> Word:
-    return cast("Word", _word_decoder.decode(data))
-
-
-LENGTH_BYTES = _LENGTH_BYTES
+def decode_message(data: bytes) -> GeneratorMessage:
+    return cast("GeneratorMessage", _message_decoder.decode(data))
 
 
 @dataclass(slots=True)
-class Merged:
-    """The tallies of all generators as one. Seconds; moments from the end of the warm-up. `sent_at`,
-    `latencies_s` and `statuses` have one entry per call that ended, in that order."""
+class MergedTally:
+    """The tallies of all generators as one. Moments are seconds from the end of the warm-up. `sent_at`, `latencies_s` and
+    `statuses` have one entry per call that ended, in the same order."""
 
     due_at: array[float] = field(default_factory=lambda: array("d"))
     sent_at: array[float] = field(default_factory=lambda: array("d"))
@@ -131,8 +129,8 @@ class Merged:
     stopped_at: float = math.inf
 
 
-def merged(tallies: Sequence[LoadTally]) -> Merged:
-    whole = Merged()
+def merged_tally(tallies: Sequence[LoadTally]) -> MergedTally:
+    whole = MergedTally()
     for tally in tallies:
         for name in _ARRAYS:
             getattr(whole, name).frombytes(getattr(tally, name))

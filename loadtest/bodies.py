@@ -1,4 +1,4 @@
-"""What is sent: one file, the files of a folder, the lines of a JSONL file, JSON as given, or an input made from the schema."""
+"""The bodies of requests: a file, the files of a folder, the lines of a JSONL file, JSON text, or one made from the schema."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from penstock.loadtest.generator.connection import RequestBody
 JSON = "application/json"
 _BYTES = "application/octet-stream"
 _HINT = "name a file (--body @cat.jpg), a folder, a .jsonl file, or give JSON (--body '{\"x\": 4}')"
-# One item per tensor whose sizes the model leaves open.
+# Where the model leaves the size of a dimension open.
 _OPEN_SIZE = 1
 
 
 def read_bodies(text: str) -> list[RequestBody]:
-    """The bodies that `--body` names, taken in turn by the calls. Raises `BadRequest`; `schema` is not for here."""
+    """The bodies that `--body` names, which calls send in turn. The caller handles `schema`. Raises `BadRequest`."""
     path = Path(text.removeprefix("@"))
     if text.startswith("@"):
         return [_of_file(path)]
-    # Not `path.is_dir()`: it raises for a JSON text that is longer than a name may be.
+    # `path.is_dir()` would raise if the text is JSON and longer than a file name may be.
     if os.path.isdir(path):
         return _of_folder(path)
     if path.suffix in (".jsonl", ".ndjson"):
@@ -67,7 +67,7 @@ def _of_lines(path: Path) -> list[RequestBody]:
 
 
 def from_schema(schema: Mapping[str, Any] | None, model: str) -> RequestBody:
-    """The smallest input the model's schema admits. Raises `BadRequest` when the schema does not say enough."""
+    """The smallest input that the model's schema admits. Raises `BadRequest` if the schema is too vague to make one."""
     if not schema:
         raise BadRequest(f"the model {model!r} declares no input schema to make an input from", hint=_HINT)
     try:
@@ -77,8 +77,8 @@ def from_schema(schema: Mapping[str, Any] | None, model: str) -> RequestBody:
 
 
 def from_tensors(inputs: Sequence[Mapping[str, Any]], model: str) -> RequestBody:
-    """An inference request of the Open Inference Protocol with zeros (or empty strings) in the shapes the model's metadata
-    declares; sizes left open (-1) become 1."""
+    """An inference request of the Open Inference Protocol, filled with zeros (or empty strings) in the declared shapes; a
+    dimension of open size (-1) gets size 1."""
     if not inputs:
         raise BadRequest(f"the metadata of {model!r} declares no inputs to fill", hint=_HINT)
     return RequestBody(json.dumps({"inputs": [_tensor(tensor) for tensor in inputs]}).encode(), JSON)

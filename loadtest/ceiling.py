@@ -1,4 +1,4 @@
-"""What the generator itself can do: measured against a server that does nothing, and judged against what was asked of it."""
+"""The rate that the load generator can reach, measured against a server that does nothing, and whether a load came near it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from penstock.loadtest.assignment import Assignment, Merged
+from penstock.loadtest.assignment import Assignment, MergedTally
 from penstock.loadtest.generator.connection import HttpTarget
 from penstock.loadtest.generator.load import own_limits
 from penstock.loadtest.generator.summary import is_good, percentile
-from penstock.loadtest.generator_pool import generators
+from penstock.loadtest.generator_pool import started_generators
 from penstock.loadtest.plan import CallStyle, Shape
 from penstock.loadtest.result import Generator
 
 _SECONDS = 0.4
 _CONNECTIONS = 64
-# Beyond this share of what a generator can do its own queueing shows in the percentiles.
+# Above this share of its ceiling, the generator's own queueing shows in the percentiles.
 _MAX_CEILING_SHARE = 0.8
 
 
 async def measure_ceiling(assignment: Assignment) -> float | None:
-    """Calls per second that one generator process carries with a core of its own; None when it could not be measured.
+    """Requests per second that one generator process can send with a core of its own; None if that could not be measured.
 
-    The calls of a closed loop over the CPU seconds they cost: on a machine that does other work, too, that is what one core
-    would do. Each call is one request here; those of an asynchronous client are several.
+    This is the number of requests in a closed loop divided by their CPU seconds, so it also holds for a machine that does other
+    work meanwhile. Here each call is one request; a call of an asynchronous client takes several.
     """
     shape = Shape(duration_s=_SECONDS, warm_up_s=0.0, concurrency=_CONNECTIONS, drain_s=1.0)
-    async with _null_server() as port, generators(1, lambda progress: None) as few:
+    async with _null_server() as port, started_generators(1, lambda progress: None) as few:
         target = HttpTarget("127.0.0.1", port, "/")
-        await few.ready(replace(assignment, target=target, shape=shape, caller=CallStyle.SYNC, sample=0))
+        await few.prepare(replace(assignment, target=target, shape=shape, caller=CallStyle.SYNC, sample=0))
         load = await few.run()
     good = sum(1 for status in load.statuses if is_good(status))
     return good / load.cpu_s if good and load.cpu_s else None
@@ -39,7 +39,7 @@ async def measure_ceiling(assignment: Assignment) -> float | None:
 
 @asynccontextmanager
 async def _null_server() -> AsyncIterator[int]:
-    """Its port. In a process of its own, so that its work is not taken for the generator's."""
+    """The server's port. The server is a process of its own, so that its CPU time does not count as the generator's."""
     command = [sys.executable, "-P", "-m", "penstock.loadtest.null_server"]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
@@ -52,7 +52,9 @@ async def _null_server() -> AsyncIterator[int]:
         await process.wait()
 
 
-def judge(load: Merged, *, processes: int, ceiling_rps: float | None, offered_rps: float, requests_per_call: int) -> Generator:
+def judge(
+    load: MergedTally, *, processes: int, ceiling_rps: float | None, offered_rps: float, requests_per_call: int
+) -> Generator:
     """`ceiling_rps` is one process' in requests."""
     lag_p99_s = percentile(sorted(load.lag_s), 99.0) if load.lag_s else 0.0
     whole = ceiling_rps * processes / requests_per_call if ceiling_rps else None

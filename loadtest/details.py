@@ -1,4 +1,4 @@
-"""What penstock's answers tell beside their status: the `Server-Timing` of predictions, the ids of jobs."""
+"""What penstock's answers hold beside their status: the `Server-Timing` of predictions and the ids of jobs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ACCEPTED = 202
 
 
 class DetailRecorder(ResponseRecorder):
-    """Keeps queue, run (seconds), batch size and reason of each answer that tells them, and a fair sample of the jobs' ids.
+    """Keeps queue wait, run time, batch size and release reason of each answer that holds them, and a sample of the job ids.
 
-    `since` is the moment from which calls count, by the load's clock: `good` and `bad` count all, the rest none before it.
+    `good` and `bad` count all answers; everything else counts only calls sent at `since` (by the load's clock) or later.
     """
 
     def __init__(self, caller: CallStyle, poll: tuple[bytes, bytes], *, sample: int, seed: int, since: float) -> None:
@@ -33,7 +33,7 @@ class DetailRecorder(ResponseRecorder):
         self._jobs_seen = 0
         self.good = 0
         self.bad = 0
-        # As it was meant, to the last digit: worked back from the answer it might fall on the other side of a bound.
+        # The exact intended moment: subtracting the latency from the answer's moment might move it across a window's bound.
         self.sent_at = array("d")
         self.queue_s = array("f")
         self.run_s = array("f")
@@ -43,16 +43,16 @@ class DetailRecorder(ResponseRecorder):
         self.jobs: list[str] = []
 
     def follow(self, connection: Connection) -> bytes | None:
-        """The request for the result after a submit, and again while the job lives."""
+        """The request for the result: after the submit, and again until the job has ended."""
         answer = connection.reader
         if self._caller is not CallStyle.ASYNC or answer.status != ACCEPTED:
             return None
         found = _JOB.search(answer.body)
         if found is None:
             return None
-        # Only the answer to a submit has it; those to polls tell the same job again.
+        # Only the answer to a submit has this header; the answers to polls name the same job again.
         if answer.header(b"location"):
-            self._keep(found[1], connection.sent_at)
+            self._sample_job(found[1], connection.sent_at)
         return self._poll[0] + found[1] + self._poll[1]
 
     def answer(self, connection: Connection, now: float) -> None:
@@ -71,24 +71,24 @@ class DetailRecorder(ResponseRecorder):
 
     def _note(self, answer: AnswerReader, sent_at: float) -> None:
         if self._caller is CallStyle.SUBMIT and (found := _JOB.search(answer.body)):
-            self._keep(found[1], sent_at)
+            self._sample_job(found[1], sent_at)
         elif self._caller is CallStyle.SYNC:
-            self._keep(answer.header(b"x-penstock-job"), sent_at)
-        told = _TIMING.search(answer.header(b"server-timing"))
-        if told and sent_at >= self._since:
-            self._tell(told)
+            self._sample_job(answer.header(b"x-penstock-job"), sent_at)
+        timing = _TIMING.search(answer.header(b"server-timing"))
+        if timing and sent_at >= self._since:
+            self._keep_timing(timing)
 
-    def _tell(self, told: re.Match[bytes]) -> None:
-        reason = told[3].decode()
+    def _keep_timing(self, timing: re.Match[bytes]) -> None:
+        reason = timing[3].decode()
         if reason not in self.reasons:
             self.reasons.append(reason)
-        self.queue_s.append(float(told[1]) / 1e3)
-        self.run_s.append(float(told[4]) / 1e3)
-        self.sizes.append(int(told[2]))
+        self.queue_s.append(float(timing[1]) / 1e3)
+        self.run_s.append(float(timing[4]) / 1e3)
+        self.sizes.append(int(timing[2]))
         self.reason_of.append(self.reasons.index(reason))
 
-    def _keep(self, job: bytes, sent_at: float) -> None:
-        """Reservoir sampling: every job has the same chance to be among those kept."""
+    def _sample_job(self, job: bytes, sent_at: float) -> None:
+        """Reservoir sampling: every job has the same chance to be kept."""
         if not job or sent_at < self._since:
             return
         self._jobs_seen += 1

@@ -1,4 +1,4 @@
-"""From calls to figures: percentiles, seconds, steps, the distribution. Pure."""
+"""From calls to figures: percentiles, second by second, step by step, the distribution of latency. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.loadtest.assignment import Merged
+from penstock.loadtest.assignment import MergedTally
 from penstock.loadtest.generator.summary import LOST, is_good, percentile
 from penstock.loadtest.plan import Step
 from penstock.loadtest.result import LoadOutcome, RateStep, Second, Spread
 
 _CDF_POINTS = 240
-_SAID_CHARACTERS = 300
+_ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedCall:
-    """One call that ended. Seconds; `due_at` from the beginning of the measured time."""
+    """One call that ended. `due_at`: when it was meant to leave, in seconds from the beginning of the measured time."""
 
     due_at: float
     latency_s: float
@@ -35,12 +35,12 @@ class CompletedCall:
         return is_good(self.status)
 
 
-def calls_of(load: Merged) -> list[CompletedCall]:
+def calls_of(load: MergedTally) -> list[CompletedCall]:
     return [CompletedCall(*of) for of in zip(load.sent_at, load.latencies_s, load.statuses, strict=True)]
 
 
 def spread(seconds: Iterable[float]) -> Spread | None:
-    """None of nothing."""
+    """None for no values."""
     ordered = sorted(seconds)
     if not ordered:
         return None
@@ -48,8 +48,8 @@ def spread(seconds: Iterable[float]) -> Spread | None:
     return Spread(math.fsum(ordered) / len(ordered) * 1e3, p50, p90, p95, p99, p999, ordered[-1] * 1e3)
 
 
-def outcome(load: Merged, calls: Sequence[CompletedCall], seconds: float, *, deadline_s: float) -> LoadOutcome:
-    """`seconds` is the measured time; what was due before or after it does not count."""
+def outcome(load: MergedTally, calls: Sequence[CompletedCall], seconds: float, *, deadline_s: float) -> LoadOutcome:
+    """`seconds` is the measured time; calls that were due before or after it do not count."""
     mine = [call for call in calls if 0.0 <= call.due_at < seconds]
     offered = sum(1 for at in load.due_at if 0.0 <= at < seconds)
     good = [call for call in mine if call.good]
@@ -63,20 +63,20 @@ def outcome(load: Merged, calls: Sequence[CompletedCall], seconds: float, *, dea
         goodput_rps=sum(1 for call in good if call.latency_s <= deadline_s) / seconds,
         error_rate=sum(errors.values()) / offered if offered else 0.0,
         errors=errors,
-        said={str(status): _said(text) for status, text in load.bodies.items() if not is_good(status)},
+        said={str(status): _error_text(text) for status, text in load.bodies.items() if not is_good(status)},
         latency=spread(call.latency_s for call in good),
     )
 
 
-def _said(body: str) -> str:
-    """A problem body in its own words: code and detail; anything else as it came, cut."""
+def _error_text(body: str) -> str:
+    """The code and detail of a problem body; the beginning of any other body."""
     try:
         found = json.loads(body)
     except ValueError:
-        return body[:_SAID_CHARACTERS]
+        return body[:_ERROR_CHARACTERS]
     if isinstance(found, dict) and isinstance(found.get("detail"), str):
-        return f"{found.get('code', '')}: {found['detail']}".removeprefix(": ")[:_SAID_CHARACTERS]
-    return body[:_SAID_CHARACTERS]
+        return f"{found.get('code', '')}: {found['detail']}".removeprefix(": ")[:_ERROR_CHARACTERS]
+    return body[:_ERROR_CHARACTERS]
 
 
 def _errors(calls: Sequence[CompletedCall], offered: int) -> dict[str, int]:
@@ -86,8 +86,8 @@ def _errors(calls: Sequence[CompletedCall], offered: int) -> dict[str, int]:
     return {**named, "unfinished": unfinished} if unfinished > 0 else named
 
 
-def series(load: Merged, calls: Sequence[CompletedCall], seconds: float) -> list[Second]:
-    """One entry per begun second."""
+def series(load: MergedTally, calls: Sequence[CompletedCall], seconds: float) -> list[Second]:
+    """One entry for each second that has begun."""
     count = math.ceil(seconds)
     due: defaultdict[int, list[float]] = defaultdict(list)
     for call in calls:
@@ -106,21 +106,21 @@ def _second(at: int, offered: int, answered: int, errors: int, latencies_s: Sequ
     return Second(float(at), offered, answered, errors, p50, p99, latencies_s[-1] * 1e3)
 
 
-def parts(load: Merged, calls: Sequence[CompletedCall], steps: Sequence[Step], *, deadline_s: float) -> list[RateStep]:
-    """One entry per step. What a step's overload leaves behind is answered, and counted, in the next one."""
+def parts(load: MergedTally, calls: Sequence[CompletedCall], steps: Sequence[Step], *, deadline_s: float) -> list[RateStep]:
+    """One entry per step. A call that an overloaded step leaves behind counts as answered in the step that answers it."""
     return [_part(load, calls, step, deadline_s) for step in steps]
 
 
-def _part(load: Merged, calls: Sequence[CompletedCall], step: Step, deadline_s: float) -> RateStep:
+def _part(load: MergedTally, calls: Sequence[CompletedCall], step: Step, deadline_s: float) -> RateStep:
     mine = [call for call in calls if step.begins_s <= call.due_at < step.ends_s]
     good = sorted(call.latency_s for call in mine if call.good)
     offered = sum(1 for at in load.due_at if step.begins_s <= at < step.ends_s)
-    came = sum(1 for call in calls if call.good and step.begins_s <= call.ended_at < step.ends_s)
+    answered = sum(1 for call in calls if call.good and step.begins_s <= call.ended_at < step.ends_s)
     return RateStep(
         rate=step.rate or None,
         seconds=step.seconds,
         offered_rps=offered / step.seconds,
-        throughput_rps=came / step.seconds,
+        throughput_rps=answered / step.seconds,
         goodput_rps=sum(1 for latency_s in good if latency_s <= deadline_s) / step.seconds,
         errors=offered - len(good),
         p50_ms=percentile(good, 50.0) * 1e3 if good else None,
@@ -129,16 +129,16 @@ def _part(load: Merged, calls: Sequence[CompletedCall], step: Step, deadline_s: 
 
 
 def within(steps: Sequence[Step], seconds: float) -> list[Step]:
-    """Those steps of which something was measured, when the run was stopped after `seconds`."""
+    """The steps that had begun if the run was stopped after `seconds`."""
     return [Step(step.begins_s, min(step.ends_s, seconds), step.rate) for step in steps if step.begins_s < seconds]
 
 
 def cdf(calls: Sequence[CompletedCall], seconds: float) -> list[tuple[float, float]]:
-    """(ms, share of the good answers that took no longer), dense towards the slow end where the interest is."""
+    """Pairs of milliseconds and the share of good answers that took no longer; points are denser towards the slow end."""
     ordered = sorted(call.latency_s for call in calls if call.good and 0.0 <= call.due_at < seconds)
     if not ordered:
         return []
-    # Half the points evenly, half closing in on 1 by powers, so that the tail keeps its shape.
+    # Half of the points are evenly spaced, half approach 1 by powers of ten, so that the tail keeps its shape.
     half = _CDF_POINTS // 2
     shares = {number / half for number in range(1, half)} | {1.0 - 10.0 ** (-4.0 * number / half) for number in range(half)}
     ranks = sorted({bisect_left(range(1, len(ordered) + 1), share * len(ordered)) for share in shares} | {len(ordered) - 1})

@@ -1,4 +1,4 @@
-"""The generator processes of one load, from the side that starts them: one schedule, shared by all, stopped together."""
+"""The generator processes of one load, seen from the process that starts them: they share a schedule and stop together."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from penstock.loadtest.assignment import (
     Assignment,
     Begin,
     GeneratorFailure,
+    GeneratorMessage,
     LoadProgress,
     LoadTally,
-    Merged,
-    Word,
-    frame,
-    merged,
-    word,
+    MergedTally,
+    decode_message,
+    encode_frame,
+    merged_tally,
 )
 
-# From the word to begin until moment 0: time for each to read it and to connect.
+# From `Begin` to moment 0 of the schedule: time for each generator to read the message and to connect.
 LEAD_S = 0.15
 
 
@@ -35,33 +35,33 @@ class LoadNotSent(PenstockError):
 
 
 class Generators:
-    """`told` is called with the sum of what all of them told, about once a second."""
+    """`on_progress` is called about once a second with the sum over all generators."""
 
-    def __init__(self, processes: Sequence[asyncio.subprocess.Process], told: Callable[[LoadProgress], None]) -> None:
+    def __init__(self, processes: Sequence[asyncio.subprocess.Process], on_progress: Callable[[LoadProgress], None]) -> None:
         self._processes = processes
-        self._told = told
+        self._on_progress = on_progress
         self._latest = [LoadProgress() for _ in processes]
 
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
-    async def ready(self, assignment: Assignment) -> None:
-        """Each has its part and waits for the word to begin."""
+    async def prepare(self, assignment: Assignment) -> None:
+        """Returns when every generator has its part and waits for `Begin`."""
         for number, process in enumerate(self._processes):
             assert process.stdin is not None
-            process.stdin.write(frame(replace(assignment, number=number, of=len(self._processes))))
+            process.stdin.write(encode_frame(replace(assignment, number=number, of=len(self._processes))))
             await process.stdin.drain()
         for process in self._processes:
-            await _word_of(process)
+            await _next_message(process)
 
-    async def run(self) -> Merged:
-        """Begin, and wait until all have told their tally. Raises `LoadNotSent`."""
+    async def run(self) -> MergedTally:
+        """Sends the load and returns the tally of all generators. Raises `LoadNotSent`."""
         starts_at = time.perf_counter() + LEAD_S
         for process in self._processes:
             assert process.stdin is not None
-            process.stdin.write(frame(Begin(starts_at)))
-        return merged(await asyncio.gather(*(self._follow(number) for number in range(len(self._processes)))))
+            process.stdin.write(encode_frame(Begin(starts_at)))
+        return merged_tally(await asyncio.gather(*(self._follow(number) for number in range(len(self._processes)))))
 
     def stop(self) -> None:
         for process in self._processes:
@@ -70,14 +70,14 @@ class Generators:
 
     async def _follow(self, number: int) -> LoadTally:
         while True:
-            said = await _word_of(self._processes[number])
-            if isinstance(said, LoadTally):
-                return said
-            if isinstance(said, GeneratorFailure):
-                raise LoadNotSent(f"the load could not be sent: {said.message}", hint="is the server still there?")
-            self._latest[number] = said
+            message = await _next_message(self._processes[number])
+            if isinstance(message, LoadTally):
+                return message
+            if isinstance(message, GeneratorFailure):
+                raise LoadNotSent(f"the load could not be sent: {message.message}", hint="is the server still running?")
+            self._latest[number] = message
             if number == 0:
-                self._told(_sum(self._latest))
+                self._on_progress(_sum(self._latest))
 
 
 def _sum(parts: Sequence[LoadProgress]) -> LoadProgress:
@@ -89,26 +89,26 @@ def _sum(parts: Sequence[LoadProgress]) -> LoadProgress:
     )
 
 
-async def _word_of(process: asyncio.subprocess.Process) -> Word:
+async def _next_message(process: asyncio.subprocess.Process) -> GeneratorMessage:
     assert process.stdout is not None
     try:
         head = await process.stdout.readexactly(LENGTH_BYTES)
-        return word(await process.stdout.readexactly(int.from_bytes(head, "big")))
+        return decode_message(await process.stdout.readexactly(int.from_bytes(head, "big")))
     except asyncio.IncompleteReadError as ended:
         raise InternalError("a load generator ended without its tally; this is a bug") from ended
 
 
 @asynccontextmanager
-async def generators(count: int, told: Callable[[LoadProgress], None]) -> AsyncIterator[Generators]:
-    """Started, and ended with the block."""
+async def started_generators(count: int, on_progress: Callable[[LoadProgress], None]) -> AsyncIterator[Generators]:
+    """Generator processes that run until the block ends."""
     command = [sys.executable, "-P", "-m", "penstock.loadtest.generator_process"]
     pipe = asyncio.subprocess.PIPE
     started: list[asyncio.subprocess.Process] = []
     try:
         for _ in range(count):
-            # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
+            # In a session of its own, so that Ctrl-C reaches only this process, which then stops the generators in order.
             started.append(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True))
-        yield Generators(started, told)
+        yield Generators(started, on_progress)
     finally:
         for process in started:
             if process.returncode is None:

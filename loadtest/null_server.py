@@ -1,4 +1,7 @@
-"""A server that answers every request at once with the same few bytes; prints its port. For the generator's own ceiling."""
+"""A server that answers every request at once with the same few bytes, to measure what a load generator can send at most.
+
+The server prints its port.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:
 
 
 class NullProtocol(asyncio.Protocol):
-    """Reads a request as far as its end; there is at most one under way. `when` gets what sends the answer."""
+    """Reads one request at a time. `when` is called with a function that sends the answer; by default it calls it at once."""
 
     def __init__(self, when: Callable[[Callable[[], None]], None] = lambda answer: answer()) -> None:
         self._when = when
@@ -52,7 +55,7 @@ async def _serve() -> None:
     server = await asyncio.get_running_loop().create_server(NullProtocol, "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
-    # Until its starter closes the pipe, or dies.
+    # The parent process closes the pipe, or dies: both end the server.
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), over.set)
     await over.wait()

@@ -1,4 +1,4 @@
-"""What one benchmark does: which calls, when, for how long. Read from what the user wrote; pure."""
+"""What a load test does: which calls, when, for how long; and how a user writes it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RATE_HINT = "write 200, 50..500 (10 steps), 50..500/4 (4 steps), 50,100,400 (th
 
 
 class Kind(StrEnum):
-    """Whose paths are called."""
+    """The kind of server, by which the paths of calls are chosen."""
 
     PENSTOCK = "penstock"
     TORCHSERVE = "torchserve"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 class CallStyle(StrEnum):
-    """sync: the answer comes on the request. async: submit, then long-poll for the result. submit: the 202 is the end."""
+    """sync: the answer is the result. async: submit, then long-poll for the result. submit: it ends with the 202."""
 
     SYNC = "sync"
     ASYNC = "async"
@@ -40,7 +40,7 @@ class Arrivals(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of the measured time, from its beginning, that is reported on its own. `rate` is offered; 0: not prescribed."""
+    """A part of the measured time that is reported on its own. `rate`: requests per second to offer; 0: not prescribed."""
 
     begins_s: float
     ends_s: float
@@ -53,10 +53,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Closed loop when `concurrency` is given, else open along `profile`, or at the moments of `trace`.
+    """A closed loop if `concurrency` is given; otherwise an open loop along `profile`, or at the moments of `trace`.
 
-    `warm_up_s` comes first and is left out of every figure, and so is what is answered `drain_s` after the end. `most` bounds
-    the connections of an open loop.
+    No figure counts the first `warm_up_s`, or answers later than `drain_s` after the end. An open loop opens at most `most`
+    connections.
     """
 
     duration_s: float = 30.0
@@ -75,14 +75,14 @@ class Shape:
         return self.warm_up_s + self.duration_s
 
     def schedule(self) -> tuple[Stretch, ...]:
-        """The profile with the warm-up before it, at its first rate."""
+        """The profile after a warm-up at the profile's first rate."""
         if not self.profile or not self.warm_up_s:
             return self.profile
         first = self.profile[0].start or self.profile[0].end / STEPS
         return (Stretch(first, first, self.warm_up_s), *self.profile)
 
     def steps(self) -> list[Step]:
-        """A ramp is told in as many parts as steps would be."""
+        """A ramp is reported in ten parts, like a staircase of ten steps."""
         if not self.profile:
             rate = len([at for at in self.trace if at >= self.warm_up_s]) / self.duration_s if self.trace else 0.0
             return [Step(0.0, self.duration_s, rate)]
@@ -98,7 +98,7 @@ def _slices(ramp: Stretch) -> list[Step]:
 
 
 def read_rate(text: str, duration_s: float) -> tuple[Stretch, ...]:
-    """The profile that a user's `--rate` means over the measured time. Raises `BadRequest`."""
+    """The profile that `--rate` describes over the measured time. Raises `BadRequest`."""
     numbers = [_number(word, text) for word in re.split(r"\.\.|[:,/]", text)]
     if re.fullmatch(r"[^.:,/]+(\.\d+)?", text):
         return (Stretch(numbers[0], numbers[0], duration_s),)

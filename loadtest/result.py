@@ -1,4 +1,4 @@
-"""The result of one benchmark, as the JSON report tells it. Times in ms where so named; None: not known, `notes` say why."""
+"""The result of a load test; the JSON report has the same fields. None: not known, and `notes` say why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One measured quantity, in milliseconds."""
+    """The distribution of one measured quantity."""
 
     mean_ms: float
     p50_ms: float
@@ -22,9 +22,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """Over the measured time. Latency counts from the intended moment, of good (2xx) answers; `throughput_rps` are those that
-    came within the measured time; `goodput_rps` those within the deadline. `errors`: answers by status, `lost` connections and
-    `unfinished` calls."""
+    """Figures over the measured time. Latency is that of good (2xx) answers, from the moment the call was meant to leave.
+
+    `throughput_rps` counts good answers that came within the measured time, `goodput_rps` those within the deadline. `errors`
+    counts other answers by status, `lost` connections and `unfinished` calls; `said` holds the first body of each status.
+    """
 
     seconds: float
     offered: int
@@ -40,7 +42,8 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """One second of the measured time; percentiles of the calls meant to leave in it, answers and errors as they came."""
+    """One second of the measured time. Percentiles are of the calls meant to leave in this second; answers and errors count in
+    the second in which they came."""
 
     at_s: float
     offered: int
@@ -53,7 +56,7 @@ class Second:
 
 @dataclass(frozen=True, slots=True)
 class RateStep:
-    """One step of the offered rate. `rate` is the prescribed one, None where a closed loop prescribes none."""
+    """One step of the offered rate. `rate` is the prescribed rate; None: a closed loop prescribes none."""
 
     rate: float | None
     seconds: float
@@ -67,10 +70,10 @@ class RateStep:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the server told of itself. Queue wait: accepted to started. Run: the model's stages, of the item's whole batch.
+    """What the server says of itself. `queue`: from accepted to started. `run`: the model's stages, of the item's whole batch.
 
-    `batch_sizes` and `reasons` count batches (each answer stands for its part of one). `stages_ms` are means per call; they and
-    `rest` add up to the mean latency. `busy_share`: of the ready slots' time, spent in the model's stages.
+    `batch_sizes` and `reasons` count batches: an answer from a batch of n counts as 1/n. `stages_ms` are means per call, which
+    add up, with `rest`, to the mean latency. `busy_share`: the share of the ready slots' time spent in the model's stages.
     """
 
     source: str
@@ -86,7 +89,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """`cpu`: share of one core; 1.5 is a core and a half."""
+    """`cpu_mean` and `cpu_max` are in cores: 1.5 is a core and a half."""
 
     role: str
     pid: int
@@ -98,7 +101,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A GPU in use here. `busy` from 0 to 1, as the driver tells; None where it does not."""
+    """A GPU of this machine. `busy_mean` and `busy_max` are the driver's, from 0 to 1; None: the driver does not know."""
 
     name: str
     busy_mean: float | None
@@ -110,7 +113,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The load generator about itself. `limits` is empty unless it shaped the result: one sentence per reason."""
+    """The load generator's own figures. `limits`: one sentence per reason why the generator itself shaped the result."""
 
     processes: int
     ceiling_rps: float | None
@@ -127,7 +130,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class TestSubject:
-    """What was measured, and how it stood. `policy` and the slots are penstock's only."""
+    """What was measured. Slots, batch size and wait are known of penstock only."""
 
     target: str
     url: str
@@ -144,8 +147,8 @@ class TestSubject:
 
 @dataclass(frozen=True, slots=True)
 class LoadTestResult:
-    """`load` repeats what was asked for. `generator_limited` says that the server must not be judged by this result.
-    `foreign_share`: of this machine's CPU, taken by processes that are no part of the measurement."""
+    """`load` repeats the options. `generator_limited`: the server must not be judged by this result. `foreign_share`: the share
+    of this machine's CPU that processes outside the measurement took."""
 
     subject: TestSubject
     load: dict[str, Any]

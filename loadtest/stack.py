@@ -1,4 +1,4 @@
-"""The real processes under measurement: started from a configuration of their own, awaited, ended with all they started."""
+"""Processes of penstock under measurement: started with a configuration of their own, awaited, ended with their children."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def free_port() -> int:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process' environment without anything that would point the stack at another store or configuration."""
+    """This process' environment without the variables that would point the stack at another store or configuration."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
     return {**kept, **extra}
 
 
 def log_tail(log: Path) -> str:
-    """What an error says of a process that ended: its folder is gone soon."""
+    """The log's end for an error message, because the folder with the log is removed soon."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return f"the end of its log:\n{text[-2_000:]}"
 
 
 class Processes:
-    """Commands of the `penstock` command line running side by side; their output goes to one log in the folder."""
+    """Commands of the `penstock` command line that run side by side; their output goes to one log in the folder."""
 
     def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
         self._log = folder / "stack.log"
@@ -56,11 +56,15 @@ class Processes:
         self._running.append(process)
         return process.pid
 
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._running]
+
     def read_cpu(self) -> CpuReading:
-        return read_cpu(process.pid for process in self._running)
+        return read_cpu(self.pids)
 
     def check(self) -> None:
-        """Raise when one of them has ended by itself."""
+        """Raises `PenstockError` if a process has ended by itself."""
         for process in self._running:
             if process.poll() is not None:
                 raise PenstockError(f"{process.args!r} ended with {process.returncode} while measured; {self.tail()}")
@@ -101,7 +105,7 @@ def running(processes: Processes, commands: Sequence[Sequence[str]]) -> Iterator
 
 
 def await_ready(port: int, processes: Processes, *, path: str) -> None:
-    """Return when the gateway answers `path` with 200; raise when it does not within a minute or a process ends."""
+    """Returns when the gateway answers `path` with 200. Raises `PenstockError` after a minute, or when a process has ended."""
     give_up_at = time.monotonic() + _READY_S
     while status(port, path) != 200:
         processes.check()
@@ -111,7 +115,7 @@ def await_ready(port: int, processes: Processes, *, path: str) -> None:
 
 
 def status(port: int, path: str) -> int:
-    """The status of a GET, 0 when nothing answers."""
+    """The status of a GET; 0: no answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", path)

@@ -1,1 +1,1 @@
-"""`penstock tune`: searches a model's settings for the most throughput within a latency goal. Imports all but cli."""
+"""`penstock tune`: searches a model's settings for the most throughput within a latency goal. May import all but cli."""

@@ -1,4 +1,4 @@
-"""From measurements to candidates: what is worth real load, in which order, and why the rest is not. Pure."""
+"""From measurements to candidates: which configurations are worth real load, in which order, and why the rest is not. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.model_spec import BatchPolicy
-from penstock.tune.prune import Bank
+from penstock.tune.prune import MeasuredEngines
 from penstock.tune.result import Choice, EngineSettings, Figures, Goal, Overheads
-from penstock.tune.simulation.predict import MARGIN, Plant, highest_rate, holds, told
+from penstock.tune.simulation.predict import MARGIN, StackModel, goal_holds, highest_rate, predicted_figures
 
 _JOBS = 1_200
 _TRIALS = 5
@@ -17,19 +17,19 @@ _LEAST_CONFIRMED, _MOST_CONFIRMED = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What predictions rest on. `stretch`: by how much batches were longer under real load than when they were measured."""
+    """What predictions rest on. `stretch`: the factor by which batches took longer under real load than when measured alone."""
 
-    bank: Bank
+    engines: MeasuredEngines
     overheads: Overheads
     devices: int = 1
     stretch: Mapping[tuple[EngineSettings, int], float] = field(default_factory=dict)
 
-    def plant(self, choice: Choice) -> Plant:
+    def plant(self, choice: Choice) -> StackModel:
         key = (choice.engine, choice.workers)
         known = list(self.stretch.values())
         usual = sum(known) / len(known) if known else 1.0
-        return Plant(
-            times=self.bank[key].times,
+        return StackModel(
+            times=self.engines[key].times,
             policy=BatchPolicy(choice.batch_size, choice.max_wait_s),
             slots=choice.workers * (1 if choice.engine.device == "cpu" else self.devices),
             overheads=self.overheads,
@@ -39,25 +39,30 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """`order`: the best first. `lost`: what is known to be worse or too slow, and why."""
+    """`order`: the best first. `lost`: why a configuration is worse or too slow."""
 
     order: tuple[Choice, ...]
     predicted: Mapping[Choice, Figures]
     lost: Mapping[Choice, str]
 
 
-def ranked(
-    choices: Sequence[Choice], knowledge: Knowledge, goal: Goal, *, told_of: Callable[[int], None], over: Callable[[], bool]
+def rank(
+    choices: Sequence[Choice],
+    knowledge: Knowledge,
+    goal: Goal,
+    *,
+    on_number: Callable[[int], None],
+    is_over: Callable[[], bool],
 ) -> Ranking:
-    """Every configuration simulated, those with the highest ceiling first, until the time is `over`: then a ceiling below the
+    """Every configuration simulated, those with the highest ceiling first, until `is_over`: then a ceiling below the
     best so far is reason enough, and what is left is lost for want of time."""
     ceilings = {choice: knowledge.plant(choice).ceiling_rps() for choice in choices}
     predicted: dict[Choice, Figures] = {}
     lost: dict[Choice, str] = {}
     best = 0.0
     for number, choice in enumerate(sorted(choices, key=lambda choice: -ceilings[choice])):
-        told_of(number)
-        if over():
+        on_number(number)
+        if is_over():
             lost[choice] = _unseen(ceilings[choice] / MARGIN, best)
             continue
         figures = _figures(knowledge.plant(choice), goal)
@@ -69,16 +74,16 @@ def ranked(
     return Ranking(tuple(sorted(predicted, key=lambda choice: preference(choice, predicted[choice], goal))), predicted, lost)
 
 
-def _figures(plant: Plant, goal: Goal) -> Figures | None:
+def _figures(stack: StackModel, goal: Goal) -> Figures | None:
     if goal.min_rate is not None:
-        enough = holds(plant, goal, goal.min_rate, jobs=_JOBS)
-        return told(plant, goal, goal.min_rate, jobs=_JOBS) if enough else None
-    rate = highest_rate(plant, goal, jobs=_JOBS, trials=_TRIALS)
-    return told(plant, goal, rate, jobs=_JOBS) if rate > 0.0 else None
+        enough = goal_holds(stack, goal, goal.min_rate, jobs=_JOBS)
+        return predicted_figures(stack, goal, goal.min_rate, jobs=_JOBS) if enough else None
+    rate = highest_rate(stack, goal, jobs=_JOBS, trials=_TRIALS)
+    return predicted_figures(stack, goal, rate, jobs=_JOBS) if rate > 0.0 else None
 
 
 def preference(choice: Choice, figures: Figures, goal: Goal) -> tuple[float, ...]:
-    """Sorts the best first: the highest rate, or, where a rate is given, the fewest cores and then the shortest tail."""
+    """A sort key, the best first: the highest rate; if the goal gives a rate, the fewest cores and then the shortest tail."""
     cores = choice.workers * (choice.engine.threads or 1)
     if goal.min_rate is not None:
         return (cores, figures.tail_ms, choice.batch_size)
@@ -98,12 +103,12 @@ def _unseen(ceiling: float, best: float) -> str:
 
 
 def shortlist(ranking: Ranking) -> list[Choice]:
-    """In the order of their prediction, without those that differ from a better one in their wait alone."""
+    """In the order of their predictions, without those that differ from a better one only in their wait."""
     return [choice for choice in ranking.order if choice not in stand_ins(ranking)]
 
 
 def stand_ins(ranking: Ranking) -> dict[Choice, str]:
-    """Those that a configuration with another wait, and no worse by simulation, stands for."""
+    """Configurations that a better one with another wait represents, each with the reason."""
     first: dict[Choice, Choice] = {}
     found = {}
     for choice in ranking.order:
@@ -115,5 +120,5 @@ def stand_ins(ranking: Ranking) -> dict[Choice, str]:
 
 
 def most_confirmed(configurations: int) -> int:
-    """How many may meet real load: under a tenth of the space, but two at least."""
+    """How many configurations may get real load: at most a tenth of the space, but at least two."""
     return max(_LEAST_CONFIRMED, min(_MOST_CONFIRMED, (configurations - 1) // 10))

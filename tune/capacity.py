@@ -1,4 +1,4 @@
-"""How many workers a rate needs, from the simulation, with the error that its predictions were seen to have. Pure."""
+"""How many workers a rate needs: from the simulation, with the error that its predictions have shown. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import replace
 
 from penstock.tune.candidates import Knowledge
 from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Goal
-from penstock.tune.simulation.predict import Plant, highest_rate, slots_needed, told
+from penstock.tune.simulation.predict import StackModel, highest_rate, predicted_figures, slots_needed
 
 _JOBS = 1_500
 _SEEDS = (1, 2, 3)
-# Beyond this the answer is a number of machines, and each more costs as much as the last.
+# A larger answer means several machines, whose number the user can work out by multiplication.
 _MOST_SLOTS = 256
 
 
 def capacity_of(
     configurations: Sequence[Configuration], knowledge: Knowledge, goal: Goal, *, observed: Sequence[float]
 ) -> CapacityPlan | None:
-    """None when no rate was asked for, or no configuration keeps the goal at any.
+    """None if no rate was asked for, or no configuration keeps the goal at any rate.
 
-    `observed`: batch times under real load over those measured without, of the loads that were run.
+    `observed`: for each real load, batch times under load divided by those measured without.
     """
     if goal.rate is None:
         return None
@@ -29,11 +29,11 @@ def capacity_of(
     if chosen is None:
         return None
     choice = chosen.choice
-    # How many gateways the rate needs is another question: here every worker finds its jobs.
+    # The number of gateways is another question, so here requests reach the workers without a limit.
     overheads = replace(knowledge.overheads, per_item_s=0.0, per_batch_s=0.0)
-    plant = replace(knowledge.plant(choice), overheads=overheads)
-    error, basis = _error(plant, goal, chosen, observed)
-    needed = _slots(plant, goal, goal.rate)
+    stack = replace(knowledge.plant(choice), overheads=overheads)
+    error, basis = _error(stack, goal, chosen, observed)
+    needed = _slots(stack, goal, goal.rate)
     if needed is None:
         return None
     return CapacityPlan(
@@ -41,24 +41,24 @@ def capacity_of(
         workers=needed,
         devices=0 if choice.engine.device == "cpu" else math.ceil(needed / choice.workers),
         choice=choice,
-        predicted=told(replace(plant, slots=needed), goal, goal.rate, jobs=_JOBS, seeds=_SEEDS[:2]),
+        predicted=predicted_figures(replace(stack, slots=needed), goal, goal.rate, jobs=_JOBS, seeds=_SEEDS[:2]),
         error=error,
         basis=basis,
-        workers_low=_slots(plant, goal, goal.rate / (1.0 + error)) or needed,
-        workers_high=_slots(plant, goal, goal.rate * (1.0 + error)) or needed,
+        workers_low=_slots(stack, goal, goal.rate / (1.0 + error)) or needed,
+        workers_high=_slots(stack, goal, goal.rate * (1.0 + error)) or needed,
     )
 
 
-def _slots(plant: Plant, goal: Goal, rate: float) -> int | None:
-    return slots_needed(plant, goal, rate, most=_MOST_SLOTS, jobs=_JOBS)
+def _slots(stack: StackModel, goal: Goal, rate: float) -> int | None:
+    return slots_needed(stack, goal, rate, most=_MOST_SLOTS, jobs=_JOBS)
 
 
-def _error(plant: Plant, goal: Goal, chosen: Configuration, observed: Sequence[float]) -> tuple[float, str]:
-    """A share, and where it comes from: the larger of what the seeds differ by and what real load was seen to differ by."""
-    rates = [highest_rate(plant, goal, jobs=_JOBS, seed=seed) for seed in _SEEDS]
+def _error(stack: StackModel, goal: Goal, chosen: Configuration, observed: Sequence[float]) -> tuple[float, str]:
+    """The error as a share, and its basis: the larger of the spread between seeds and the difference seen under real load."""
+    rates = [highest_rate(stack, goal, jobs=_JOBS, seed=seed) for seed in _SEEDS]
     middle = sum(rates) / len(rates)
     spread = (max(rates) - min(rates)) / 2 / middle if middle else 1.0
-    seen = max((abs(factor / plant.stretch - 1.0) for factor in observed), default=0.0)
+    seen = max((abs(factor / stack.stretch - 1.0) for factor in observed), default=0.0)
     if chosen.confirmed is not None and observed:
         return max(spread, seen), (
             f"batches under real load against the prediction differ by {seen:.1%} at most over {len(observed)} loads, "

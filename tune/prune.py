@@ -1,4 +1,4 @@
-"""What need not be simulated: ruled out by what was measured, each with its reason in words. Pure."""
+"""Configurations that measurements rule out before any simulation, each with its reason in words. Pure."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.tune.result import BatchTime, Choice, Drift, EngineSettings, Goal, Measured
-from penstock.tune.simulation.predict import Learned
+from penstock.tune.simulation.predict import LearnedTimes
 
-# A difference below this is noise of the measurement.
+# A smaller difference is measurement noise.
 _CLEARLY = 1.02
 _MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes that all children together may have; None: not known."""
+    """Bytes that all children together may use; None: not known."""
 
     memory_bytes: int | None = None
     device_memory_bytes: int | None = None
 
 
-Bank = Mapping[tuple[EngineSettings, int], Measured]
+MeasuredEngines = Mapping[tuple[EngineSettings, int], Measured]
 
 
 def refused(measured: Measured, goal: Goal) -> str:
-    """Why this engine is out whatever its batch size; empty: it is not."""
+    """Why this engine is ruled out at every batch size; empty: it is not."""
     if measured.error:
         return f"it does not run: {measured.error}"
     drift = drift_in_words(measured.drift, goal.tolerance)
@@ -33,14 +33,14 @@ def refused(measured: Measured, goal: Goal) -> str:
         return drift
     if not measured.times:
         return "it was not measured: the time was over"
-    alone_s = Learned(measured.times).alone_s(1)
+    alone_s = LearnedTimes(measured.times).alone_s(1)
     if alone_s > goal.limit_s:
         return f"one item alone takes {_ms(alone_s)}, the limit is {_ms(goal.limit_s)}"
     return ""
 
 
 def drift_in_words(drift: Drift | None, tolerance: float) -> str:
-    """Why its answers are too far from the reference's; empty: they are not."""
+    """Why an engine's answers are too far from the reference's; empty: they are not."""
     if drift is None:
         return ""
     if drift.relative > tolerance:
@@ -53,65 +53,65 @@ def drift_in_words(drift: Drift | None, tolerance: float) -> str:
     return ""
 
 
-def pruned(choices: Sequence[Choice], bank: Bank, goal: Goal, room: MemoryBudget) -> dict[Choice, str]:
-    """The configurations that are out, and why."""
-    rivals = _beaten(bank, goal)
-    return {choice: why for choice in choices if (why := _why(choice, choices, bank, goal, room, rivals))}
+def ruled_out(choices: Sequence[Choice], engines: MeasuredEngines, goal: Goal, memory: MemoryBudget) -> dict[Choice, str]:
+    """The configurations that are ruled out, and why."""
+    rivals = _beaten(engines, goal)
+    return {choice: why for choice in choices if (why := _why(choice, choices, engines, goal, memory, rivals))}
 
 
 def _why(
     choice: Choice,
     choices: Sequence[Choice],
-    bank: Bank,
+    engines: MeasuredEngines,
     goal: Goal,
-    room: MemoryBudget,
+    memory: MemoryBudget,
     rivals: Mapping[tuple[EngineSettings, int], str],
 ) -> str:
-    measured = bank.get((choice.engine, choice.workers))
+    measured = engines.get((choice.engine, choice.workers))
     if measured is None:
-        return _from_one(choice, bank, goal) or "it was not measured: the time was over"
+        return _from_one(choice, engines, goal) or "it was not measured: the time was over"
     return (
         refused(measured, goal)
-        or _too_large(choice, measured, room)
+        or _too_large(choice, measured, memory)
         or _too_slow(choice, choices, measured, goal)
         or rivals.get((choice.engine, choice.workers), "")
     )
 
 
-def _from_one(choice: Choice, bank: Bank, goal: Goal) -> str:
-    """Several children side by side are never faster each than one that is alone."""
-    alone = bank.get((choice.engine, 1))
+def _from_one(choice: Choice, engines: MeasuredEngines, goal: Goal) -> str:
+    """An engine with several children was not measured: what rules out one child rules out several, which are never faster."""
+    alone = engines.get((choice.engine, 1))
     return refused(alone, goal) if alone else ""
 
 
-def _too_large(choice: Choice, measured: Measured, room: MemoryBudget) -> str:
+def _too_large(choice: Choice, measured: Measured, memory: MemoryBudget) -> str:
     for name, each, there in (
-        ("memory", measured.memory_bytes, room.memory_bytes),
-        ("device memory", measured.device_memory_bytes, room.device_memory_bytes),
+        ("memory", measured.memory_bytes, memory.memory_bytes),
+        ("device memory", measured.device_memory_bytes, memory.device_memory_bytes),
     ):
         if there is not None and each * choice.workers > there * _MEMORY_SHARE:
             many = "1 child takes" if choice.workers == 1 else f"{choice.workers} children take"
-            return f"{many} {_gib(each * choice.workers)} of {name}, there is {_gib(there)}"
+            return f"{many} {_gib(each * choice.workers)} of {name}, {_gib(there)} is free"
     return ""
 
 
-def too_many(engine: EngineSettings, workers: int, alone: Measured, room: MemoryBudget) -> str:
-    """Why so many children need not even be started, by what one of them took."""
-    return _too_large(Choice(engine, workers=workers), alone, room)
+def too_many(engine: EngineSettings, workers: int, alone: Measured, memory: MemoryBudget) -> str:
+    """Why this number of children would not fit into memory, by what one child takes; empty: it fits."""
+    return _too_large(Choice(engine, workers=workers), alone, memory)
 
 
 def _too_slow(choice: Choice, choices: Sequence[Choice], measured: Measured, goal: Goal) -> str:
-    """A full batch beyond the limit, where a smaller one is to be had."""
-    full_s = Learned(measured.times).alone_s(choice.batch_size)
+    """A full batch exceeds the limit, and a smaller batch size is in the space."""
+    full_s = LearnedTimes(measured.times).alone_s(choice.batch_size)
     smaller = min(other.batch_size for other in choices)
     if full_s <= goal.limit_s or choice.batch_size == smaller:
         return ""
     return f"a full batch of {choice.batch_size} alone takes {_ms(full_s)}, the limit is {_ms(goal.limit_s)}"
 
 
-def _beaten(bank: Bank, goal: Goal) -> dict[tuple[EngineSettings, int], str]:
-    """Engines that another with as many children, and no more cores, beats at every batch size."""
-    fit = {key: measured for key, measured in bank.items() if not refused(measured, goal)}
+def _beaten(engines: MeasuredEngines, goal: Goal) -> dict[tuple[EngineSettings, int], str]:
+    """Engines that are slower, at every batch size, than another one with equally many children and no more cores."""
+    fit = {key: measured for key, measured in engines.items() if not refused(measured, goal)}
     found = {}
     for key, measured in fit.items():
         for other, rival in fit.items():
@@ -127,7 +127,7 @@ def _cores(engine: EngineSettings) -> int:
 
 
 def _slower_by(measured: Measured, rival: Measured) -> float:
-    """The least factor over the sizes both were measured at."""
+    """The smallest factor over the batch sizes at which both were measured."""
     rivals = {time.size: time for time in rival.times}
     pairs = [(time, rivals[time.size]) for time in measured.times if time.size in rivals]
     whole = [(_whole_s(time), _whole_s(other)) for time, other in pairs]

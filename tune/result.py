@@ -1,4 +1,4 @@
-"""Everything that `penstock tune` found, and its JSON. All durations in seconds unless a name says otherwise."""
+"""The result of `penstock tune`, and its JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FORMAT = 1
 
 
 class ConfigurationVerdict(StrEnum):
-    """What became of a configuration."""
+    """What the search decided about a configuration."""
 
-    WINNER = "winner"  # confirmed, the best of all
-    CONFIRMED = "confirmed"  # run under real load, and not the best
-    PRUNED = "pruned"  # ruled out by what was measured, before any simulation
-    LOST = "lost"  # simulated, and not good enough to be confirmed
+    WINNER = "winner"  # the best under real load
+    CONFIRMED = "confirmed"  # kept the goal under real load, but is not the best
+    PRUNED = "pruned"  # ruled out by measurements, before any simulation
+    LOST = "lost"  # simulated, and not good enough to get real load, or missed the goal under it
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`percentile` of the latency must stay within `limit_s`. `min_rate`: as many requests per second are enough.
+    """`percentile` of the latency must stay within `limit_s`. `min_rate`: the requests per second that are enough.
 
-    `rate`: the question is how many workers this many requests per second need.
+    `rate`: requests per second for which the number of workers is asked. `tolerance`: how far answers may drift.
     """
 
     percentile: float = 99.0
@@ -44,7 +44,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How one child runs the model: all that changes how long a batch takes, and the answers. Fields as in penstock.toml.
+    """How one child runs the model: the settings that change the time of a batch, and its answers. Fields as in penstock.toml.
 
     `threads` None: an equal share of the cores.
     """
@@ -67,7 +67,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One configuration. `workers` are all children of the model together; on GPUs, `workers` per device."""
+    """One configuration. `workers`: all children of the model together; on GPUs, the children per device."""
 
     engine: EngineSettings = field(default_factory=EngineSettings)
     batch_size: int = 8
@@ -84,7 +84,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """A batch of `size`: medians of each stage, and `quantiles_s` of the whole in the device, evenly spaced from 0 to 1."""
+    """The time of a batch of `size`: the median of each stage, and evenly spaced quantiles of the inference, from 0 to 1."""
 
     size: int
     inference_s: float
@@ -95,9 +95,9 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far answers are from those of the reference engine: the largest difference found, and that over the largest value.
+    """How far answers are from those of the reference engine: the largest difference, also relative to the largest value.
 
-    `differing`: answers that are no numbers and not equal, of `compared` values.
+    `differing`: of `compared` values, those that are not numbers and differ.
     """
 
     reference: str
@@ -109,9 +109,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An engine with `workers` children side by side, each running batches back to back. Memory is of one child.
+    """An engine with `workers` children side by side, each running batches back to back. Memory is that of one child.
 
-    `device_memory_bytes` 0: not on a GPU, or not told. `error`: why it could not be measured; then the rest is empty.
+    `device_memory_bytes` 0: not on a GPU, or not known. `error`: why the engine could not be measured; the rest is then empty.
     """
 
     engine: EngineSettings
@@ -127,9 +127,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a configuration under Poisson arrivals at `offered_rps`. `tail_ms` is the goal's percentile.
+    """The figures of a configuration under Poisson arrivals at `offered_rps`. `tail_ms` is the goal's percentile.
 
-    `low` and `high` bound the throughput that keeps the goal, from several seeds; 0: not known.
+    `low_rps` and `high_rps` bound, over several seeds, the rate that keeps the goal; 0: not known.
     """
 
     offered_rps: float
@@ -145,8 +145,8 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of the space and all that is known of it. `stages_ms` are mean milliseconds per job by stage (queue,
-    preprocess, inference, postprocess, rest). `predicted` is from simulation, `confirmed` from real load."""
+    """One point of the space and what is known of it. `predicted` is from simulation, `confirmed` from real load, `rerun` from
+    the winner's second run. `stages_ms`: mean milliseconds per job in queue, preprocess, inference, postprocess and rest."""
 
     choice: Choice
     verdict: ConfigurationVerdict
@@ -163,11 +163,11 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a request costs beside its batch, measured with a model that does nothing. `claim_s`: a question to the store;
-    `feed_s`: from the claim to the start of the batch; `request_s`: network, gateway and store, spent outside the slot.
+    """What a request costs beside its batch, measured with a model that does nothing. `claim_s`: a claim at the store;
+    `feed_s`: from the claim to the start of the batch; `request_s`: network, gateway and store, outside the slot.
 
-    `per_item_s` and `per_batch_s`: what one request, and one batch, take of all that is not the model when there are many; the
-    throughput of every configuration is bounded by them.
+    `per_item_s` and `per_batch_s`: the time per request, and per batch, of everything but the model at full load. These bound
+    the throughput of every configuration.
     """
 
     claim_s: float = 0.0
@@ -179,9 +179,10 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """How many `workers` (children; `devices` of them where the model runs on GPUs) `rate` needs in `choice`.
+    """How many `workers` (children), and on GPUs how many `devices`, a `rate` needs with `choice`.
 
-    `error` is a share: the answer holds for rates within it. `basis` says where it comes from.
+    `error` is the share by which predicted rates may be wrong, `basis` how it is known. `workers_low` and `workers_high` are
+    the numbers of workers at the two ends of the error.
     """
 
     rate: float
@@ -197,7 +198,7 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class SearchTime:
-    """Seconds of the whole search by step, and how many configurations met real load of how many there are."""
+    """The seconds of the search, whole and by step, and how many of the `configurations` were confirmed under real load."""
 
     total_s: float = 0.0
     budget_s: float = 0.0
@@ -212,7 +213,7 @@ class SearchTime:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """`space` maps a dimension to its values as searched. Of `configurations` at most one is the winner."""
+    """`space` maps each dimension to the values that were searched. At most one of the `configurations` is the winner."""
 
     model: str
     version: str
@@ -238,11 +239,11 @@ def to_json(result: TuneResult) -> bytes:
 
 
 def from_json(data: bytes) -> TuneResult:
-    """Raises `BadRequest` for what is no result of this format."""
+    """Raises `BadRequest` if `data` is not a result of this format."""
     try:
         result = msgspec.json.decode(data, type=TuneResult)
     except msgspec.DecodeError as fault:
-        raise BadRequest(f"no result of penstock tune: {fault}", hint="name a file that penstock tune wrote") from fault
+        raise BadRequest(f"not a result of penstock tune: {fault}", hint="name a file that penstock tune wrote") from fault
     if result.format != FORMAT:
         raise BadRequest(f"a result of format {result.format}, this is {FORMAT}", hint="run penstock tune again")
     return result

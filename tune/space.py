@@ -1,4 +1,4 @@
-"""The configurations to choose from: what the user names, and for the rest what makes sense for this model here. Pure."""
+"""The configurations to choose from: the values that the user names, and defaults that suit the model and the machine. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIMENSIONS = (
     "compile",
     "placement",
 )
-# What other tools, and the settings, call the same thing.
+# Names of other tools, and of penstock.toml, for the same dimensions.
 _ALIASES = {
     "max_batch_size": "batch_size",
     "processors": "device",
@@ -53,7 +53,7 @@ _HINT = "write --space batch_size=1,2,4,8 --space workers=1,2; the names are " +
 
 @dataclass(frozen=True, slots=True)
 class TuneMachine:
-    """What there is to run on."""
+    """The cores and GPUs that the model may use."""
 
     cores: int
     gpus: int = 0
@@ -71,7 +71,7 @@ def read_pairs(pairs: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def checked(named: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    """Every dimension by its own name, with values of its own type, each once. Raises `BadRequest`."""
+    """Dimensions under penstock's names, with values of the right type, each once. Raises `BadRequest`."""
     found: dict[str, tuple[Any, ...]] = {}
     for given, values in named.items():
         name = _ALIASES.get(given, given)
@@ -93,7 +93,7 @@ def _value(name: str, given: str, value: Any) -> Any:
         if name in ("max_wait_s", "max_wait_ms"):
             return _not_negative(float(text)) * (1e-3 if name == "max_wait_ms" else 1.0)
     except ValueError as fault:
-        raise BadRequest(f"{given}: {text!r} is no value for it", hint=_HINT) from fault
+        raise BadRequest(f"{given}: {text!r} is not a value of this dimension", hint=_HINT) from fault
     if name == "device":
         return _PROCESSORS.get(text.lower(), text)
     if name not in _WORDS:
@@ -115,13 +115,13 @@ def _not_negative(value: float) -> float:
     return value
 
 
-def default_space(spec: ModelSpec, around: TuneMachine, *, largest_batch: int | None = None) -> dict[str, tuple[Any, ...]]:
-    """What is searched when nothing is named. `largest_batch`: more the handler does not take."""
+def default_space(spec: ModelSpec, machine: TuneMachine, *, largest_batch: int | None = None) -> dict[str, tuple[Any, ...]]:
+    """The dimensions and values to search if the user names none. `largest_batch`: the largest that the handler takes."""
     largest = largest_batch or max(_LARGEST_BATCH, spec.policy.max_batch_size)
     on_gpu = spec.device != "cpu"
-    cores = [1 << power for power in range(around.cores.bit_length()) if 1 << power <= around.cores]
-    if around.cores not in cores:
-        cores.append(around.cores)
+    cores = [1 << power for power in range(machine.cores.bit_length()) if 1 << power <= machine.cores]
+    if machine.cores not in cores:
+        cores.append(machine.cores)
     return {
         "batch_size": tuple(1 << power for power in range(largest.bit_length()) if 1 << power <= largest),
         "max_wait_s": tuple(sorted({*_WAITS_S, spec.policy.max_wait_s})),
@@ -141,7 +141,8 @@ def _is_torch_file(spec: ModelSpec) -> bool:
 
 
 def _precisions(spec: ModelSpec) -> tuple[str, ...]:
-    """A handler in Python decides by itself what a precision means, an ONNX file on the CPU has the one that is in it."""
+    """Only the declared one, except for files of torch: a handler in Python decides itself what a precision means, and an ONNX
+    file fixes its own."""
     mine = spec.runtime.precision
     if not _is_torch_file(spec):
         return (mine,)
@@ -152,24 +153,24 @@ def _precisions(spec: ModelSpec) -> tuple[str, ...]:
 def _compiles(spec: ModelSpec) -> tuple[str, ...]:
     mine = spec.runtime.compile
     if not _is_torch_file(spec) or spec.device == "cpu":
-        # A compiler for the CPU is not on every machine; who has one names it.
+        # Not every machine has a compiler for the CPU; a user who has one can name the dimension.
         return (mine,)
     return tuple(dict.fromkeys((mine, "off", "default")))
 
 
-def choices(space: Mapping[str, Sequence[Any]], around: TuneMachine) -> list[Choice]:
-    """Every configuration that differs from the others in what happens, in the order of the space."""
-    return list(dict.fromkeys(_all(space, around)))
+def choices(space: Mapping[str, Sequence[Any]], machine: TuneMachine) -> list[Choice]:
+    """All configurations that differ in their effect, in the order of the space."""
+    return list(dict.fromkeys(_all(space, machine)))
 
 
-def _all(space: Mapping[str, Sequence[Any]], around: TuneMachine) -> Iterator[Choice]:
+def _all(space: Mapping[str, Sequence[Any]], machine: TuneMachine) -> Iterator[Choice]:
     for values in itertools.product(*(space[name] for name in DIMENSIONS)):
         point = dict(zip(DIMENSIONS, values, strict=True))
         engine = EngineSettings(*(point[name] for name in ("device", "runtime", "precision", "compile", "threads", "pinning")))
-        if engine.device == "cpu" and (engine.threads or 1) * point["workers"] > max(around.cores, point["workers"]):
-            # More threads than cores: they would take turns, and every one of them would be late.
+        if engine.device == "cpu" and (engine.threads or 1) * point["workers"] > max(machine.cores, point["workers"]):
+            # With more threads than cores, all threads would wait for each other.
             continue
-        # Nobody else could run a lone worker's jobs meanwhile, so it never waits for company; nor does a batch of one.
+        # A lone worker never waits for a fuller batch, because no other worker could use the time; nor does a batch of one.
         waits = point["workers"] > 1 and point["batch_size"] > 1
         wait_s = point["max_wait_s"] if waits else min(space["max_wait_s"])
         yield Choice(engine, point["batch_size"], wait_s, point["workers"], point["placement"])

@@ -1,4 +1,4 @@
-"""Sweep files: what to search, as YAML or TOML. Each key is a dimension, each value a list of what to try in it.
+"""Sweep files: what to search, as YAML or TOML. Each key is a dimension, each value the list of its values to try.
 
 batch_size: [1, 2, 4, 8]
 workers: [1, 2]
@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.errors import BadRequest
 
-_HINT = "see docs/tune.md for what a sweep file holds"
-# As former sweep files call them -> our key.
+_HINT = "docs/tune.md describes sweep files"
+# Names in sweep files of other tools -> our key.
 _FORMER = {
     "processors": "device",
     "max_batch_size": "batch_size",
@@ -29,28 +29,28 @@ _SUFFIXES = (".toml", ".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class _Dimension:
-    """What a dimension's values are: `read` returns the value as searched or raises ValueError."""
+    """The kind of a dimension's values: `read` returns the value to search, or raises ValueError."""
 
     words: str
     read: Callable[[Any], Any]
 
 
 def read_sweep(path: Path) -> dict[str, list[Any]]:
-    """The dimensions of the file under penstock's own names. Raises `BadRequest`, also without PyYAML for a YAML file."""
+    """The dimensions of the file under penstock's names. Raises `BadRequest`, also for YAML if PyYAML is not installed."""
     if path.suffix not in _SUFFIXES:
-        raise BadRequest(f"{path.name} is no sweep file: its name must end in {', '.join(_SUFFIXES)}", hint=_HINT)
+        raise BadRequest(f"{path.name} is not a sweep file: its name must end in {', '.join(_SUFFIXES)}", hint=_HINT)
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise BadRequest(f"the sweep file {path} cannot be read: {fault}", hint=_HINT) from fault
     given = _from_toml(text, path) if path.suffix == ".toml" else _from_yaml(text, path)
     if not isinstance(given, dict) or not given:
-        raise BadRequest(f"the sweep file {path} holds no dimensions; write batch_size: [1, 2, 4, 8], say", hint=_HINT)
+        raise BadRequest(f"the sweep file {path} holds no dimensions; write, for example, batch_size: [1, 2, 4, 8]", hint=_HINT)
     return sweep_of(given)
 
 
 def sweep_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Checked and under penstock's own names; a single value is a list of one. Raises `BadRequest`."""
+    """The dimensions, checked and under penstock's names; a single value becomes a list of one. Raises `BadRequest`."""
     found: dict[str, list[Any]] = {}
     for key, value in given.items():
         name = _FORMER.get(key, key)
@@ -64,7 +64,7 @@ def sweep_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _values(key: str, given: list[Any]) -> list[Any]:
-    """Each value once, in the order written."""
+    """Each value once, in the order of the file."""
     kind = _FORMER_KINDS.get(key) or _KINDS[key]
     try:
         read = [kind.read(value) for value in given]
@@ -79,7 +79,7 @@ def _from_toml(text: str, path: Path) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
-        raise BadRequest(f"{path} is no TOML: {fault}", hint=_HINT) from fault
+        raise BadRequest(f"{path} is not TOML: {fault}", hint=_HINT) from fault
 
 
 def _from_yaml(text: str, path: Path) -> Any:
@@ -92,7 +92,7 @@ def _from_yaml(text: str, path: Path) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as fault:
-        raise BadRequest(f"{path} is no YAML: {' '.join(str(fault).split())}", hint=_HINT) from fault
+        raise BadRequest(f"{path} is not YAML: {' '.join(str(fault).split())}", hint=_HINT) from fault
 
 
 def _count(value: Any) -> int:

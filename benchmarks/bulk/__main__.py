@@ -19,9 +19,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bulk.beside import shared
-from benchmarks.bulk.ground import BenchEnvironment, Model, ground, peak_bytes
+from benchmarks.bulk.environment import BenchEnvironment, Model, ground, peak_bytes
 from benchmarks.bulk.inputs import write_images, write_numbers, write_texts
+from benchmarks.bulk.online_traffic import shared
 from benchmarks.bulk.ratio import compared
 from benchmarks.stack import EXAMPLES, on_memory
 from penstock.loadtest.observed.machine import describe_machine

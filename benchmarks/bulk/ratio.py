@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.bulk.ground import BenchEnvironment, Model
+from benchmarks.bulk.environment import BenchEnvironment, Model
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import environment
 

@@ -21,14 +21,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.experiments.known_queue import KnownDevice, latencies, mean_latency_s
-from penstock.loadtest.adapters import open_door
+from penstock.loadtest.adapters import make_adapter
 from penstock.loadtest.figures import spread
 from penstock.loadtest.generator.arrivals import Stretch
 from penstock.loadtest.generator_process import moments
 from penstock.loadtest.observed.machine import describe_machine
 from penstock.loadtest.plan import Kind, Shape
 from penstock.loadtest.result import LoadTestResult, Spread
-from penstock.loadtest.run import FOREIGN_SHARE, LoadTest, run_bench
+from penstock.loadtest.run import FOREIGN_SHARE, LoadTest, run_load_test
 
 TOLERANCE = 0.03
 _JUDGED = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
@@ -67,8 +67,8 @@ def server(device: KnownDevice) -> Iterator[str]:
 def measure(case: CheckCase, seconds: float) -> LoadTestResult:
     shape = Shape(duration_s=seconds, warm_up_s=1.0, profile=(Stretch(case.rate, case.rate, seconds),))
     with server(case.device) as url:
-        door = open_door(Kind.HTTP, url, "", method="GET")
-        return asyncio.run(run_bench(LoadTest(door, shape, [], {}, processes=case.processes), lambda seconds, said: None))
+        door = make_adapter(Kind.HTTP, url, "", method="GET")
+        return asyncio.run(run_load_test(LoadTest(door, shape, [], {}, processes=case.processes), lambda seconds, said: None))
 
 
 def expected(case: CheckCase, seconds: float) -> Spread:

@@ -22,10 +22,12 @@ from benchmarks.session import MeasuringSession, check_answers, post_plan
 from benchmarks.stack import whole_stack
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.generator.load import run_load
-from penstock.loadtest.observed.costs import per_request_us
+from penstock.loadtest.observed.costs import CpuReading, per_request_us, read_cpu
 from penstock.loadtest.stack import Processes
 
 _WARM_UP_S = 2.0
+# As trees before the one-room-per-duty layout started them.
+_EARLIER_MODULES = {"penstock.gateway.server": "gateway", "penstock.workers.main": "worker"}
 _STAGES = ("gateway", "redis", "worker", "child", "total")
 
 
@@ -42,12 +44,15 @@ class TreeSide:
     costs: list[dict[str, float]] = field(default_factory=list)
 
     def turn(self, *, connections: int, seconds: float) -> None:
-        before = self.processes.read_cpu()
+        before = self._read_cpu()
         report = run_load(post_plan(self.url, self.body, connections=connections, duration_s=seconds))
         check_answers(self.name, report)
         self.rates.append(report.summary.rps)
         self.p50_ms.append(report.summary.p50_ms)
-        self.costs.append(per_request_us(self.processes.read_cpu().since(before), report.summary.count))
+        self.costs.append(per_request_us(self._read_cpu().since(before), report.summary.count))
+
+    def _read_cpu(self) -> CpuReading:
+        return read_cpu(self.processes.pids, others=_EARLIER_MODULES)
 
     def told(self, first: TreeSide) -> str:
         ratio = statistics.median(mine / other for mine, other in zip(self.rates, first.rates, strict=True))

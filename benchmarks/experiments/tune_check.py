@@ -20,11 +20,12 @@ from typing import Any
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.observed.machine import describe_machine
 from penstock.model_spec import BatchPolicy, ModelSpec
-from penstock.tune.confirm import TuneEnvironment
+from penstock.tune.question import TuneQuestion
 from penstock.tune.result import Choice, Configuration, Figures, Goal, TuneResult
-from penstock.tune.search import Question, search
-from penstock.tune.simulation.predict import Plant, keeps
+from penstock.tune.search import search
+from penstock.tune.simulation.predict import StackModel, keeps_goal
 from penstock.tune.space import checked
+from penstock.tune.trial_stack import TuneEnvironment
 from penstock.workers.devices.machine import discover
 
 NEAR_BEST, NEAR_PREDICTED = 0.05, 0.10
@@ -41,7 +42,7 @@ _DEFAULT_OUT = Path(__file__).parents[1] / "results" / "tune_check.json"
 
 
 def tuned(spec: ModelSpec) -> TuneResult:
-    question = Question(spec, {"source": spec.source}, GOAL, discover(), checked(SPACE), (_BODY,), budget_s=_BUDGET_S)
+    question = TuneQuestion(spec, {"source": spec.source}, GOAL, discover(), checked(SPACE), (_BODY,), budget_s=_BUDGET_S)
     return search(question, lambda step, done, text: print(f"  {step}: {text}", flush=True))
 
 
@@ -54,14 +55,14 @@ def swept(spec: ModelSpec, result: TuneResult, folder: Path) -> dict[Choice, flo
 def _carried(site: TuneEnvironment, one: Configuration, result: TuneResult, number: int) -> float:
     choice = one.choice
     times = next(each.times for each in result.measured if (each.engine, each.workers) == (choice.engine, choice.workers))
-    ceiling = Plant(times, BatchPolicy(choice.batch_size, choice.max_wait_s), choice.workers).ceiling_rps()
+    ceiling = StackModel(times, BatchPolicy(choice.batch_size, choice.max_wait_s), choice.workers).ceiling_rps()
     low, high = 0.6 * ceiling, ceiling
     carried = 0.0
     with site.stack(choice, number=number) as stack:
         for load in range(_LOADS):
             rate = (low + high) / 2
             met = stack.offer(rate, GOAL, seconds=_LOAD_S, warm_up_s=_WARM_UP_S, seed=load + 1)
-            kept = met.figures is not None and keeps(met.figures, GOAL)
+            kept = met.figures is not None and keeps_goal(met.figures, GOAL)
             carried = rate if kept else carried
             low, high = (rate, high) if kept else (low, rate)
     print(f"  swept: {choice.label}: {carried:.4g}/s", flush=True)

@@ -92,7 +92,7 @@ def _ended(store: RedisStore) -> tuple[int, float]:
 
 
 def _spent(processes: Processes, roots: list[int]) -> CpuReading:
-    return CpuReading({**processes.read_cpu().seconds, **read_cpu(roots, clients=(_PRODUCER,)).seconds})
+    return CpuReading({**processes.read_cpu().seconds, **read_cpu(roots, others={_PRODUCER: "client"}).seconds})
 
 
 @contextmanager

@@ -19,14 +19,22 @@ from penstock.cli.measure.progress import show_load_progress
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.cli.state import running_stack
 from penstock.client.sync import Client
-from penstock.loadtest.asking import LoadOptions, as_told, base_of, bodies_for, door_of, need_writable, shape_of
-from penstock.loadtest.observed.stack_facts import Standing, standing
+from penstock.loadtest.observed.stack_facts import ModelFacts, read_model_facts
+from penstock.loadtest.options import (
+    LoadOptions,
+    adapter_for,
+    bodies_for,
+    check_writable,
+    describe_load,
+    server_address,
+    shape_of,
+)
 from penstock.loadtest.plan import CallStyle, Kind
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
 from penstock.loadtest.result import LoadTestResult
-from penstock.loadtest.run import LoadTest, run_bench
+from penstock.loadtest.run import LoadTest, run_load_test
 
 app = typer.Typer(add_completion=False)
 
@@ -140,8 +148,8 @@ def bench(
         connections=connections,
         seed=seed,
     )
-    need_writable(csv)
-    need_writable(html)
+    check_writable(csv)
+    check_writable(html)
     result = measure(options)
     _report(result, csv=csv, html=html, as_json=as_json)
     raise typer.Exit(exits.FAILED if result.generator_limited or not result.outcome.answered else exits.OK)
@@ -155,23 +163,23 @@ def measure(options: LoadOptions) -> LoadTestResult:
         test = _load_test(options, gateway)
         with show_load_progress(test.shape.whole_s) as on_progress:
             try:
-                return asyncio.run(run_bench(test, on_progress))
+                return asyncio.run(run_load_test(test, on_progress))
             except asyncio.CancelledError:
                 raise typer.Exit(exits.INTERRUPTED) from None
 
 
 def _load_test(options: LoadOptions, gateway: Client | None) -> LoadTest:
     shape = shape_of(options)
-    found = standing(gateway, options.subject, options.version) if gateway else Standing()
-    base = base_of(options, gateway.base_url if gateway else None)
+    found = read_model_facts(gateway, options.subject, options.version) if gateway else ModelFacts()
+    base = server_address(options, gateway.base_url if gateway else None)
     bodies = bodies_for(options, base, found)
-    door = door_of(options, base, has_body=bool(bodies))
+    adapter = adapter_for(options, base, has_body=bool(bodies))
     return LoadTest(
-        door=door,
+        adapter=adapter,
         shape=shape,
         bodies=bodies,
-        told=as_told(options, shape),
-        standing=found,
+        description=describe_load(options, shape),
+        facts=found,
         client=gateway,
         processes=options.processes,
         roots=_stack_at(base),

@@ -19,15 +19,16 @@ from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve.plan import make_plan
 from penstock.cli.serve.sources import CONFIG_NAME, model_name
-from penstock.loadtest.asking import need_writable
 from penstock.loadtest.bodies import read_bodies
+from penstock.loadtest.options import check_writable
 from penstock.settings.tables import Settings
-from penstock.tune.asking import default_of, goal_of, named_dimensions, seconds_of, subject_of
-from penstock.tune.confirm import settings_of
+from penstock.tune.options import default_of, goal_of, named_dimensions, seconds_of, subject_of
+from penstock.tune.question import TuneQuestion
 from penstock.tune.report.table import print_result
 from penstock.tune.result import Configuration, TuneResult, to_json
-from penstock.tune.search import Question, search
+from penstock.tune.search import search
 from penstock.tune.toml_edit import with_settings
+from penstock.tune.trial_stack import settings_of
 from penstock.workers.devices.machine import discover
 
 app = typer.Typer(add_completion=False)
@@ -110,10 +111,10 @@ def tune(
     """
     goal = goal_of(slo, min_rate=min_rate, rate=rate, tolerance=tolerance, price_per_hour=price_per_hour)
     for path in (write, report, resume):
-        need_writable(path)
+        check_writable(path)
     settings, name = _declared(model, config, task)
     subject = subject_of(settings, name)
-    question = Question(
+    question = TuneQuestion(
         spec=subject.spec,
         table=subject.table,
         goal=goal,
@@ -130,7 +131,7 @@ def tune(
     raise typer.Exit(exits.OK if result.winner else exits.FAILED)
 
 
-def run_search(question: Question) -> TuneResult:
+def run_search(question: TuneQuestion) -> TuneResult:
     # structlog would log to stdout, which belongs to the report.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with show_tune_progress(question.budget_s) as on_progress:

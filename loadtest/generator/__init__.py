@@ -1,1 +1,1 @@
-"""Sends HTTP load and notes what comes back: connections, closed and open loops, arrivals."""
+"""Sends HTTP load and records the answers: connections, closed and open loops, arrivals."""

@@ -1,5 +1,6 @@
-"""A timer for an event loop that rings within microseconds. uvloop's own count whole milliseconds, and latencies that count
-from the intended moment would carry that.
+"""A timer for an event loop that rings within microseconds.
+
+The timers of uvloop count whole milliseconds, and this error would show in latencies, which count from the intended moment.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Alarm(Protocol):
-    """Rings once for each moment that it was set to."""
+    """Rings once for each moment that it is set to."""
 
     def set(self, at: float) -> None:
-        """Ring at that moment instead of any set before; at once if it has passed."""
+        """Ring at this moment, instead of any moment set before; at once if it has passed."""
         ...
 
     def close(self) -> None: ...
 
 
 class TimerAlarm:
-    """Of the kernel's `timerfd`, moments by `time.perf_counter`."""
+    """A `timerfd` of the kernel; moments are those of `time.perf_counter`."""
 
     def __init__(self, fd: int, loop: asyncio.AbstractEventLoop) -> None:
         self._fd = fd
@@ -38,7 +39,7 @@ class TimerAlarm:
 
     def set(self, at: float) -> None:
         seconds, fraction = divmod(max(at, 1e-9), 1.0)
-        # Interval and first moment, in seconds and nanoseconds each.
+        # The interval and the first moment, each in seconds and nanoseconds.
         spec = (ctypes.c_long * 4)(0, 0, int(seconds), max(int(fraction * _NS), 1))
         if _libc.timerfd_settime(self._fd, _ABSOLUTE, spec, None) != 0:
             raise _failed("timerfd_settime")
@@ -49,7 +50,7 @@ class TimerAlarm:
 
 
 class LoopAlarm:
-    """Of the running loop's own timers, moments by `clock`: as exact as those are."""
+    """A timer of the running event loop, and as exact as the loop's timers are; moments are those of `clock`."""
 
     def __init__(self, ring: Callable[[], None], clock: Callable[[], float]) -> None:
         self._ring = ring
@@ -66,7 +67,7 @@ class LoopAlarm:
 
 
 def open_alarm(ring: Callable[[], None]) -> Alarm:
-    """One of the running loop, moments by `time.perf_counter`; to the millisecond where there is no `timerfd`."""
+    """An alarm in the running event loop; moments are those of `time.perf_counter`. Without `timerfd` it is exact to 1 ms."""
     return _timer_alarm(ring) if sys.platform == "linux" else LoopAlarm(ring, time.perf_counter)
 
 
@@ -80,7 +81,7 @@ def _timer_alarm(ring: Callable[[], None]) -> TimerAlarm:
         try:
             os.read(fd, 8)
         except BlockingIOError:
-            return  # set anew between its ringing and our hearing it
+            return  # the alarm was set to another moment after it had rung
         ring()
 
     loop.add_reader(fd, rung)

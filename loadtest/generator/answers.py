@@ -1,4 +1,4 @@
-"""Reads HTTP/1.1 answers as far as a load generator needs them: status, length, close, and the first bytes of the body."""
+"""Reads of an HTTP/1.1 answer what a load generator needs: status, headers, end, and the first bytes of the body."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _KEPT_BYTES = 2_000
 
 
 class UnreadableAnswer(Exception):
-    """The server sent something this reader does not take; the connection is dropped and counted as lost."""
+    """The server sent something that is not an HTTP answer; the connection is closed and counts as lost."""
 
 
 class AnswerReader:
-    """One answer at a time; bodies are counted, not kept (but for the first bytes)."""
+    """Reads one answer at a time. Of bodies it keeps only the first bytes."""
 
     __slots__ = ("_chunks", "_lower", "_missing", "_part", "body", "closes", "head", "status")
 
@@ -27,7 +27,7 @@ class AnswerReader:
         self.body = b""
 
     def feed(self, data: bytes) -> bool:
-        """True when `data` completes the answer; then `status`, `closes`, `header()` and `body` (its first bytes) hold."""
+        """True when `data` completes the answer; then `status`, `closes`, `header()` and `body` (its first bytes) are valid."""
         if self._missing == 0:
             return self._feed_head(data)
         return self._feed_body(data)
@@ -96,18 +96,18 @@ class AnswerReader:
 
 
 class ChunkReader:
-    """The end of one chunked body; `first` holds its first bytes."""
+    """Finds the end of one chunked body; `first` holds its first bytes."""
 
     __slots__ = ("_buffer", "_left", "_trailers", "first")
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._left = 0  # of the chunk under way, with the line end behind it
+        self._left = 0  # bytes of the current chunk and the line end after it
         self._trailers = False
         self.first = b""
 
     def feed(self, data: bytes) -> bool:
-        """True when the last chunk and its trailers are over."""
+        """True when the last chunk and its trailers have ended."""
         self._buffer += data
         while self._buffer:
             if self._left:
@@ -129,7 +129,7 @@ class ChunkReader:
         self._buffer = self._buffer[len(piece) :]
 
     def _line(self, line: bytes) -> bool:
-        """True for the empty line that ends the trailers."""
+        """Reads a chunk's size or a trailer; True for the empty line that ends the trailers."""
         if self._trailers:
             return not line
         size = int(line.partition(b";")[0], 16)

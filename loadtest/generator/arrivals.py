@@ -1,4 +1,4 @@
-"""When requests are meant to leave: moments in seconds from 0 on, ascending. Pure, and equal for equal seeds."""
+"""The moments at which requests are meant to leave: seconds from 0 on, ascending. Pure, and equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A rate (requests per second) that goes from `start` to `end` in a straight line over `seconds`."""
+    """A rate (requests per second) that changes linearly from `start` to `end` over `seconds`."""
 
     start: float
     end: float
@@ -22,19 +22,19 @@ class Stretch:
 
     @property
     def expected(self) -> float:
-        """Requests in all of it."""
+        """The number of requests in the whole stretch."""
         return (self.start + self.end) / 2.0 * self.seconds
 
     def moment(self, requests: float) -> float:
         """Seconds until `requests` have been due: start t + (end - start) t^2 / (2 seconds) = requests, solved for t."""
         slope = (self.end - self.start) / self.seconds
-        # The form without the difference of two near numbers; it also holds for slope 0 and start 0.
+        # This form of the solution has no difference of two close numbers, and also holds for slope 0 and start 0.
         root = math.sqrt(max(0.0, self.start * self.start + 2.0 * slope * requests))
         return 2.0 * requests / (self.start + root) if requests else 0.0
 
 
 def poisson(rate: float, seed: int) -> Iterator[float]:
-    """Without end, at `rate` per second."""
+    """Endless Poisson arrivals at `rate` per second."""
     return (at / rate for at in unit_poisson(seed))
 
 
@@ -43,7 +43,7 @@ def constant(rate: float) -> Iterator[float]:
 
 
 def unit_poisson(seed: int) -> Iterator[float]:
-    """Independent gaps with a mean of 1."""
+    """Independent exponential gaps with a mean of 1."""
     gaps = random.Random(seed)
     at = 0.0
     while True:
@@ -56,7 +56,7 @@ def unit_constant() -> Iterator[float]:
 
 
 def along(profile: Sequence[Stretch], units: Iterator[float]) -> Iterator[float]:
-    """Unit-rate arrivals stretched to the profile's rate, one stretch after the other; ends with the last."""
+    """Arrivals at rate 1, rescaled to the profile's rate stretch by stretch; they end with the last stretch."""
     at = next(units)
     before, began = 0.0, 0.0
     for stretch in profile:
@@ -68,13 +68,13 @@ def along(profile: Sequence[Stretch], units: Iterator[float]) -> Iterator[float]
 
 
 def every_nth(moments: Iterable[float], first: int, step: int) -> Iterator[float]:
-    """One generator's share of a schedule that `step` of them work through together."""
+    """The part of one generator in a schedule that `step` generators share."""
     return (moment for number, moment in enumerate(moments) if number % step == first)
 
 
 def read_trace(text: str) -> list[float]:
-    """The moments of a recorded trace from its first on: one per line, in seconds or as ISO 8601; what follows a comma is
-    another column's, and `#` begins a remark. Raises `BadRequest`."""
+    """The moments of a recorded trace, relative to its first: one per line, in seconds or as ISO 8601. Text after a comma
+    (other columns) or after `#` (a comment) is ignored. Raises `BadRequest`."""
     lines = (line.partition("#")[0].partition(",")[0].strip() for line in text.splitlines())
     moments = sorted(_moment(line, number) for number, line in enumerate(lines, 1) if line)
     if not moments:

@@ -1,4 +1,4 @@
-"""Closed loop: each connection asks again when its answer is in."""
+"""Closed loop: each connection sends its next request when the answer has come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.loadtest.generator.driver import LoadDriver, LoadWire, ResponseRec
 
 
 class ClosedLoop(LoadDriver):
-    """So many connections, each with one call under way, until the time is over or the requests are used up."""
+    """A fixed number of connections, each with one call under way, until the time is over or the requests are used up."""
 
     def __init__(self, wire: LoadWire, requests: Iterator[bytes], recorder: ResponseRecorder) -> None:
         super().__init__(wire, recorder)
@@ -17,7 +17,7 @@ class ClosedLoop(LoadDriver):
         self._active = 0
 
     async def run(self, concurrency: int, duration_s: float, *, drain_s: float) -> float:
-        """The seconds from the first request to the last answer; answers later than `drain_s` after the end are given up."""
+        """The seconds from the first request to the last answer. Answers later than `drain_s` after the end do not count."""
         connections = await self._connected(concurrency)
         started_at = self._clock()
         self._ends_at, self._active = started_at + duration_s, concurrency

@@ -16,7 +16,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """Where requests go. `unix` is a socket path and then wins over host and port; `tls`: certificates are verified."""
+    """Where requests go. `unix`: a socket's path, instead of host and port. With `tls`, certificates are verified."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ def parse_target(url: str, unix: str = "") -> HttpTarget:
 def request_bytes(
     target: HttpTarget, *, method: str = "GET", body: bytes = b"", headers: dict[str, str] | None = None
 ) -> bytes:
-    """A whole request, ready to be written as often as needed."""
+    """A complete request."""
     lines = {"Host": f"{target.host}:{target.port}", **(headers or {})}
     if body or method not in ("GET", "DELETE"):
         lines["Content-Length"] = str(len(body))
@@ -51,17 +51,17 @@ def request_bytes(
 
 
 class ConnectionDriver(Protocol):
-    """Who decides what a connection does next."""
+    """Decides what a connection does next."""
 
     def on_answer(self, connection: Connection) -> None: ...
 
     def on_lost(self, connection: Connection) -> None:
-        """The connection is gone; `connection.busy` says whether an answer was owed."""
+        """The connection has broken; `connection.busy` says whether a call was under way."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """`sent_at` is when the request under way left, or was meant to leave, by the caller's clock."""
+    """`sent_at`: when the current request left, or was meant to leave, by the caller's clock."""
 
     def __init__(self, driver: ConnectionDriver) -> None:
         self._driver = driver
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.busy:
-            # Nothing was asked: what a server says then, on its way to closing, is no answer to any call.
+            # No request is under way, so this is no answer: some servers write an error before they close an idle connection.
             self.close()
             return
         try:

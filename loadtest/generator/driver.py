@@ -1,4 +1,4 @@
-"""What closed and open loop share: connections that are made anew when they break, calls of one or more requests, an end."""
+"""The common part of the closed and the open loop: broken connections are replaced, a call may be several requests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Dial = Callable[[HttpTarget, ConnectionDriver], Awaitable[Connection]]
 
 
 def nothing_follows(connection: Connection) -> bytes | None:
-    """One request is the whole call."""
+    """For calls that are a single request."""
     return None
 
 
 class ResponseRecorder:
-    """What came back so far; the first body of every status is kept, to say what a failure was about."""
+    """Records answers, and the first body of each status, to show what a failure was about."""
 
     def __init__(self) -> None:
         self.samples = Samples()
@@ -40,9 +40,9 @@ class ResponseRecorder:
 
 
 class LoadWire:
-    """Where a load goes and what is said: `follow` gives the next request of the same call after an answer, or None.
+    """Where a load goes. After an answer, `follow` returns the next request of the same call, or None.
 
-    `clock`, `dial` and `alarm` are the real ones but in tests, which pass time of their own.
+    Tests pass a `clock`, `dial` and `alarm` of virtual time.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LoadWire:
 
 
 class LoadDriver:
-    """Keeps the connections of one load; a subclass says when the next call leaves (`_free`) and what an end means."""
+    """Keeps the connections of one load. A subclass decides when the next call leaves (`_free`) and when the load is done."""
 
     def __init__(self, wire: LoadWire, recorder: ResponseRecorder) -> None:
         self._wire = wire
@@ -89,7 +89,7 @@ class LoadDriver:
         return elapsed_s
 
     def stop(self, drain_s: float) -> None:
-        """No new calls; what is under way has `drain_s` left."""
+        """No call leaves any more; calls under way have `drain_s` left."""
         self._ends_at = min(self._ends_at, self._clock())
         self._arm(drain_s)
 
@@ -108,7 +108,7 @@ class LoadDriver:
             connection.send(more, connection.sent_at)
             return
         now = self._clock()
-        # A server that closes in the middle of a call has not answered it.
+        # If the server closes the connection in the middle of a call, the call has no answer.
         (self.recorder.answer if more is None else self.recorder.lost)(connection, now)
         self._settled()
         if connection.usable:
@@ -130,7 +130,7 @@ class LoadDriver:
         task.add_done_callback(self._tasks.discard)
 
     async def _revive(self) -> None:
-        """A new connection as soon as the server takes one, if that is before the end."""
+        """Opens a new connection as soon as the server accepts one, unless the load ends before."""
         while self._clock() < self._ends_at:
             try:
                 fresh = await self._wire.dial(self._wire.target, self)
@@ -142,7 +142,7 @@ class LoadDriver:
         return self._unrevived()
 
     async def _shut(self) -> None:
-        """Close what is still open; what is owed on it is given up, not counted as lost."""
+        """Closes all connections; calls under way are unfinished, not lost."""
         if self._give_up is not None:
             self._give_up.cancel()
         for task in list(self._tasks):
@@ -150,7 +150,7 @@ class LoadDriver:
         for connection in list(self._open):
             connection.busy = False
             connection.close()
-        # A turn for the loop to tell the connections, before it is closed itself.
+        # One turn of the event loop, so that every connection learns of its end before the loop is closed.
         await asyncio.sleep(0)
 
     def _under_way(self) -> int:

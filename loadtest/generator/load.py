@@ -21,16 +21,16 @@ from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.open_loop import OpenLoop
 from penstock.loadtest.generator.summary import Summary, percentile, summarize
 
-# Above these the generator, not the server, shapes the result.
+# Above these limits the generator, not the server, shapes the result.
 _MAX_CORE_SHARE = 0.90
 _MAX_LAG_P99_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Closed loop when `rate` is None (then `connections` is the concurrency), else open loop at `rate` requests per second.
+    """A closed loop if `rate` is None (then `connections` is the concurrency), otherwise an open loop at `rate` per second.
 
-    `requests` are whole requests, taken one by one; a closed loop ends early when they are used up.
+    `requests` are complete requests, sent one by one; a closed loop ends early when they are used up.
     """
 
     target: HttpTarget
@@ -46,7 +46,7 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """`limits` is empty unless the generator itself shaped the result: one sentence per reason. Times in ms where so named."""
+    """`limits`: one sentence per reason why the generator itself shaped the result."""
 
     summary: Summary
     offered: int
@@ -61,7 +61,7 @@ class LoadReport:
 
 
 async def drive(plan: LoadPlan) -> LoadReport:
-    """Run one load; raises OSError when the server cannot be reached at the start."""
+    """Runs one load. Raises OSError if the server cannot be reached at the start."""
     began_cpu_s, began_at = time.process_time(), time.perf_counter()
     if plan.rate is None:
         closed = ClosedLoop(LoadWire(plan.target), plan.requests, ResponseRecorder())
@@ -70,7 +70,7 @@ async def drive(plan: LoadPlan) -> LoadReport:
     else:
         opened = OpenLoop(LoadWire(plan.target), plan.requests, _arrivals(plan, plan.rate), ResponseRecorder())
         elapsed_s = await opened.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
-        # An overloaded server works off its queue after the last request: that time counts, as far as its answers do.
+        # An overloaded server works off its queue after the last request. This time counts as long as answers do.
         seconds = min(elapsed_s, plan.duration_s + plan.deadline_s)
         facts = _Facts(opened.recorder, seconds, opened.offered, opened.unfinished, opened.starved, sorted(opened.lag_s))
     cpu_s = time.process_time() - began_cpu_s
@@ -108,7 +108,7 @@ def _report(plan: LoadPlan, facts: _Facts, *, cpu_s: float, core_share: float) -
 
 
 def own_limits(core_share: float, lag_p99_s: float, starved: int) -> list[str]:
-    """Why the result must not be read as the server's; empty when it may."""
+    """Why the generator itself shaped the result; empty: it did not."""
     reasons = []
     if core_share > _MAX_CORE_SHARE:
         reasons.append(f"the generator used {core_share:.0%} of its core: use fewer requests or several generators")

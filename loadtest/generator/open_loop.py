@@ -1,4 +1,4 @@
-"""Open loop: calls leave on a schedule, answered or not."""
+"""Open loop: calls leave on a schedule, whether earlier calls are answered or not."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.loadtest.generator.alarm import Alarm
 from penstock.loadtest.generator.connection import Connection
 from penstock.loadtest.generator.driver import LoadDriver, LoadWire, ResponseRecorder
 
-# Calls closer to each other than this leave together: every ring of the alarm takes CPU from the server under test.
+# Calls closer together than this leave at once, because each ring of the alarm takes CPU from the server under test.
 _TICK_S = 0.0005
-# So many idle connections are kept ahead of the calls, where more may be opened: connecting takes a round trip.
+# Idle connections to open ahead of calls, because connecting takes a round trip.
 _SPARE = 8
 
 
 class OpenLoop(LoadDriver):
-    """Calls leave when `arrivals` says so, on an idle connection. Latency counts from the intended moment.
+    """Calls leave at the moments of `arrivals`, on idle connections. Latency counts from the intended moment.
 
-    `starved` counts arrivals that found every connection busy and waited inside the generator; `lag_s` is how late each arrival
-    was noticed. Both belong to the generator, and a run in which they matter says nothing of the server.
+    `starved` counts calls that waited inside the generator because all connections were busy; `lag_s` is the delay of each call
+    behind its moment. If either is large, the generator is the limit and the run says nothing about the server.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class OpenLoop(LoadDriver):
     async def run(
         self, connections: int, duration_s: float, *, drain_s: float, most: int = 0, started_at: float | None = None
     ) -> float:
-        """The seconds from the start to the last answer; answers later than `drain_s` after the end are given up.
+        """The seconds from the start to the last answer. Answers later than `drain_s` after the end do not count.
 
-        Opens `connections`, and more as they are needed, up to `most`. `started_at` is the schedule's moment 0, by the clock.
+        Opens `connections`, and more when they are needed, up to `most`. `started_at`: moment 0 of the schedule, by the clock.
         """
         self._idle, self._most = await self._connected(connections), max(connections, most)
         began_at = self._clock() if started_at is None else started_at

@@ -1,4 +1,4 @@
-"""What a list of answers amounts to: rates, percentiles, goodput. Pure."""
+"""Summarizes answers: rates, percentiles, goodput. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
-LOST = 0  # stands for a status where no answer came
+LOST = 0  # instead of a status, if the connection broke before the answer
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` of an ascending list do not exceed (nearest rank); NaN of nothing."""
+    """The smallest value that at least `percent` of an ascending list do not exceed (nearest rank); NaN for an empty list."""
     if not ordered:
         return math.nan
     rank = math.ceil(percent / 100.0 * len(ordered))
@@ -22,8 +22,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 @dataclass(slots=True)
 class Samples:
-    """One latency (seconds), one status and the moment of the answer (monotonic) per request, in order of the answers; `LOST`
-    where the connection broke."""
+    """Per request: latency in seconds, status (or `LOST`) and the monotonic moment of the answer, in the order of answers."""
 
     latencies_s: array[float] = field(default_factory=lambda: array("d"))
     statuses: array[int] = field(default_factory=lambda: array("H"))
@@ -39,7 +38,7 @@ class Samples:
         return sorted(latency for latency, status in zip(self.latencies_s, self.statuses, strict=True) if is_good(status))
 
     def errors(self) -> dict[str, int]:
-        """How many answers had each status other than 2xx; `lost` counts broken connections."""
+        """The number of answers by status other than 2xx; `lost` counts broken connections."""
         bad = Counter(status for status in self.statuses if not is_good(status))
         return {"lost" if status == LOST else str(status): count for status, count in sorted(bad.items())}
 
@@ -64,7 +63,7 @@ class Summary:
 
 
 def summarize(samples: Samples, seconds: float, *, deadline_s: float = math.inf) -> Summary:
-    """`seconds` is the measured window, by which the rates are divided; latencies are NaN when nothing succeeded."""
+    """`seconds` is the measured time; latencies are NaN if no request succeeded."""
     good = samples.good()
     in_time = sum(1 for latency in good if latency <= deadline_s)
     p50, p90, p99, p999 = (percentile(good, percent) * 1e3 for percent in PERCENTILES)

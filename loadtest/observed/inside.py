@@ -1,4 +1,4 @@
-"""What the server's own words amount to: queue wait, run, batches, reasons, the split of the mean latency. Pure."""
+"""What answers and job records say of the server's inside: queue wait, run time, batches, the split of the latency. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.client.views import JobView
-from penstock.loadtest.assignment import Merged
+from penstock.loadtest.assignment import MergedTally
 from penstock.loadtest.figures import spread
 from penstock.loadtest.result import Inside
 
@@ -16,8 +16,8 @@ K = TypeVar("K", int, str)
 _STAGES = ("preprocess", "inference", "postprocess")
 
 
-def told_inside(
-    load: Merged,
+def inside_view(
+    load: MergedTally,
     records: Sequence[JobView],
     *,
     seconds: float,
@@ -25,7 +25,7 @@ def told_inside(
     mean_latency_ms: float | None,
     counters: Mapping[str, float],
 ) -> Inside | None:
-    """None when nothing was told. Every answer's `Server-Timing` where there is one, else the sampled jobs' records."""
+    """From the `Server-Timing` of all answers; without these from the records of sampled jobs. None if there is neither."""
     ended = [job for job in records if job.batch is not None and job.batch.size]
     if not load.sizes and not ended and not counters:
         return None
@@ -57,7 +57,7 @@ def _reason(job: JobView) -> str:
 
 
 def _shares(pairs: Iterable[tuple[K, int]]) -> dict[K, float]:
-    """Batches by key: an item of a batch of n stands for an nth of it."""
+    """Batches by key: an item of a batch of n counts as 1/n."""
     found: defaultdict[K, float] = defaultdict(float)
     for key, size in pairs:
         found[key] += 1.0 / size if size else 0.0
@@ -65,12 +65,12 @@ def _shares(pairs: Iterable[tuple[K, int]]) -> dict[K, float]:
 
 
 def _waits_s(records: Sequence[JobView]) -> list[float]:
-    """Accepted to started, by the store's clock, which counts in milliseconds here."""
+    """From accepted to started, by the store's clock, in whole milliseconds."""
     return [max(0.0, (job.started_at - job.created_at).total_seconds()) for job in records if job.started_at and job.created_at]
 
 
-def _stages_ms(records: Sequence[JobView], load: Merged, mean_latency_ms: float | None) -> dict[str, float]:
-    """Means per call; `rest` is what the latency has beside them: network, gateway, store, claim, settling."""
+def _stages_ms(records: Sequence[JobView], load: MergedTally, mean_latency_ms: float | None) -> dict[str, float]:
+    """Means per call; `rest` is the remaining latency: network, gateway, store, claim and settling."""
     if not records and not load.run_s:
         return {}
     found = _of_records(records) if records else _of_answers(load)
@@ -87,12 +87,12 @@ def _of_records(records: Sequence[JobView]) -> dict[str, float]:
     return found
 
 
-def _of_answers(load: Merged) -> dict[str, float]:
+def _of_answers(load: MergedTally) -> dict[str, float]:
     return {"run": _mean(load.run_s) * 1e3}
 
 
-def _busy_share(load: Merged, seconds: float, slots: int | None) -> float | None:
-    """Each item's run over its batch size adds up to the run time of all batches."""
+def _busy_share(load: MergedTally, seconds: float, slots: int | None) -> float | None:
+    """The share of the slots' time: each item's run time divided by its batch size adds up to the run time of all batches."""
     if not load.sizes or not slots:
         return None
     return math.fsum(run_s / size for run_s, size in zip(load.run_s, load.sizes, strict=True) if size) / seconds / slots
@@ -102,6 +102,6 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def counted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """By how much each counter of the gateway rose; those that did not are left out."""
+def counter_increases(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """By how much each counter of the gateway rose, without those that did not."""
     return {name: after[name] - before.get(name, 0.0) for name in sorted(after) if after[name] != before.get(name, 0.0)}

@@ -1,4 +1,4 @@
-"""CPU and memory of the processes under load, on this machine: found by parent, port or pid, read once a second."""
+"""CPU and memory of the processes under load on this machine, which are found by parent, port or process id."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """One process at one moment. `cpu_s`: spent since its start."""
+class ProcessSample:
+    """One process at one moment. `cpu_s`: CPU seconds since the process began."""
 
     role: str
     pid: int
@@ -31,12 +31,12 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Everything at one moment, by the monotonic clock."""
+class Snapshot:
+    """All watched processes and devices at one moment of the monotonic clock."""
 
     at: float
     machine: MachineReading
-    processes: dict[int, Glance]
+    processes: dict[int, ProcessSample]
     devices: dict[str, GpuReading]
 
 
@@ -45,7 +45,7 @@ def is_here(host: str) -> bool:
 
 
 def listening_on(port: int) -> list[int]:
-    """The processes that listen on a port of this machine, as far as this user may see them."""
+    """The processes that listen on a port of this machine and that this user may see."""
     with contextlib.suppress(psutil.AccessDenied, OSError):
         found = psutil.net_connections(kind="tcp")
         return sorted(
@@ -55,24 +55,24 @@ def listening_on(port: int) -> list[int]:
 
 
 class ProcessWatch:
-    """Looks at the trees below `roots`, at the generators and at the named devices."""
+    """Watches the process trees below `roots`, the generators, and the devices (UUID and name)."""
 
     def __init__(self, roots: Iterable[int], generators: Iterable[int], devices: Sequence[tuple[str, str]]) -> None:
         self._roots = tuple(roots)
         self._generators = frozenset(generators)
         self._names = dict(devices)
         self._meter = GpuMeter(PyNvml())
-        self.looks: list[Look] = []
+        self.snapshots: list[Snapshot] = []
 
-    def look(self) -> None:
+    def take_snapshot(self) -> None:
         now = time.monotonic()
-        glances = (self._glance(process, now) for process in self._alive())
+        samples = (self._sample(process, now) for process in self._alive())
         readings = {uuid: self._meter.read(uuid) for uuid in self._names}
-        self.looks.append(
-            Look(
+        self.snapshots.append(
+            Snapshot(
                 now,
                 read_machine(),
-                {glance.pid: glance for glance in glances if glance},
+                {sample.pid: sample for sample in samples if sample},
                 {uuid: reading for uuid, reading in readings.items() if reading},
             )
         )
@@ -85,84 +85,84 @@ class ProcessWatch:
                 found |= {each.pid: each for each in (process, *process.children(recursive=True))}
         return found.values()
 
-    def _glance(self, process: psutil.Process, now: float) -> Glance | None:
-        # It may end between the listing and this read.
+    def _sample(self, process: psutil.Process, now: float) -> ProcessSample | None:
+        # A process may end between the listing and this read.
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
             role = "generator" if process.pid in self._generators else role_of(process.cmdline(), process.name())
             times = process.cpu_times()
-            return Glance(role, process.pid, now, times.user + times.system, process.memory_info().rss)
+            return ProcessSample(role, process.pid, now, times.user + times.system, process.memory_info().rss)
         return None
 
     def device_use(self) -> list[DeviceUse]:
         return [
-            _device_use(name or uuid, _readings(self.looks, uuid))
+            _device_use(name or uuid, _readings(self.snapshots, uuid))
             for uuid, name in self._names.items()
-            if _readings(self.looks, uuid)
+            if _readings(self.snapshots, uuid)
         ]
 
 
 def role_of(command: Sequence[str], name: str) -> str:
-    """gateway, worker, child, redis, parent; of other servers the program's name."""
+    """The stage of a process of penstock; the program's name of any other process."""
     if any("penstock" in word for word in command) or stage_of(command) == "redis":
         return stage_of(command)
     return name
 
 
-def process_use(looks: Sequence[Look]) -> list[ProcessUse]:
-    """Per process over all looks, the busiest first. Pure."""
-    seen: defaultdict[int, list[Glance]] = defaultdict(list)
-    for look in looks:
-        for glance in look.processes.values():
-            seen[glance.pid].append(glance)
-    found = [_use(glances) for glances in seen.values() if len(glances) > 1]
+def process_use(snapshots: Sequence[Snapshot]) -> list[ProcessUse]:
+    """One entry per process over all snapshots, the busiest first. Pure."""
+    seen: defaultdict[int, list[ProcessSample]] = defaultdict(list)
+    for snapshot in snapshots:
+        for sample in snapshot.processes.values():
+            seen[sample.pid].append(sample)
+    found = [_use(samples) for samples in seen.values() if len(samples) > 1]
     return sorted(found, key=lambda use: -use.cpu_mean)
 
 
-def _use(glances: Sequence[Glance]) -> ProcessUse:
-    first, last = glances[0], glances[-1]
-    memory = [glance.memory_bytes for glance in glances]
+def _use(samples: Sequence[ProcessSample]) -> ProcessUse:
+    first, last = samples[0], samples[-1]
+    memory = [sample.memory_bytes for sample in samples]
     return ProcessUse(
         role=first.role,
         pid=first.pid,
         cpu_mean=(last.cpu_s - first.cpu_s) / (last.at - first.at),
-        cpu_max=max(_rates(glances)),
+        cpu_max=max(_rates(samples)),
         memory_mean_bytes=sum(memory) / len(memory),
         memory_max_bytes=float(max(memory)),
     )
 
 
-def _rates(glances: Sequence[Glance]) -> list[float]:
-    pairs = itertools.pairwise(glances)
+def _rates(samples: Sequence[ProcessSample]) -> list[float]:
+    pairs = itertools.pairwise(samples)
     return [(later.cpu_s - earlier.cpu_s) / (later.at - earlier.at) for earlier, later in pairs]
 
 
-def cpu_series(looks: Sequence[Look]) -> dict[str, list[float]]:
-    """Cores used by each role between one look and the next. Pure."""
-    roles = sorted({glance.role for look in looks for glance in look.processes.values()})
-    pairs = list(itertools.pairwise(looks))
+def cpu_series(snapshots: Sequence[Snapshot]) -> dict[str, list[float]]:
+    """The cores that each role used from one snapshot to the next. Pure."""
+    roles = sorted({sample.role for snapshot in snapshots for sample in snapshot.processes.values()})
+    pairs = list(itertools.pairwise(snapshots))
     return {role: [round(_cores(earlier, later, role), 4) for earlier, later in pairs] for role in roles}
 
 
-def _cores(earlier: Look, later: Look, role: str) -> float:
+def _cores(earlier: Snapshot, later: Snapshot, role: str) -> float:
     spent = sum(
-        glance.cpu_s - earlier.processes[pid].cpu_s
-        for pid, glance in later.processes.items()
-        if glance.role == role and pid in earlier.processes
+        sample.cpu_s - earlier.processes[pid].cpu_s
+        for pid, sample in later.processes.items()
+        if sample.role == role and pid in earlier.processes
     )
     return spent / (later.at - earlier.at)
 
 
-def foreign_share(looks: Sequence[Look]) -> float:
-    """What share of the machine processes took that are no part of this measurement. Pure."""
-    if len(looks) < 2:
+def foreign_share(snapshots: Sequence[Snapshot]) -> float:
+    """The share of the machine's CPU that processes outside this measurement took. Pure."""
+    if len(snapshots) < 2:
         return 0.0
-    first, last = looks[0], looks[-1]
-    own_s = sum(glance.cpu_s - first.processes[pid].cpu_s for pid, glance in last.processes.items() if pid in first.processes)
+    first, last = snapshots[0], snapshots[-1]
+    own_s = sum(sample.cpu_s - first.processes[pid].cpu_s for pid, sample in last.processes.items() if pid in first.processes)
     return last.machine.foreign_share(first.machine, own_s)
 
 
-def _readings(looks: Sequence[Look], uuid: str) -> list[GpuReading]:
-    return [look.devices[uuid] for look in looks if uuid in look.devices]
+def _readings(snapshots: Sequence[Snapshot], uuid: str) -> list[GpuReading]:
+    return [snapshot.devices[uuid] for snapshot in snapshots if uuid in snapshot.devices]
 
 
 def _device_use(name: str, readings: Sequence[GpuReading]) -> DeviceUse:

@@ -1,4 +1,4 @@
-"""What a penstock gateway says of the model under load: how it stands, its counters, the records of jobs."""
+"""What a gateway of penstock says of the model under load: its version and slots, its counters, the records of its jobs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _COUNTERS = {
     "penstock_settled_stale",
     "penstock_rejected",
 }
-# Jobs that a submit-only load left in the queue may be looked at only after their end.
+# How long to wait for jobs that a submit-only load left in the queue.
 _JOBS_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The model before the load. `pids` and `devices` (UUID and name): those of the workers on this machine."""
+class ModelFacts:
+    """The model before the load. `pids` and `devices` (UUID and name) are those of the workers on this machine."""
 
     version: str = ""
     slots: int | None = None
@@ -44,21 +44,21 @@ class Standing:
     on_gpu: bool = False
 
 
-def standing(client: Client, model: str, version: str) -> Standing:
-    """Raises `NotFound` with the models there are."""
+def read_model_facts(client: Client, model: str, version: str) -> ModelFacts:
+    """Raises `NotFound`, which lists the models that exist."""
     body = _found(client, model)
     chosen = version or str(body.get("default_version", ""))
-    told = (body.get("versions") or {}).get(chosen) or {}
+    serving = (body.get("versions") or {}).get(chosen) or {}
     policy = body.get("policy") or {}
     workers = client.workers()
     here = [worker for worker in workers if worker.get("host") == socket.gethostname()]
     slots = _slots(here, model)
-    return Standing(
+    return ModelFacts(
         version=chosen,
-        slots=told.get("ready_slots"),
+        slots=serving.get("ready_slots"),
         max_batch_size=policy.get("max_batch_size"),
         max_wait_s=policy.get("max_wait_s"),
-        input_schema=told.get("input_schema"),
+        input_schema=serving.get("input_schema"),
         pids=tuple(worker["pid"] for worker in here if worker.get("pid")),
         devices=tuple({slot["device_uuid"]: slot.get("device_name", "") for slot in slots if slot.get("device_uuid")}.items()),
         on_gpu=any(slot.get("device_uuid") for slot in _slots(workers, model)),
@@ -79,7 +79,7 @@ def _found(client: Client, model: str) -> dict[str, Any]:
 
 
 def read_counters(base: str, model: str) -> dict[str, float]:
-    """The store's and the gateway's counters of one model by name and label; empty when the gateway's page is elsewhere."""
+    """The counters of one model by name and label; empty if the gateway serves no metrics at this address."""
     try:
         with urllib.request.urlopen(f"{base}/metrics", timeout=_SCRAPE_S) as answer:
             text = answer.read().decode()
@@ -102,13 +102,13 @@ def _samples(text: str, model: str) -> Iterable[tuple[str, float]]:
 
 
 def job_records(client: Client, jobs: Sequence[str]) -> list[JobView]:
-    """Those of the jobs that still have a record and have ended; waits some seconds for ones that have not."""
+    """The jobs that have ended and still have a record; the others get some seconds to end."""
     give_up_at = time.monotonic() + _JOBS_END_S
     found = []
     for job in jobs:
         try:
             handle = client.job(job)
-            # Asked once more at least, however long the others took.
+            # Each job gets at least one more poll, even if the others have used up the time.
             view = handle.view if handle.view.final else handle.wait(max(0.1, give_up_at - time.monotonic()))
         except (PenstockError, TimeoutError):
             continue

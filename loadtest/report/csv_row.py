@@ -1,4 +1,4 @@
-"""The report as one line of a CSV file, under the column names of TorchServe's own benchmark report, with ours behind them."""
+"""The report as one line of a CSV file. The first columns are those of TorchServe's benchmark report, ours follow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def columns() -> list[str]:
 
 
 def row(result: LoadTestResult) -> dict[str, Cell]:
-    """Latencies in ms, CPU and memory in per cent as the former report has them; empty what is not known."""
+    """Latencies are in ms, CPU and memory in per cent as in TorchServe's report; None: not known."""
     return {name: _plain(cell(result)) for name, cell in _CELLS.items()}
 
 
 def append_row(result: LoadTestResult, path: Path) -> None:
-    """The file gets one line more; a new one its header first. Raises `BadRequest` for a file with other columns."""
+    """Appends a line to the file, which gets a header if it is new. Raises `BadRequest` if the file has other columns."""
     fresh = not path.exists() or path.stat().st_size == 0
     if not fresh:
         _same_columns(path)
@@ -46,7 +46,7 @@ def _plain(value: Any) -> Cell:
 
 
 def _of(part: Callable[[LoadTestResult], Any], field: str) -> Callable[[LoadTestResult], Cell]:
-    """A field of a part that may be missing."""
+    """A field of a part of the result that may be missing."""
     return lambda result: getattr(part(result), field, None)
 
 
@@ -80,7 +80,7 @@ def _failed(result: LoadTestResult) -> int:
 
 
 def _cpu_percent(result: LoadTestResult) -> Cell:
-    """Of the server's processes together; 100 is one core."""
+    """All processes of the server together; 100 is one core."""
     server = [use.cpu_mean for use in result.processes if use.role != "generator"]
     return 100.0 * sum(server) if server else None
 
@@ -92,10 +92,10 @@ def _memory_percent(result: LoadTestResult) -> Cell:
 
 
 def _gpu(value: Callable[[DeviceUse], float | None]) -> Callable[[LoadTestResult], Cell]:
-    """The mean over the devices in use."""
+    """The mean over the devices of which it is known."""
 
     def cell(result: LoadTestResult) -> Cell:
-        found = [told for told in (value(use) for use in result.devices) if told is not None]
+        found = [known for known in map(value, result.devices) if known is not None]
         return sum(found) / len(found) if found else None
 
     return cell
@@ -133,7 +133,7 @@ _CELLS: dict[str, Callable[[LoadTestResult], Cell]] = {
     "predict_mean": _stage("inference"),
     "handler_time_mean": _mean_run,
     "waiting_time_mean": _of(_queue, "mean_ms"),
-    # What passes between the former server's front end and its workers has no counterpart here.
+    # TorchServe's time between front end and worker has no counterpart here.
     "worker_thread_mean": lambda result: None,
     "cpu_percentage_mean": _cpu_percent,
     "memory_percentage_mean": _memory_percent,

@@ -1,4 +1,4 @@
-"""The report as one HTML file: no script, no network, no second file; light and dark, on a phone and on paper. Pure."""
+"""The report of a load test as one HTML file, without script or network; for light and dark screens, phones and paper. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.loadtest.result import LoadTestResult, Second, Spread
 from penstock.words import milliseconds, number, per_second, percent, size
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
-# A page is read, not searched: longer runs are told in so many points.
+# A chart of more points than this is no clearer: the seconds of longer runs are grouped.
 _MOST_POINTS = 300
 _RANKS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
-_ASKED = {
+_LABELS = {
     "closed": "calls under way",
     "rate": "calls per second",
     "duration_s": "measured, s",
@@ -113,7 +113,7 @@ def _latency_against_load(result: LoadTestResult) -> Chart | None:
 
 
 def _per_second(result: LoadTestResult) -> Chart | None:
-    # The last second may be a part of one, and would look like a fall.
+    # The last second may be incomplete and would look like a drop.
     shown = _thinned(result.series[: max(1, int(result.outcome.seconds))])
     lines = [ChartLine("answered", "c0", [(second.at_s, float(second.answered)) for second in shown])]
     if any(second.errors for second in shown):
@@ -129,7 +129,7 @@ def _cpu(result: LoadTestResult) -> Chart | None:
 
 
 def _thinned(series: Sequence[Second]) -> list[Second]:
-    """Long runs in groups of seconds: rates are means, percentiles the worst of the group, so that no spike is left out."""
+    """Long runs in groups of seconds: rates are means; percentiles are the worst of the group, so that no spike is lost."""
     step = -(-len(series) // _MOST_POINTS) or 1
     if step == 1:
         return list(series)
@@ -154,7 +154,7 @@ def _grouped(group: Sequence[Second]) -> Second:
 def _tables(result: LoadTestResult) -> Iterable[TextTable]:
     yield _percentiles(result)
     errors = [(status, f"{count:,}", result.outcome.said.get(status, "")) for status, count in result.outcome.errors.items()]
-    yield TextTable("Errors", ("status", "calls", "the first one said"), errors, look="words")
+    yield TextTable("Errors", ("status", "calls", "first answer"), errors, look="words")
     if len(result.steps) > 1:
         yield TextTable("Steps", ("offered/s", "answered", "in time", "p50, ms", "p99, ms", "errors"), _step_rows(result))
     uses = [
@@ -192,7 +192,7 @@ def _step_rows(result: LoadTestResult) -> list[tuple[str, ...]]:
 
 
 def _percentiles(result: LoadTestResult) -> TextTable:
-    """One line per percentile: so all of them stand on a phone's screen."""
+    """One row per percentile, so that the table fits a phone's screen."""
     inside = result.inside
     spreads = {
         "latency": result.outcome.latency,
@@ -211,17 +211,17 @@ def _cells(found: Spread) -> list[str]:
 
 def _settings(result: LoadTestResult) -> dict[str, str]:
     subject = result.subject
-    told = {
+    settings = {
         "version": subject.version,
         "ready slots": subject.slots,
         "largest batch": subject.max_batch_size,
         "longest wait for a batch": None if subject.max_wait_s is None else milliseconds(subject.max_wait_s * 1e3),
         "bodies": f"{subject.bodies}, {size(subject.body_bytes)} each on average" if subject.bodies else "none",
-        **{_ASKED.get(name, name): _worded(value) for name, value in result.load.items()},
+        **{_LABELS.get(name, name): _worded(value) for name, value in result.load.items()},
         "generator": generator_line(result),
         "gateway counted, warm-up included": _counted(result),
     }
-    return {name: str(value) for name, value in told.items() if value not in (None, "")}
+    return {name: str(value) for name, value in settings.items() if value not in (None, "")}
 
 
 def _worded(value: object) -> object:

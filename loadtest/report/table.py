@@ -1,4 +1,4 @@
-"""The report for a terminal."""
+"""The report of a load test for a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def print_result(result: LoadTestResult, console: Console) -> None:
 
     say(headline(result), "bold")
     say(load_line(result))
-    _outcome(result.outcome, say_to=console, deadline=bool(result.load.get("deadline_s")))
+    _outcome(result.outcome, console=console, deadline=bool(result.load.get("deadline_s")))
     console.print(_latencies(result))
     if len(result.steps) > 1:
         console.print(_steps(result))
@@ -35,13 +35,13 @@ def print_result(result: LoadTestResult, console: Console) -> None:
         say(text, "bold red")
 
 
-def _outcome(outcome: LoadOutcome, *, say_to: Console, deadline: bool) -> None:
+def _outcome(outcome: LoadOutcome, *, console: Console, deadline: bool) -> None:
     goodput = f", within the deadline {per_second(outcome.goodput_rps)}" if deadline else ""
     line = f"offered {per_second(outcome.offered_rps)}, answered {per_second(outcome.throughput_rps)}{goodput}"
-    say_to.print(f"{line}, errors {percent(outcome.error_rate)}", markup=False, highlight=False)
+    console.print(f"{line}, errors {percent(outcome.error_rate)}", markup=False, highlight=False)
     for status, count in outcome.errors.items():
-        said = outcome.said.get(status, "")
-        say_to.print(f"  {count:,} x {status}{': ' + said[:160] if said else ''}", markup=False, highlight=False, style="red")
+        body = outcome.said.get(status, "")
+        console.print(f"  {count:,} x {status}{': ' + body[:160] if body else ''}", markup=False, highlight=False, style="red")
 
 
 def _latencies(result: LoadTestResult) -> Table:
@@ -78,7 +78,7 @@ def _inside(inside: Inside, console: Console) -> None:
         "released because": reasons,
         "slots busy": percent(inside.busy_share) if inside.busy_share is not None else "",
         "gateway counted, warm-up included": counted,
-        "told by": inside.source,
+        "source": inside.source,
     }
     for name, text in lines.items():
         if text:

@@ -34,9 +34,9 @@ def verdict(result: LoadTestResult) -> list[str]:
 
 
 def generator_line(result: LoadTestResult) -> str:
-    told = result.generator
-    cores = "with a core each" if told.processes > 1 else "on a core of its own"
-    ceiling = f"could send {per_second(told.ceiling_rps)} {cores}" if told.ceiling_rps else "its ceiling is unknown"
-    lag = f", left at most {milliseconds(told.lag_p99_ms)} late (p99)" if told.lag_p99_ms is not None else ""
-    many = f"{told.processes} processes" if told.processes > 1 else "one process"
-    return f"{many}, {ceiling}{lag}, {number(told.cpu_us_per_call)} us of CPU per call"
+    own = result.generator
+    cores = "with a core each" if own.processes > 1 else "on a core of its own"
+    ceiling = f"could send {per_second(own.ceiling_rps)} {cores}" if own.ceiling_rps else "its ceiling is unknown"
+    lag = f", left at most {milliseconds(own.lag_p99_ms)} late (p99)" if own.lag_p99_ms is not None else ""
+    many = f"{own.processes} processes" if own.processes > 1 else "one process"
+    return f"{many}, {ceiling}{lag}, {number(own.cpu_us_per_call)} us of CPU per call"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.cli import exits
-from penstock.tune.measuring.notebook import About, Notebook
+from penstock.tune.measuring.notebook import Notebook, SearchSubject
 from penstock.tune.result import ConfigurationVerdict, Overheads, from_json
 from tests.acceptance.test_cli import COMMAND, clean_environment
 
@@ -72,11 +72,11 @@ def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Pa
 def _remember(folder: Path, overheads: Overheads) -> None:
     from penstock.loadtest.bodies import read_bodies
     from penstock.settings.tables import Settings
-    from penstock.tune.asking import subject_of
+    from penstock.tune.options import subject_of
 
     subject = subject_of(Settings.load(folder / "penstock.toml", {}), "paced")
     book = Notebook(folder / "state.jsonl")
-    book.open(About("paced", subject.table, read_bodies("2.5")).digest())
+    book.open(SearchSubject("paced", subject.table, read_bodies("2.5")).digest())
     book.put("overheads", "", overheads)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bulk.__main__ import CHEAP, BulkSession, Scale
-from benchmarks.bulk.ground import ground
+from benchmarks.bulk.environment import ground
 
 pytest.importorskip("pyarrow")
 SMALL = Scale(texts=0, images=0, numbers=2_000, memory=(1_000, 2_000), seconds=0.5, rounds=1)

@@ -1,4 +1,4 @@
-"""The workers' own children without a queue: started side by side, given batches, heard by one loop that never blocks."""
+"""The workers' model processes (children) without a queue: started side by side, fed with batches, and read by one loop."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ChildLost(PenstockError):
 
 
 class MeasuredChild:
-    """One child, its batches under way, and what it last wrote."""
+    """One child, its batches under way, and the last lines of its log."""
 
     def __init__(self, process: ChildProcess) -> None:
         self.process = process
         self.ready: Ready | None = None
         self.under_way: dict[int, int] = {}
-        self.said: list[str] = []
+        self.last_lines: list[str] = []
 
     def give(self, items: Sequence[Item]) -> None:
         number = self.process.run(items)
@@ -39,7 +39,7 @@ class MeasuredChild:
 
 
 class Children:
-    """Started with `started`. All moments are monotonic."""
+    """The children of one measurement; `started` makes them."""
 
     def __init__(self, members: Sequence[MeasuredChild]) -> None:
         self.members = members
@@ -53,7 +53,7 @@ class Children:
                 self._selector.register(fd, EVENT_READ, (child, what))
 
     def await_ready(self, *, within_s: float) -> list[Ready]:
-        """Raises `HandlerLoadError` when one cannot load the model, or takes too long."""
+        """Raises `HandlerLoadError` if a child cannot load the model, or not in time."""
         until = time.monotonic() + within_s
         while not all(child.ready for child in self.members):
             if time.monotonic() > until:
@@ -62,7 +62,7 @@ class Children:
         return [child.ready for child in self.members if child.ready]
 
     def turn(self, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
-        """Wait a moment for what the children say, and hand on what came of batches."""
+        """Waits a moment for messages of the children, and calls `on_done` for each batch that is done."""
         for child in self.members:
             fd = child.process.wire.fileno()
             child.process.wire.flush()
@@ -71,19 +71,19 @@ class Children:
         for key, mask in self._selector.select(_TURN_S):
             child, what = key.data
             if what == "log":
-                self._listen(child)
+                self._read_log(child)
             elif what == "exit":
-                self._listen(child)
-                raise ChildLost(f"its process {self._end(child)}{_tail(child)}")
+                self._read_log(child)
+                raise ChildLost(f"its process {self._how_it_ended(child)}{_tail(child)}")
             elif mask & EVENT_READ:
-                self._hear(child, on_done)
+                self._read_frames(child, on_done)
 
-    def _hear(self, child: MeasuredChild, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
+    def _read_frames(self, child: MeasuredChild, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
         try:
             frames = child.process.receive()
         except ChildGone:
-            self._listen(child)
-            raise ChildLost(f"its process {self._end(child)}{_tail(child)}") from None
+            self._read_log(child)
+            raise ChildLost(f"its process {self._how_it_ended(child)}{_tail(child)}") from None
         for frame in frames:
             self._take(child, frame, on_done)
 
@@ -99,15 +99,15 @@ class Children:
                 child.under_way.pop(frame.batch, None)
                 on_done(child, frame)
 
-    def _listen(self, child: MeasuredChild) -> None:
+    def _read_log(self, child: MeasuredChild) -> None:
         lines = child.process.read_log()
         if lines is None:
             if child.process.log_fd in self._selector.get_map():
                 self._selector.unregister(child.process.log_fd)
             return
-        child.said = [*child.said, *lines][-_LOG_LINES:]
+        child.last_lines = [*child.last_lines, *lines][-_LOG_LINES:]
 
-    def _end(self, child: MeasuredChild) -> str:
+    def _how_it_ended(self, child: MeasuredChild) -> str:
         child.process.ended(within_s=1.0)
         return child.process.how()
 
@@ -122,12 +122,12 @@ class Children:
 
 
 def _tail(child: MeasuredChild) -> str:
-    return f"; it said last: {child.said[-1][:200]}" if child.said else ""
+    return f"; its last log line: {child.last_lines[-1][:200]}" if child.last_lines else ""
 
 
 @contextmanager
 def started(spec: ModelSpec, pins: Sequence[Pin], *, within_s: float) -> Iterator[Children]:
-    """One child per pin, loaded and warm. Raises `HandlerLoadError`, `ChildLost`."""
+    """One child per pin, with its model loaded and warm. Raises `HandlerLoadError`, `ChildLost`."""
     made: list[MeasuredChild] = []
     children = None
     try:

@@ -20,17 +20,17 @@ class ModelOutput:
 
 
 def drift(answers: Sequence[ModelOutput], references: Sequence[ModelOutput], *, reference: str) -> Drift:
-    """Numbers are compared as numbers wherever they stand in an answer; all else must be equal.
+    """Floating-point numbers are compared by their difference, wherever they stand in an answer; other values must be equal.
 
-    A relative drift is the largest difference within an answer over the largest number of that answer in the reference, so that
+    The relative drift of an answer is its largest difference divided by the largest number in the reference's answer, so that
     numbers near zero do not count more than others.
     """
     absolute = relative = 0.0
     differing = compared = 0
     for answer, its in zip(answers, references, strict=True):
         found = list(_pairs(_value(answer), _value(its)))
-        numbers = [(mine, theirs) for mine, theirs in found if _number(mine) and _number(theirs)]
-        others = [(mine, theirs) for mine, theirs in found if not (_number(mine) and _number(theirs))]
+        numbers = [(mine, theirs) for mine, theirs in found if _is_number(mine) and _is_number(theirs)]
+        others = [(mine, theirs) for mine, theirs in found if not (_is_number(mine) and _is_number(theirs))]
         differences = [_difference(mine, theirs) for mine, theirs in numbers]
         most = max(differences, default=0.0)
         scale = max((abs(theirs) for _, theirs in numbers if math.isfinite(theirs)), default=0.0)
@@ -51,7 +51,7 @@ def _value(answer: ModelOutput) -> Any:
 
 
 def _pairs(mine: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
-    """The leaves of both, side by side; where the shapes part, the parts as they are."""
+    """The leaves of both values side by side; where the shapes differ, the differing parts."""
     if isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
         for key in theirs:
             yield from _pairs(mine[key], theirs[key])
@@ -62,8 +62,8 @@ def _pairs(mine: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
         yield mine, theirs
 
 
-def _number(value: Any) -> bool:
-    """Whole numbers are labels and counts: they must be equal."""
+def _is_number(value: Any) -> bool:
+    """Whole numbers are labels and counts, which must be equal."""
     return isinstance(value, float)
 
 

@@ -1,4 +1,4 @@
-"""How long batches take, what memory a child needs, and what it answers: measured on the real children, without a queue."""
+"""Measures, on real children without a queue, how long batches take, what memory a child needs, and what it answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.workers.devices.plan import plan, unpinned
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Ready
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 
-# One batch at the device and one behind it, as a worker feeds its child.
+# Like a worker, which gives its child one batch to run and one to prepare.
 _AHEAD = 2
 _LEAST_RUNS = 5
 _FIRST_RUNS = 2
@@ -33,8 +33,8 @@ _INPUT_HINT = "give real inputs: --input cat.jpg, a folder, a .jsonl file or JSO
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a measurement brings beside its figures: the answers to the first inputs, the largest batch the handler takes."""
+class EngineMeasurement:
+    """A measurement's figures, the answers to the first inputs, and the largest batch that the handler takes."""
 
     measured: Measured
     answers: tuple[ModelOutput, ...] = ()
@@ -44,15 +44,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class BatchTimer:
-    """`inputs` empty: one is made from what the model declares. `slice_s` is spent on each batch size."""
+    """`inputs` empty: one input is made from the model's schema. `slice_s`: the time for each batch size."""
 
     spec: ModelSpec
     machine: Machine
     inputs: tuple[RequestBody, ...]
     slice_s: float = 0.5
 
-    def measure(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> Found:
-        """`workers` children side by side, each with batches back to back. What cannot run is told in the result's `error`."""
+    def measure(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> EngineMeasurement:
+        """Runs batches back to back in `workers` children side by side. If the engine cannot run, the result has an `error`."""
         began = time.monotonic()
         try:
             found = self._run(engine, workers, sorted(sizes))
@@ -60,10 +60,10 @@ class BatchTimer:
             raise
         except (PenstockError, OSError) as fault:
             message = fault.message if isinstance(fault, PenstockError) else str(fault)
-            found = Found(Measured(engine, workers, error=message[:300]))
+            found = EngineMeasurement(Measured(engine, workers, error=message[:300]))
         return replace(found, measured=replace(found.measured, took_s=time.monotonic() - began))
 
-    def _run(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> Found:
+    def _run(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> EngineMeasurement:
         spec = spec_for(self.spec, engine, workers, batch_size=max(sizes))
         pins = pins_for(spec, self.machine, pinning=engine.pinning)[:workers]
         meter, before = GpuMeter(PyNvml()), 0
@@ -72,7 +72,7 @@ class BatchTimer:
         with started(spec, pins, within_s=spec.limits.load_timeout_s) as children:
             ready = children.members[0].ready
             assert ready is not None
-            inputs = self.inputs or (_made(ready, spec.name),)
+            inputs = self.inputs or (_made_input(ready, spec.name),)
             answers = _answers(children, inputs)
             taken = [size for size in sizes if size <= (ready.max_batch_size or size)]
             times = tuple(time for size in taken if (time := self._times(children, size, inputs)))
@@ -84,11 +84,11 @@ class BatchTimer:
                 device_memory_bytes=(_used(meter, pins[0]) - before) // workers if pins[0].uuid else 0,
                 load_s=ready.load_s,
             )
-        return Found(measured, tuple(answers), ready.max_batch_size, inputs)
+        return EngineMeasurement(measured, tuple(answers), ready.max_batch_size, inputs)
 
     def _times(self, children: Children, size: int, inputs: Sequence[RequestBody]) -> BatchTime | None:
-        """None when a batch of this size does not fit into memory."""
-        runs = _Runs(children, size, inputs)
+        """None if a batch of this size does not fit into memory."""
+        runs = _BatchRuns(children, size, inputs)
         done = runs.until(time.monotonic() + self.slice_s, at_least=_LEAST_RUNS * len(children.members))
         if any(one.cap is not None for one in done):
             return None
@@ -102,8 +102,8 @@ class BatchTimer:
         )
 
 
-class _Runs:
-    """Batches of one size for every child, two under way at each, until the time is over and all have had some."""
+class _BatchRuns:
+    """Runs batches of one size, two under way per child, until the time is over and each child has run a few."""
 
     def __init__(self, children: Children, size: int, inputs: Sequence[RequestBody]) -> None:
         self._children = children
@@ -135,7 +135,7 @@ class _Runs:
 
 
 def _answers(children: Children, inputs: Sequence[RequestBody]) -> list[ModelOutput]:
-    """To each of the first inputs on its own. Raises `BadRequest` when the model takes none of them."""
+    """The answers to the first inputs, one input per batch. Raises `BadRequest` if the model refuses one."""
     found: list[ModelOutput] = []
 
     def keep(child: MeasuredChild, done: BatchDone) -> None:
@@ -152,20 +152,20 @@ def _answers(children: Children, inputs: Sequence[RequestBody]) -> list[ModelOut
     return found
 
 
-def compared(found: Found, reference: Found) -> Measured:
-    """The measurement with its drift from the reference's answers."""
+def with_drift(found: EngineMeasurement, reference: EngineMeasurement) -> Measured:
+    """The measurement with the drift of its answers from the reference's."""
     if found.measured.error or len(found.answers) != len(reference.answers):
         return found.measured
-    told: Drift = drift(found.answers, reference.answers, reference=reference.measured.engine.label)
-    return replace(found.measured, drift=told)
+    drifted: Drift = drift(found.answers, reference.answers, reference=reference.measured.engine.label)
+    return replace(found.measured, drift=drifted)
 
 
 def _items(bodies: Sequence[RequestBody]) -> Iterator[Item]:
     return (Item(body.content_type, body.data) for body in bodies)
 
 
-def _made(ready: Ready, model: str) -> RequestBody:
-    """The smallest input that the model's schema admits; a few bytes where it takes any."""
+def _made_input(ready: Ready, model: str) -> RequestBody:
+    """The smallest input that the model's schema admits; a few bytes if the model declares no schema."""
     if ready.schemas[0] is not None:
         return from_schema(ready.schemas[0], model)
     return _RAW
@@ -181,7 +181,7 @@ def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def spec_for(spec: ModelSpec, engine: EngineSettings, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
-    """The model as this configuration runs it. On GPUs `workers` are those of each device."""
+    """The model as this configuration runs it. On GPUs, `workers` are the children per device."""
     on_cpu = engine.device == "cpu"
     buckets = fitted_buckets(spec.runtime.batch_buckets, batch_size)
     engine_runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
@@ -198,13 +198,13 @@ def spec_for(spec: ModelSpec, engine: EngineSettings, workers: int, *, batch_siz
 
 
 def pins_for(spec: ModelSpec, machine: Machine, *, pinning: str) -> list[Pin]:
-    """As the worker would place its children. Raises `ConfigError` for a device that is not there."""
+    """The places that a worker would give its children. Raises `ConfigError` for a device that this machine lacks."""
     found = plan([spec], machine)
     if pinning == "none":
         found = unpinned(found)
     pins = [pin for _, pin in found.places()]
     if not pins:
-        raise ConfigError(f"no place for {spec.name} on {spec.device}")
+        raise ConfigError(f"this machine has no place for {spec.name} on {spec.device}")
     return pins
 
 

@@ -1,4 +1,4 @@
-"""What a search has measured so far, one JSON line each, so that the next one need not measure it again."""
+"""The measurements of a search, one JSON line each, so that the next search need not repeat them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class _NotebookLine(msgspec.Struct):
 
 
 class Notebook:
-    """With a `path` every entry is written at once; without one they last as long as the search."""
+    """With a `path`, each entry is written to the file at once; without one, entries last as long as the search."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._entries: dict[tuple[str, str], msgspec.Raw] = {}
 
     def open(self, about: str) -> int:
-        """Reads what is there, and how much that is. Raises `BadRequest` when it is about another model, or cannot be read."""
+        """Reads the file; the number of entries. Raises `BadRequest` if the file is unreadable or about another model."""
         if self._path is None:
             return 0
         if self._path.exists():
@@ -57,9 +57,9 @@ class Notebook:
                 entry = msgspec.json.decode(line, type=_NotebookLine)
             except msgspec.DecodeError as fault:
                 if number == len(lines):
-                    # Cut off in the middle of its last line: that one is measured again.
+                    # The search was killed while it wrote the last line, which is measured again.
                     return
-                raise BadRequest(f"line {number} of {path} is no entry: {fault}", hint="delete the file") from fault
+                raise BadRequest(f"line {number} of {path} is not an entry: {fault}", hint="delete the file") from fault
             self._entries[entry.kind, entry.key] = entry.value
 
     def get(self, kind: str, key: str, type_: type[T]) -> T | None:
@@ -75,8 +75,8 @@ class Notebook:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What must be the same for measurements to be reused."""
+class SearchSubject:
+    """What must be the same for measurements to be used again."""
 
     model: str
     table: Mapping[str, Any]
@@ -94,5 +94,5 @@ class About:
 
 
 def key_of(value: Any) -> str:
-    """A key for a record, equal for equal records."""
+    """A key that is equal for equal records."""
     return msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""The plots of the report of a search. Pure."""
+"""The charts of a search's report. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.words import milliseconds, number, per_second
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
 _MOST_DOTS = 1_500
 _MOST_BARS = 8
-# What the later ones of these hide the earlier ones with.
+# Colour and radius of a dot. Later verdicts are drawn over earlier ones.
 _LOOKS = {
     ConfigurationVerdict.PRUNED: ("c4", 2.5),
     ConfigurationVerdict.LOST: ("c4", 2.5),
@@ -24,15 +24,13 @@ _LOOKS = {
 
 
 def figures(result: TuneResult) -> Iterable[Figure]:
-    """Those that there is something to draw for."""
+    """All charts; one that would be empty has no chart and is left out of the page."""
     tail, winner = f"p{result.goal.percentile:g}", result.winner
     text = f"each configuration at the highest rate at which it should keep the goal; Poisson arrivals; {tail} of the latency"
     yield Figure("Throughput against latency", text, _configurations(result))
-    text = "full batches one after another, no arrivals and no queue: what a closed loop shows of each engine"
+    text = "full batches one after another, without arrivals or a queue: what a closed loop shows of each engine"
     yield Figure("Batches back to back", text, _back_to_back(result))
-    text = (
-        "the most requests per second within the goal, of all that has this batch size and so many workers; framed: the winner"
-    )
+    text = "the most requests per second within the goal at this batch size and number of workers; framed: the winner"
     yield Figure("Batch size and workers", text, _map(result))
     if winner and winner.stages_ms:
         parts = [(name, max(0.0, value)) for name, value in winner.stages_ms.items()]
@@ -44,8 +42,8 @@ def figures(result: TuneResult) -> Iterable[Figure]:
 
 
 def _configurations(result: TuneResult) -> Chart | None:
-    told = [one for one in reversed(ranked(result)) if figures_of(one)][-_MOST_DOTS:]
-    dots = [_dot(one) for one in told]
+    shown = [one for one in reversed(ranked(result)) if figures_of(one)][-_MOST_DOTS:]
+    dots = [_dot(one) for one in shown]
     names = [("simulated", "c4"), ("measured", "c0"), ("winner", "c1"), (result.goal.text, "c3"), ("not surpassed", "c5")]
     x, limit = f"p{result.goal.percentile:g}, ms", result.goal.limit_s * 1e3
     return scatter(dots, x=x, y="requests per second", names=names, limit=limit, path=front(dots))
@@ -60,7 +58,7 @@ def _dot(one: Configuration) -> Dot:
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
-    """Those that no other surpasses in both: less latency and more throughput (Pareto)."""
+    """The Pareto front: the dots that no other dot surpasses in both latency and throughput."""
     best: list[Dot] = []
     for dot in sorted(dots, key=lambda each: (each.x, -each.y)):
         if not best or dot.y > best[-1].y:
@@ -123,6 +121,6 @@ def _batch_times(result: TuneResult) -> Chart | None:
 
 
 def _costs(result: TuneResult) -> Chart | None:
-    told = [one for one in best_by_size(result) if one.cost_per_million]
-    bars = [(f"{one.choice.batch_size}x{one.choice.workers}", one.cost_per_million or 0.0) for one in told[:_MOST_BARS]]
+    shown = [one for one in best_by_size(result) if one.cost_per_million]
+    bars = [(f"{one.choice.batch_size}x{one.choice.workers}", one.cost_per_million or 0.0) for one in shown[:_MOST_BARS]]
     return bar_chart(bars, x="batch size x workers", y="a million")

@@ -1,4 +1,4 @@
-"""What a search found, in words and as rows: the same on the terminal, in the documentation and in the HTML report. Pure."""
+"""The findings of a search in words and rows, the same on the terminal, in the documentation and in the HTML report. Pure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _ORDER = {
 
 
 def figures_of(configuration: Configuration) -> Figures | None:
-    """Measured under real load where it was, else simulated."""
+    """The figures under real load; without these the simulated ones."""
     return configuration.confirmed or configuration.predicted
 
 
 def keeps(figures: Figures, goal: Goal) -> bool:
-    """The percentile is within the limit, and no less is answered than is asked for at least."""
+    """Whether the percentile is within the limit, and the throughput at least the goal's."""
     enough = goal.min_rate is None or figures.throughput_rps >= goal.min_rate
     return figures.tail_ms <= goal.limit_s * 1e3 and enough
 
@@ -49,7 +49,7 @@ def goal_in_words(goal: Goal) -> str:
 
 
 def answer(result: TuneResult) -> str:
-    """What to serve and what it gives, or that nothing keeps the goal; a sentence or two."""
+    """One or two sentences: what to serve and what it gives, or that no configuration keeps the goal."""
     winner = result.winner
     figures = figures_of(winner) if winner else None
     if winner is None or figures is None:
@@ -82,7 +82,7 @@ def _waiting(choice: Choice) -> str:
 
 
 def ranked(result: TuneResult) -> list[Configuration]:
-    """The winner, what was confirmed, what was simulated, what was ruled out; within each the fastest first."""
+    """By verdict: winner, confirmed, lost, ruled out; the fastest first within each."""
 
     def place(one: Configuration) -> tuple[int, float]:
         figures = figures_of(one)
@@ -92,16 +92,16 @@ def ranked(result: TuneResult) -> list[Configuration]:
 
 
 def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
-    """The best configurations as rows of `CASE_COLUMNS`, the winner first; those without figures are left out.
+    """The best configurations with figures as rows of `CASE_COLUMNS`, the winner first.
 
-    Of several that differ by the wait alone the first is told: the column would be the only one to differ.
+    Of several that differ only in their wait, the best is shown, because the rows have no column for the wait.
     """
     shown = {_place(one): one for one in reversed(ranked(result)) if figures_of(one) is not None}
     return [_row(result, one) for one in list(reversed(shown.values()))[:most]]
 
 
 def best_by_size(result: TuneResult) -> list[Configuration]:
-    """The best of each batch size and number of workers that keeps the goal, in the order of `ranked`."""
+    """The best configuration that keeps the goal, for each batch size and number of workers, in the order of `ranked`."""
     found: dict[tuple[int, int], Configuration] = {}
     for one in ranked(result):
         figures = figures_of(one)
@@ -111,7 +111,7 @@ def best_by_size(result: TuneResult) -> list[Configuration]:
 
 
 def predicted_and_confirmed(result: TuneResult) -> list[tuple[str, ...]]:
-    """Configuration, offered, throughput predicted and measured with the difference, the same of the percentile."""
+    """Rows: configuration, offered rate, then predicted, measured and difference of the throughput and of the percentile."""
     rows = []
     for one in ranked(result):
         if one.predicted and one.confirmed:
@@ -122,18 +122,18 @@ def predicted_and_confirmed(result: TuneResult) -> list[tuple[str, ...]]:
 
 
 def why_lost(result: TuneResult, *, most: int) -> list[tuple[str, str]]:
-    """Reason by reason, with how many configurations it ended: those with figures one by one, the others together."""
+    """Rows of configurations and the reason why they lost; configurations with the same reason share a row."""
     losers = [one for one in ranked(result) if one.verdict is not ConfigurationVerdict.WINNER]
     together: dict[str, list[str]] = {}
     for one in losers:
         together.setdefault(one.why, []).append(one.choice.label)
     rows = [(_named(labels), why) for why, labels in together.items()]
     left = sum(len(labels) for labels in list(together.values())[most:])
-    return rows[:most] + ([(f"{left} more", "as the JSON result tells one by one")] if left else [])
+    return rows[:most] + ([(f"{left} more", "the JSON result lists each of them")] if left else [])
 
 
 def difference(predicted: float, measured: float) -> str:
-    """Of what was measured from what was predicted, in per cent."""
+    """How far the measurement is from the prediction, in per cent."""
     return f"{(measured / predicted - 1.0) * 100:+.1f} %" if predicted > 0.0 else UNKNOWN
 
 
@@ -186,12 +186,12 @@ def _compared(label: str, predicted: Figures, measured: Figures) -> tuple[str, .
 
 def _nearest(result: TuneResult) -> str:
     """The best by simulation where one keeps the goal so, else what came nearest."""
-    told = [(figures, one) for one in result.configurations if (figures := figures_of(one))]
-    if not told:
+    known = [(figures, one) for one in result.configurations if (figures := figures_of(one))]
+    if not known:
         return " None of them got as far as a simulation: the reasons are below."
-    hopeful = [pair for pair in told if keeps(pair[0], result.goal)]
+    hopeful = [pair for pair in known if keeps(pair[0], result.goal)]
     figures, one = (
-        max(hopeful, key=lambda pair: pair[0].throughput_rps) if hopeful else min(told, key=lambda pair: pair[0].tail_ms)
+        max(hopeful, key=lambda pair: pair[0].throughput_rps) if hopeful else min(known, key=lambda pair: pair[0].tail_ms)
     )
     gives = f"{per_second(figures.throughput_rps)} at a p{result.goal.percentile:g} of {milliseconds(figures.tail_ms)}"
     if not hopeful:
@@ -200,19 +200,19 @@ def _nearest(result: TuneResult) -> str:
 
 
 def _rival(result: TuneResult, best: Figures) -> str:
-    """The next best that was measured under load and keeps the goal."""
+    """The next best configuration that kept the goal under real load."""
     rest = [one for one in ranked(result) if one.verdict is ConfigurationVerdict.CONFIRMED]
-    told = [(figures, one) for one in rest if (figures := one.confirmed) and keeps(figures, result.goal)]
-    if not told:
+    known = [(figures, one) for one in rest if (figures := one.confirmed) and keeps(figures, result.goal)]
+    if not known:
         return ""
-    figures, one = max(told, key=lambda pair: pair[0].throughput_rps)
+    figures, one = max(known, key=lambda pair: pair[0].throughput_rps)
     less = 1.0 - figures.throughput_rps / best.throughput_rps
-    much = f"{less * 100:.0f} % less" if less >= 0.005 else f"{-less * 100:.0f} % more" if less <= -0.005 else "as much"
+    much = f"{less * 100:.0f} % less" if less >= 0.005 else f"{-less * 100:.0f} % more" if less <= -0.005 else "the same"
     return f" Next measured: {one.choice.label} with {per_second(figures.throughput_rps)}, {much}."
 
 
 def _named(labels: list[str]) -> str:
-    """One as it is; of several how many, and some."""
+    """The label of one configuration; for several, their number and the first three."""
     if len(labels) == 1:
         return labels[0]
     more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""

@@ -1,4 +1,4 @@
-"""The report of a search as one HTML file: no script, no network, no second file; light and dark, on a phone and on paper."""
+"""The report of a search as one HTML file, without script or network; for light and dark screens, phones and paper."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MOST_ROWS = 12
 _MOST_REASONS = 40
 _MOST_ENGINES = 40
 _METHOD = (
-    "Every engine (device, runtime, precision, compile mode, threads) runs batches of each size in a process of its own; its "
-    "answers are compared with those of the first. What cannot keep the goal, does not fit into memory or is surpassed at "
-    "every size is out. For the rest Poisson arrivals are simulated with these times and the batching policy that the workers "
-    "run. The best meet real load, open loop, on the whole stack; among these the winner is chosen."
+    "Every engine (device, runtime, precision, compile mode, threads) runs batches of each size in a process of its own. Its "
+    "answers are compared with those of the first engine. Engines that cannot keep the goal, do not fit into memory or are "
+    "slower at every size are ruled out. For the others, Poisson arrivals are simulated with the measured times and the "
+    "workers' batching policy. The best configurations get real open-loop load on the whole stack; the winner is one of these."
 )
 
 
 def write_report(result: TuneResult, path: Path) -> None:
-    """Raises `BadRequest` where nothing can be written."""
+    """Raises `BadRequest` if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(result), "utf-8")
@@ -65,7 +65,7 @@ def _tiles(result: TuneResult) -> dict[str, str]:
         "in a batch, on average": number(found.mean_batch) if found.mean_batch else "",
         "memory of a worker": size(memory) if memory else "",
         "cost of a million": "" if cost is None else number(cost),
-        "met real load": f"{result.spent.confirmed} of {result.spent.configurations}" if result.spent.configurations else "",
+        "under real load": f"{result.spent.confirmed} of {result.spent.configurations}" if result.spent.configurations else "",
     }
 
 
@@ -79,7 +79,7 @@ def _capacity(found: CapacityPlan) -> str:
 
 
 def _best(result: TuneResult) -> TextTable:
-    # The heading has the model; the last column becomes the title of a card.
+    # The heading names the model. The last column comes first, because it is the title of a card.
     _, *columns, origin = findings.CASE_COLUMNS
     rows = [(row[-1], *row[1:-1]) for row in findings.case_rows(result, most=_MOST_ROWS)]
     return TextTable("The best configurations", (origin, *columns), rows, look="cards")
@@ -130,7 +130,7 @@ def _how(result: TuneResult) -> list[tuple[str, str]]:
         for name, seconds in (("claim", costs.claim_s), ("feed", costs.feed_s), ("request", costs.request_s))
         if seconds
     )
-    told = {
+    named = {
         "method": _METHOD,
         "inputs": result.sample,
         "a request beside its batch": outside,
@@ -140,7 +140,7 @@ def _how(result: TuneResult) -> list[tuple[str, str]]:
         "memory of the machine": size(_bytes(result)),
         "versions": _versions(result),
     }
-    return [(name, text) for name, text in told.items() if text and text != UNKNOWN]
+    return [(name, text) for name, text in named.items() if text and text != UNKNOWN]
 
 
 def _bytes(result: TuneResult) -> float | None:
@@ -150,8 +150,8 @@ def _bytes(result: TuneResult) -> float | None:
 
 def _versions(result: TuneResult) -> str:
     packages = result.machine.get("packages")
-    told = {"python": result.machine.get("python"), **(packages if isinstance(packages, dict) else {})}
-    return ", ".join(f"{name} {version}" for name, version in told.items() if version not in (None, "absent"))
+    named = {"python": result.machine.get("python"), **(packages if isinstance(packages, dict) else {})}
+    return ", ".join(f"{name} {version}" for name, version in named.items() if version not in (None, "absent"))
 
 
 def _minutes(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The outcome of a search on a terminal."""
+"""The result of a search for a terminal."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _cells(figures: Figures | None) -> tuple[str, str]:
 
 def _counts(result: TuneResult) -> str:
     counts = Counter(one.verdict.value for one in result.configurations)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     spent = result.spent
     return (
-        f"{spent.configurations} configurations: {told}; real load on {spent.confirmed} ({percent(spent.visited_share)}); "
+        f"{spent.configurations} configurations: {verdicts}; real load on {spent.confirmed} ({percent(spent.visited_share)}); "
         f"{number(spent.total_s)} s of {number(spent.budget_s)} s"
     )
 
@@ -60,11 +60,11 @@ def _counts(result: TuneResult) -> str:
 def _rerun(winner: Configuration) -> str:
     if winner.rerun is None or winner.predicted is None:
         return "it was not run again"
-    told, again = winner.predicted, winner.rerun
+    predicted, again = winner.predicted, winner.rerun
     return (
-        f"run again: {per_second(again.throughput_rps)} (predicted {per_second(told.throughput_rps)}), "
-        f"p50 {milliseconds(again.p50_ms)} ({milliseconds(told.p50_ms)}), "
-        f"p99 {milliseconds(again.p99_ms)} ({milliseconds(told.p99_ms)})"
+        f"run again: {per_second(again.throughput_rps)} (predicted {per_second(predicted.throughput_rps)}), "
+        f"p50 {milliseconds(again.p50_ms)} ({milliseconds(predicted.p50_ms)}), "
+        f"p99 {milliseconds(again.p99_ms)} ({milliseconds(predicted.p99_ms)})"
     )
 
 

@@ -1,4 +1,4 @@
-"""What became of every configuration of the space, and why, in words. Pure."""
+"""The verdict on every configuration of the space, with the reason in words. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from penstock.tune.candidates import Knowledge, Ranking, preference
-from penstock.tune.confirming import Tried
 from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, Figures, Goal
+from penstock.tune.trials import Confirmation
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """Of a search: what was ruled out, simulated, run under real load, put behind by what was seen there; the second run."""
+    """The state of a search. `out` and `behind` hold reasons: why measurements ruled a configuration out, and why corrected
+    predictions put it behind the best. `tried` were under real load; `rerun` is the winner's second run."""
 
     out: Mapping[Choice, str]
     ranking: Ranking
-    tried: Mapping[Choice, Tried]
+    tried: Mapping[Choice, Confirmation]
     behind: Mapping[Choice, str]
     rerun: Figures | None = None
-    # Whose second run was had: it stays the winner, whatever that run took back.
+    # The configuration whose second run kept the goal. It stays the winner, even if the second run lowered its rate.
     champion: Choice | None = None
 
     def winner(self, goal: Goal) -> tuple[Choice, Figures] | None:
-        """The best of those that kept the goal under real load."""
+        """The best configuration that kept the goal under real load."""
         if self.champion is not None:
             return self.champion, cast("Figures", self.tried[self.champion].figures)
         kept = [(choice, tried.figures) for choice, tried in self.tried.items() if tried.figures is not None]
@@ -34,7 +35,7 @@ class SearchOutcome:
 def configurations(
     points: Sequence[Choice], outcome: SearchOutcome, knowledge: Knowledge, goal: Goal
 ) -> tuple[Configuration, ...]:
-    """One per point, the winner first, then by what they reached."""
+    """One per point of the space, by verdict and then by the rate that each reached."""
     winner = outcome.winner(goal)
     found = [_configuration(point, outcome, knowledge, goal, winner) for point in points]
     order = list(ConfigurationVerdict).index
@@ -42,7 +43,7 @@ def configurations(
 
 
 def reached(one: Configuration) -> float:
-    """Requests per second, by the best that is known; 0: none."""
+    """Requests per second under real load, otherwise simulated; 0: neither is known."""
     figures = one.confirmed or one.predicted
     return figures.offered_rps if figures else 0.0
 
@@ -50,7 +51,7 @@ def reached(one: Configuration) -> float:
 def _configuration(
     choice: Choice, outcome: SearchOutcome, knowledge: Knowledge, goal: Goal, winner: tuple[Choice, Figures] | None
 ) -> Configuration:
-    measured = knowledge.bank.get((choice.engine, choice.workers)) or knowledge.bank.get((choice.engine, 1))
+    measured = knowledge.engines.get((choice.engine, choice.workers)) or knowledge.engines.get((choice.engine, 1))
     tried = outcome.tried.get(choice)
     verdict, why = _verdict(choice, outcome, goal, winner)
     predicted = tried.predicted if tried and tried.predicted else outcome.ranking.predicted.get(choice)
@@ -70,7 +71,7 @@ def _configuration(
 
 
 def cost_per_million(rate: float, price_per_hour: float | None) -> float | None:
-    """Of requests, at `rate` per second without a pause, on what costs `price_per_hour`."""
+    """The cost of a million requests at a constant `rate` per second, on a machine that costs `price_per_hour`."""
     return price_per_hour / (rate * 3_600.0) * 1e6 if price_per_hour is not None and rate > 0.0 else None
 
 
@@ -89,7 +90,7 @@ def _verdict(
 
 
 def _of_tried(
-    choice: Choice, tried: Tried, goal: Goal, winner: tuple[Choice, Figures] | None
+    choice: Choice, tried: Confirmation, goal: Goal, winner: tuple[Choice, Figures] | None
 ) -> tuple[ConfigurationVerdict, str]:
     if tried.figures is None or winner is None:
         return ConfigurationVerdict.LOST, tried.why
@@ -99,7 +100,7 @@ def _of_tried(
 
 
 def _won(figures: Figures, goal: Goal) -> str:
-    best = "the cheapest that carries it" if goal.min_rate is not None else "the most of all"
+    best = "the cheapest that carries the rate" if goal.min_rate is not None else "the highest of all"
     return f"{_rate(figures)} with p{goal.percentile:g} at {figures.tail_ms:.3g} ms under real load, {best}"
 
 
@@ -107,9 +108,9 @@ def _behind(predicted: Figures, goal: Goal, winner: tuple[Choice, Figures] | Non
     if winner is None:
         return f"simulated at {_rate(predicted)}; not confirmed"
     if goal.min_rate is not None:
-        return "it carries the rate too, and takes no fewer cores"
+        return "it carries the rate too, but needs no fewer cores"
     if predicted.offered_rps > winner[1].offered_rps:
-        return f"simulated at {_rate(predicted)} before real load showed what it costs; it was not its turn"
+        return f"simulated at {_rate(predicted)} before real load corrected the predictions; there was no time to confirm it"
     return f"simulated at {_rate(predicted)}, the winner has {_rate(winner[1])}"
 
 

@@ -1,1 +1,1 @@
-"""What a configuration will do: the batching policy of the workers on a made-up clock."""
+"""Predicts what a configuration will do: runs the workers' batching policy on a virtual clock."""

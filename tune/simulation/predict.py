@@ -1,9 +1,9 @@
-"""What a configuration will do under Poisson arrivals: the workers' own batching policy on a made-up clock, with the measured
+"""Predicts what a configuration will do under Poisson arrivals: the workers' batching policy on a virtual clock, with measured
 batch times. Pure: equal seeds give equal answers.
 
-The rate told for a configuration is not the last one before the goal breaks: there a device slower by a per cent would break
-it, and no measurement repeats that well. It is the highest rate at which the goal would hold even if every batch took `MARGIN`
-longer; the figures told for that rate are without the margin.
+The predicted rate of a configuration is not the last one that keeps the goal: at that rate, a device that is slower by one per
+cent would miss the goal, and no measurement repeats so exactly. It is the highest rate at which the goal would hold even if
+every batch took longer by the factor `MARGIN`; the predicted figures at that rate are without the margin.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from penstock.broker.records import Claim
 from penstock.loadtest.generator.summary import percentile
 from penstock.model_spec import BatchPolicy
 from penstock.tune.result import BatchTime, Figures, Goal, Overheads
-from penstock.tune.simulation.simulator import BatchSeconds, Costs, Scenario, Simulation
+from penstock.tune.simulation.scenario import BatchSeconds, Costs, Scenario
+from penstock.tune.simulation.simulator import Simulation
 from penstock.workers.slot.batcher import BATCHES_AHEAD
 
 MARGIN = 1.05
-# Beside a gateway, a store and a client's own share of the machine no more than this of the path's throughput is promised.
+# Gateway, store and client share the machine with the model, so only this share of their throughput is promised.
 PATH_SHARE = 0.8
-# Answers that are missing after so many goals count as never.
+# An answer that is missing after this many times the goal's limit counts as never given.
 _OVERDUE_GOALS = 4.0
 _WARM_UP_SHARE = 0.15
 _NO_DEADLINE_S = 1e6
@@ -35,10 +36,10 @@ _ALL_BUT = 0.999
 _NEARLY = 0.9
 
 
-class Learned:
-    """Batch times as measured. Between measured sizes, and quantile by quantile, a straight line; above them by the last slope.
+class LearnedTimes:
+    """Batch times as measured, with each quantile interpolated linearly between measured sizes, and extrapolated above them.
 
-    `stretch` multiplies every one of them.
+    All times are multiplied by `stretch`.
     """
 
     def __init__(self, times: Sequence[BatchTime], *, stretch: float = 1.0) -> None:
@@ -57,8 +58,8 @@ class Learned:
         return BatchSeconds(inference_s, typical.preprocess_s, typical.postprocess_s)
 
     def batch_s(self, size: int) -> float:
-        """From one batch to the next under load: by the slowest of the three threads, or because a child never has more than
-        `BATCHES_AHEAD` batches, those that are being answered included."""
+        """The time from one batch to the next under load. The slowest of the child's three threads sets it, or the limit of
+        `BATCHES_AHEAD` batches per child, which includes batches whose answers are being written."""
         run = self._at(size)[1]
         return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / BATCHES_AHEAD)
 
@@ -94,8 +95,8 @@ def _quantiles(time: BatchTime) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
-    """All that a prediction needs to know of a configuration. `slots`: children that serve the queue."""
+class StackModel:
+    """What a prediction needs to know of a configuration. `slots`: the children that serve the queue."""
 
     times: tuple[BatchTime, ...]
     policy: BatchPolicy
@@ -104,11 +105,11 @@ class Plant:
     stretch: float = 1.0
 
     @property
-    def learned(self) -> Learned:
-        return Learned(self.times, stretch=self.stretch)
+    def learned(self) -> LearnedTimes:
+        return LearnedTimes(self.times, stretch=self.stretch)
 
     def ceiling_rps(self) -> float:
-        """No arrangement of batches gets beyond it: all slots busy with the cheapest size, or the path before them full."""
+        """An upper bound for any batching: all slots run the most efficient batch size, or the path to the slots is full."""
         learned = self.learned
         sizes = range(1, self.policy.max_batch_size + 1)
         device = self.slots * max(size / max(1e-9, learned.batch_s(size)) for size in sizes)
@@ -117,7 +118,7 @@ class Plant:
 
 
 class PredictionWatch:
-    """Counts what arrives in the measured part of a run. Latencies in seconds, infinite for what was never answered."""
+    """Counts the requests that arrive in the measured part of a simulation, and their latencies."""
 
     def __init__(self, begins_s: float, ends_s: float) -> None:
         self._begins_s = begins_s
@@ -127,10 +128,10 @@ class PredictionWatch:
         self._batches = 0
         self._latencies_s = array("d")
 
-    def arrived(self, now: float) -> None:
+    def on_arrival(self, now: float) -> None:
         self._arrived += self._begins_s <= now <= self._ends_s
 
-    def ran(self, claim: Claim, run_s: float, *, now: float) -> None:
+    def on_batch(self, claim: Claim, run_s: float, *, now: float) -> None:
         counted = [now - job.created_at for job in claim.jobs if self._begins_s <= job.created_at <= self._ends_s]
         self._latencies_s.extend(counted)
         if counted:
@@ -138,7 +139,7 @@ class PredictionWatch:
             self._batches += 1
 
     def figures(self, goal: Goal, *, request_s: float) -> Figures:
-        """`request_s` is what every request spends outside: it adds to each latency."""
+        """`request_s`: the time that every request spends outside the simulation, which is added to each latency."""
         seconds = self._ends_s - self._begins_s
         missing = max(0, self._arrived - len(self._latencies_s))
         ordered = [latency + request_s for latency in sorted(self._latencies_s)] + [_OVERDUE_GOALS * goal.limit_s] * missing
@@ -155,17 +156,17 @@ class PredictionWatch:
         )
 
 
-def at_rate(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> Figures:
-    """What `jobs` arrivals at `rate` per second meet, after a warm-up of a few more."""
+def simulate_rate(stack: StackModel, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> Figures:
+    """Simulates `jobs` arrivals at `rate` per second, after a warm-up."""
     measured_s = jobs / rate
     warm_up_s = measured_s * _WARM_UP_SHARE + 2 * goal.limit_s
     whole_s = warm_up_s + measured_s + _OVERDUE_GOALS * goal.limit_s
-    costs = Costs(plant.overheads.claim_s, plant.overheads.feed_s)
+    costs = Costs(stack.overheads.claim_s, stack.overheads.feed_s)
     scenario = Scenario(
         load=1.0,
-        device=plant.learned,
-        policy=plant.policy,
-        workers=plant.slots,
+        device=stack.learned,
+        policy=stack.policy,
+        workers=stack.slots,
         deadline_s=_NO_DEADLINE_S,
         seconds=whole_s,
         seed=seed,
@@ -173,43 +174,45 @@ def at_rate(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) 
     )
     watch = PredictionWatch(warm_up_s, warm_up_s + measured_s)
     Simulation(replace(scenario, load=rate / scenario.peak_rps), watch).run()
-    return watch.figures(goal, request_s=plant.overheads.request_s)
+    return watch.figures(goal, request_s=stack.overheads.request_s)
 
 
-def keeps(figures: Figures, goal: Goal) -> bool:
-    """By the tail. The throughput of a short load differs by what was under way at its two ends, so it only has to be near."""
+def keeps_goal(figures: Figures, goal: Goal) -> bool:
+    """Decides by the tail. In a short load, requests under way at both ends blur the throughput, so it only has to be close."""
     return figures.tail_ms <= goal.limit_s * 1e3 and figures.throughput_rps >= _NEARLY * figures.offered_rps
 
 
-def holds(plant: Plant, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> bool:
-    """Whether the goal holds at `rate`, the margin included."""
-    slower = replace(plant, stretch=plant.stretch * MARGIN)
-    return rate < slower.ceiling_rps() and keeps(at_rate(slower, goal, rate, jobs=jobs, seed=seed), goal)
+def goal_holds(stack: StackModel, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> bool:
+    """Whether the goal holds at `rate`, with the margin."""
+    slower = replace(stack, stretch=stack.stretch * MARGIN)
+    return rate < slower.ceiling_rps() and keeps_goal(simulate_rate(slower, goal, rate, jobs=jobs, seed=seed), goal)
 
 
-def highest_rate(plant: Plant, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS) -> float:
-    """Requests per second, to a share of 2^-trials of the ceiling; 0 when even a trickle breaks the goal."""
-    low, high = 0.0, plant.ceiling_rps() / MARGIN
-    if holds(plant, goal, high * _ALL_BUT, jobs=jobs, seed=seed):
+def highest_rate(stack: StackModel, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS) -> float:
+    """Requests per second, exact to 2^-trials of the ceiling; 0: the goal is missed even at the lowest rate."""
+    low, high = 0.0, stack.ceiling_rps() / MARGIN
+    if goal_holds(stack, goal, high * _ALL_BUT, jobs=jobs, seed=seed):
         # The path before the device is the limit, and not the device.
         return high * _ALL_BUT
     for _ in range(trials):
         middle = (low + high) / 2
-        low, high = (middle, high) if holds(plant, goal, middle, jobs=jobs, seed=seed) else (low, middle)
+        low, high = (middle, high) if goal_holds(stack, goal, middle, jobs=jobs, seed=seed) else (low, middle)
     return low
 
 
-def best(plant: Plant, goal: Goal, *, jobs: int, seeds: Sequence[int] = (1,), trials: int = _TRIALS) -> Figures | None:
-    """The figures at the highest rate that keeps the goal, with the bounds that the seeds give; None when no rate does."""
-    rates = [highest_rate(plant, goal, jobs=jobs, seed=seed, trials=trials) for seed in seeds]
+def best_figures(
+    stack: StackModel, goal: Goal, *, jobs: int, seeds: Sequence[int] = (1,), trials: int = _TRIALS
+) -> Figures | None:
+    """The figures at the highest rate that keeps the goal, with bounds from the seeds; None: no rate keeps it."""
+    rates = [highest_rate(stack, goal, jobs=jobs, seed=seed, trials=trials) for seed in seeds]
     if min(rates) <= 0.0:
         return None
-    return replace(told(plant, goal, mean(rates), jobs=jobs, seeds=seeds), low_rps=min(rates), high_rps=max(rates))
+    return replace(predicted_figures(stack, goal, mean(rates), jobs=jobs, seeds=seeds), low_rps=min(rates), high_rps=max(rates))
 
 
-def told(plant: Plant, goal: Goal, rate: float, *, jobs: int, seeds: Sequence[int] = (1,)) -> Figures:
-    """The figures at `rate`, means over the seeds."""
-    runs = [at_rate(plant, goal, rate, jobs=jobs, seed=seed) for seed in seeds]
+def predicted_figures(stack: StackModel, goal: Goal, rate: float, *, jobs: int, seeds: Sequence[int] = (1,)) -> Figures:
+    """The figures at `rate`, as means over the seeds."""
+    runs = [simulate_rate(stack, goal, rate, jobs=jobs, seed=seed) for seed in seeds]
     return Figures(
         offered_rps=rate,
         throughput_rps=min(rate, mean(run.throughput_rps / max(1e-9, run.offered_rps) for run in runs) * rate),
@@ -221,10 +224,14 @@ def told(plant: Plant, goal: Goal, rate: float, *, jobs: int, seeds: Sequence[in
     )
 
 
-def slots_needed(plant: Plant, goal: Goal, rate: float, *, most: int, jobs: int, seed: int = 1) -> int | None:
-    """The fewest slots that keep the goal at `rate`; None when not even `most` do."""
-    least = max(1, math.ceil(rate / max(1e-9, replace(plant, slots=1, overheads=Overheads()).ceiling_rps())))
+def slots_needed(stack: StackModel, goal: Goal, rate: float, *, most: int, jobs: int, seed: int = 1) -> int | None:
+    """The fewest slots that keep the goal at `rate`; None: not even `most` slots do."""
+    least = max(1, math.ceil(rate / max(1e-9, replace(stack, slots=1, overheads=Overheads()).ceiling_rps())))
     return next(
-        (slots for slots in range(least, most + 1) if holds(replace(plant, slots=slots), goal, rate, jobs=jobs, seed=seed)),
+        (
+            slots
+            for slots in range(least, most + 1)
+            if goal_holds(replace(stack, slots=slots), goal, rate, jobs=jobs, seed=seed)
+        ),
         None,
     )

@@ -1,4 +1,4 @@
-"""The batching policy under load without a device: the workers' own Batcher and the memory store's claim on a made-up clock.
+"""The batching policy under load without a device: the workers' `Batcher` and the memory store's claim on a virtual clock.
 
 `python -m penstock.tune.simulation.simulator` prints, per offered load, what share of the peak was answered on time.
 """
@@ -11,15 +11,15 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, NewJob
 from penstock.job import JobState, Payload
 from penstock.job_id import new_job_id
-from penstock.loadtest.generator.summary import percentile
-from penstock.model_spec import BatchPolicy, ModelSpec
+from penstock.model_spec import ModelSpec
+from penstock.tune.simulation.scenario import BatchSeconds, Scenario
+from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
 from penstock.workers.slot.batcher import Batcher, ChildLoad
 from penstock.workers.slot.latency import Latency
 
@@ -28,86 +28,13 @@ _VERSION = "1"
 _NOTHING = Payload("application/json")
 _SWEEP_S = 1.0
 _TICK_S = 1e-6
-# Jobs are kept no longer than the clock needs them: the memory store looks at all it holds.
+# Jobs are kept only briefly, because the memory store scans all of its jobs.
 _KEPT_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSeconds:
-    """Seconds of one batch in the three threads of a child; only the middle one holds the device."""
-
-    inference_s: float
-    preprocess_s: float = 0.0
-    postprocess_s: float = 0.0
-
-
-class BatchTimes(Protocol):
-    """How long batches take. `expected_s` is the inference alone, as a worker learns it."""
-
-    def expected_s(self, size: int) -> float: ...
-
-    def draw(self, size: int, chance: random.Random) -> BatchSeconds: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Of each batch beside its run: a question to the store, and from its answer to the child's first stage. Seconds."""
-
-    claim_s: float = 0.0
-    feed_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedDevice:
-    """A batch of b takes `base_s + b * item_s`, times a normal factor of deviation `noise`."""
-
-    base_s: float = 0.005
-    item_s: float = 0.0005
-    noise: float = 0.03
-
-    def expected_s(self, size: int) -> float:
-        return self.base_s + self.item_s * size
-
-    def draw(self, size: int, chance: random.Random) -> BatchSeconds:
-        return BatchSeconds(self.expected_s(size) * max(0.1, chance.gauss(1.0, self.noise)))
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """`load` is the offered rate as a share of the peak, which is every worker running full batches back to back."""
-
-    load: float
-    device: BatchTimes = field(default_factory=SimulatedDevice)
-    policy: BatchPolicy = field(default_factory=lambda: BatchPolicy(max_batch_size=64))
-    workers: int = 4
-    deadline_s: float = 0.050
-    seconds: float = 6.0
-    warm_up_s: float = 1.0
-    seed: int = 1
-    costs: Costs = field(default_factory=Costs)
-
-    @property
-    def peak_rps(self) -> float:
-        size = self.policy.max_batch_size
-        return self.workers * size / self.device.expected_s(size)
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationOutcome:
-    """`on_time` is a share of what arrived, `goodput` of the peak; device time per item that ran, in milliseconds."""
-
-    on_time: float
-    goodput: float
-    device_ms_per_item: float
-    p50_ms: float
-    p99_ms: float
-    mean_batch: float
-    reasons: dict[str, int]
 
 
 @dataclass(slots=True)
 class SimulatedBatch:
-    """On its way through one slot's child. `ready_at`: its preprocessing ends. `fresh`: it found an idle child."""
+    """A batch on its way through a child. `ready_at`: when its preprocessing ends. `fresh`: the child was idle when it came."""
 
     claim: Claim
     run: BatchSeconds
@@ -118,13 +45,13 @@ class SimulatedBatch:
 
 
 class SimulatedSlot:
-    """One child process: a batch at the device, at most one behind it."""
+    """One slot and its child: at most one batch runs, and at most one waits behind it."""
 
     def __init__(self, name: str, batcher: Batcher) -> None:
         self.name = name
         self.batcher = batcher
         self.claims: deque[Claim] = deque()
-        # Those not yet at the device, the one there, and those that only have to be postprocessed.
+        # Batches before inference, the batch in inference, and batches that only have to be postprocessed.
         self.waiting: deque[SimulatedBatch] = deque()
         self.running: SimulatedBatch | None = None
         self.leaving: deque[SimulatedBatch] = deque()
@@ -139,10 +66,10 @@ class SimulatedSlot:
 
 
 class Simulation:
-    """One run of one scenario. Events: `arrive`, `ask` (a slot's timer), `ready` (preprocessed), `end` (of a batch at the
-    device), `done` (postprocessed), `sweep`."""
+    """One run of one scenario. Events: `arrive`, `ask` (a slot's timer), `ready` (a batch is preprocessed), `end` (of its
+    inference), `done` (it is postprocessed), `sweep`."""
 
-    def __init__(self, scenario: Scenario, tally: Counter) -> None:
+    def __init__(self, scenario: Scenario, listener: SimulationListener) -> None:
         self._scenario = scenario
         self._random = random.Random(scenario.seed)
         self._now = 0.0
@@ -151,9 +78,9 @@ class Simulation:
         self._events: list[tuple[float, int, str, SimulatedSlot | None]] = []
         self._order = itertools.count()
         self._nonces = itertools.count()
-        # As the store does: an asker that got nothing is woken at this depth.
+        # Like the store: a slot that got no jobs is woken when the queue reaches this depth.
         self._wake_at: int | None = 1
-        self._tally = tally
+        self._listener = listener
 
     def run(self) -> None:
         self._at(self._gap(), "arrive")
@@ -175,7 +102,7 @@ class Simulation:
             self._end(slot)
         elif kind == "done":
             self._done(slot)
-        elif slot.ask_at == self._now:  # else the timer was set anew meanwhile
+        elif slot.ask_at == self._now:  # otherwise the timer was set to another moment meanwhile
             self._ask(slot)
 
     def _at(self, when: float, kind: str, slot: SimulatedSlot | None = None) -> None:
@@ -196,7 +123,7 @@ class Simulation:
     def _arrive(self) -> None:
         job = NewJob(new_job_id(_MODEL), _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
         [submitted] = self._store.submit([job], max_depth=1 << 30)
-        self._tally.arrived(self._now)
+        self._listener.on_arrival(self._now)
         self._at(self._now + self._gap(), "arrive")
         if self._wake_at is not None and submitted.depth >= self._wake_at:
             self._wake_at = None
@@ -220,7 +147,7 @@ class Simulation:
                 break
             self._take(slot, claim)
         slot.ask_at = slot.batcher.ask_at(self._now, slot.busy())
-        # A moment later at least: rounding may make an answer due "now" that `next_request` does not see yet.
+        # At least a tick later: rounding may make a batch due now that `next_request` does not consider due yet.
         slot.ask_at = max(slot.ask_at, self._now + _TICK_S)
         self._at(slot.ask_at, "ask", slot)
 
@@ -266,58 +193,8 @@ class Simulation:
         slot.batcher.on_ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s)
         endings = [Ending(job.id, job.token, JobState.SUCCEEDED) for job in claim.jobs]
         self._store.finish(endings, worker=slot.name, stamp=BatchStamp(size=len(endings), reason=claim.reason))
-        self._tally.ran(claim, batch.run.inference_s, now=self._now)
+        self._listener.on_batch(claim, batch.run.inference_s, now=self._now)
         self._ask(slot)
-
-
-class Counter(Protocol):
-    """Told of every arrival, and of every batch whose answers leave."""
-
-    def arrived(self, now: float) -> None: ...
-
-    def ran(self, claim: Claim, run_s: float, *, now: float) -> None: ...
-
-
-class SimulationTally:
-    """Counts what arrived, and what ended, within the measured part of a run."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        # What arrives in the last deadline may still be under way at the end: neither side counts it.
-        self._window = (scenario.warm_up_s, scenario.seconds - 2 * scenario.deadline_s)
-        self._arrived = 0
-        self._latencies_s: list[float] = []
-        self._device_s = 0.0
-        self._sizes: list[int] = []
-        self._reasons: dict[str, int] = {}
-
-    def _counts(self, moment: float) -> bool:
-        return self._window[0] <= moment <= self._window[1]
-
-    def arrived(self, now: float) -> None:
-        self._arrived += self._counts(now)
-
-    def ran(self, claim: Claim, run_s: float, *, now: float) -> None:
-        self._latencies_s += [now - job.created_at for job in claim.jobs if self._counts(job.created_at)]
-        if self._counts(now):
-            self._device_s += run_s
-            self._sizes.append(len(claim.jobs))
-            self._reasons[claim.reason] = self._reasons.get(claim.reason, 0) + 1
-
-    def outcome(self) -> SimulationOutcome:
-        ordered = sorted(self._latencies_s)
-        on_time = sum(1 for latency in ordered if latency <= self._scenario.deadline_s)
-        peak = self._scenario.peak_rps * (self._window[1] - self._window[0])
-        items = max(1, sum(self._sizes))
-        return SimulationOutcome(
-            on_time=on_time / max(1, self._arrived),
-            goodput=on_time / peak,
-            device_ms_per_item=self._device_s / items * 1e3,
-            p50_ms=percentile(ordered, 50.0) * 1e3,
-            p99_ms=percentile(ordered, 99.0) * 1e3,
-            mean_batch=items / max(1, len(self._sizes)),
-            reasons=self._reasons,
-        )
 
 
 def simulate(scenario: Scenario) -> SimulationOutcome:

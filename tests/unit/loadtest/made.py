@@ -6,15 +6,15 @@ from array import array
 from collections.abc import Sequence
 
 from penstock.loadtest import figures
-from penstock.loadtest.assignment import Merged
+from penstock.loadtest.assignment import MergedTally
 from penstock.loadtest.plan import Step
 from penstock.loadtest.result import DeviceUse, Generator, Inside, LoadTestResult, ProcessUse, TestSubject
 
 
-def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float] = ()) -> Merged:
+def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float] = ()) -> MergedTally:
     """Of (due_at, latency_s, status); `more_due` were sent and never answered."""
     sent_at = [due_at for due_at, _, _ in calls]
-    return Merged(
+    return MergedTally(
         due_at=array("d", [*sent_at, *more_due]),
         sent_at=array("d", sent_at),
         latencies_s=array("d", [latency_s for _, latency_s, _ in calls]),

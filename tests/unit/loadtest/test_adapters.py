@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.loadtest.adapters import open_door
+from penstock.loadtest.adapters import make_adapter
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.plan import CallStyle, Kind
 
@@ -25,18 +25,18 @@ BASE = "http://h:81"
     ],
 )
 def test_each_kind_of_server_has_its_path(kind: Kind, more: dict[str, Any], path: str) -> None:
-    assert open_door(kind, BASE + "/", "m", **more).target.path == path
+    assert make_adapter(kind, BASE + "/", "m", **more).target.path == path
 
 
 def test_an_endpoint_of_any_server_is_called_as_its_url_says() -> None:
-    door = open_door(Kind.HTTP, "http://h:81/a/b?c=1", "", method="PUT", headers={"X-Key": "1"})
+    door = make_adapter(Kind.HTTP, "http://h:81/a/b?c=1", "", method="PUT", headers={"X-Key": "1"})
     request = door.request(RequestBody(b"hi", "text/plain"))
     assert request.startswith(b"PUT /a/b?c=1 HTTP/1.1\r\nHost: h:81\r\n")
     assert b"X-Key: 1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi" in request
 
 
 def test_the_poll_for_a_result_names_the_job_and_carries_the_key() -> None:
-    before, after = open_door(
+    before, after = make_adapter(
         Kind.PENSTOCK, BASE, "m", caller=CallStyle.ASYNC, headers={"Authorization": "Bearer k"}
     ).poll_head()
     request = before + b"abc-m" + after
@@ -46,6 +46,6 @@ def test_the_poll_for_a_result_names_the_job_and_carries_the_key() -> None:
 
 def test_jobs_are_penstocks_alone_and_models_have_names() -> None:
     with pytest.raises(BadRequest, match="needs penstock's jobs"):
-        open_door(Kind.TORCHSERVE, BASE, "m", caller=CallStyle.SUBMIT)
+        make_adapter(Kind.TORCHSERVE, BASE, "m", caller=CallStyle.SUBMIT)
     with pytest.raises(BadRequest, match="model's name"):
-        open_door(Kind.OIP, BASE, "")
+        make_adapter(Kind.OIP, BASE, "")

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.tune.candidates import Knowledge, Ranking, most_confirmed, ranked, shortlist, stand_ins
+from penstock.tune.candidates import Knowledge, Ranking, most_confirmed, rank, shortlist, stand_ins
 from penstock.tune.capacity import capacity_of
-from penstock.tune.confirming import Tried
 from penstock.tune.report.verdicts import SearchOutcome, configurations, cost_per_million
 from penstock.tune.result import BatchTime, Choice, ConfigurationVerdict, EngineSettings, Figures, Goal, Measured, Overheads
+from penstock.tune.trials import Confirmation
 
 _GOAL = Goal(limit_s=0.1)
 _ENGINE = EngineSettings(threads=1)
@@ -24,8 +24,8 @@ def figures(rate: float, tail_ms: float = 50.0) -> Figures:
     return Figures(rate, rate, tail_ms / 2, tail_ms, tail_ms)
 
 
-def ranking(*points: Choice, goal: Goal = _GOAL, over: bool = False) -> Ranking:
-    return ranked(points, _KNOWN, goal, told_of=lambda number: None, over=lambda: over)
+def ranking(*points: Choice, goal: Goal = _GOAL, is_over: bool = False) -> Ranking:
+    return rank(points, _KNOWN, goal, on_number=lambda number: None, is_over=lambda: is_over)
 
 
 def test_the_best_comes_first_with_its_rate() -> None:
@@ -46,7 +46,7 @@ def test_a_rate_that_is_not_carried_is_lost_with_words() -> None:
 
 
 def test_without_time_nothing_is_simulated_and_that_is_said() -> None:
-    assert ranking(_SMALL, over=True).lost == {_SMALL: "not simulated: the time was over"}
+    assert ranking(_SMALL, is_over=True).lost == {_SMALL: "not simulated: the time was over"}
 
 
 def test_a_wait_that_gains_nothing_is_stood_for() -> None:
@@ -65,7 +65,7 @@ def test_real_load_is_for_less_than_a_tenth_but_for_two_at_least(space: int, mos
 def test_verdicts_name_the_winner_first_and_say_why_each_other_lost() -> None:
     slow, out = replace(_SMALL, workers=2), replace(_LARGE, workers=2)
     made = Ranking((_LARGE, _SMALL, slow), {_LARGE: figures(400.0), _SMALL: figures(90.0), slow: figures(180.0)}, {})
-    tried = {_LARGE: Tried(figures(400.0), figures(390.0, 80.0)), slow: Tried(figures(180.0), figures(170.0))}
+    tried = {_LARGE: Confirmation(figures(400.0), figures(390.0, 80.0)), slow: Confirmation(figures(180.0), figures(170.0))}
     outcome = SearchOutcome({out: "too large"}, made, tried, {})
     found = configurations([_SMALL, _LARGE, slow, out], outcome, _KNOWN, replace(_GOAL, price_per_hour=3.6))
     assert [(one.choice, one.verdict) for one in found] == [
@@ -99,7 +99,7 @@ def test_capacity_counts_workers_and_states_its_error() -> None:
 def test_what_real_load_showed_widens_the_error() -> None:
     goal = replace(_GOAL, rate=1_200.0)
     made = Ranking((_LARGE,), {_LARGE: figures(400.0)}, {})
-    tried = {_LARGE: Tried(figures(400.0), figures(400.0))}
+    tried = {_LARGE: Confirmation(figures(400.0), figures(400.0))}
     told = configurations([_LARGE], SearchOutcome({}, made, tried, {}), _KNOWN, goal)
     found = capacity_of(told, _KNOWN, goal, observed=[1.3])
     assert found is not None

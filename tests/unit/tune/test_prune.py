@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.tune.prune import MemoryBudget, pruned
+from penstock.tune.prune import MemoryBudget, ruled_out
 from penstock.tune.result import BatchTime, Choice, Drift, EngineSettings, Goal, Measured
 
 _GOAL = Goal(limit_s=0.1, tolerance=0.01)
@@ -15,7 +15,7 @@ def measured(engine: EngineSettings, base_s: float, item_s: float = 0.001) -> Me
 
 
 def why(fast: Measured, slow: Measured, room: MemoryBudget | None = None) -> dict[Choice, str]:
-    return pruned(_POINTS, {(_FAST, 1): fast, (_SLOW, 1): slow}, _GOAL, room or MemoryBudget())
+    return ruled_out(_POINTS, {(_FAST, 1): fast, (_SLOW, 1): slow}, _GOAL, room or MemoryBudget())
 
 
 def test_an_engine_too_slow_for_one_item_is_out_with_its_time() -> None:
@@ -56,7 +56,7 @@ def test_labels_that_differ_count_by_their_share() -> None:
 
 def test_children_that_do_not_fit_are_out_with_what_they_take() -> None:
     found = why(measured(_FAST, 0.01), measured(_SLOW, 0.02), MemoryBudget(memory_bytes=1 << 30))
-    assert found[Choice(_FAST, 1)] == "1 child takes 1.00 GiB of memory, there is 1.00 GiB"
+    assert found[Choice(_FAST, 1)] == "1 child takes 1.00 GiB of memory, 1.00 GiB is free"
 
 
 def test_what_could_not_be_run_is_out_with_what_it_said() -> None:

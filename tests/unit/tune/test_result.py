@@ -42,7 +42,7 @@ def test_the_winner_is_found_by_its_verdict() -> None:
 
 
 def test_what_is_no_result_is_refused_with_words() -> None:
-    with pytest.raises(BadRequest, match="no result of penstock tune"):
+    with pytest.raises(BadRequest, match="not a result of penstock tune"):
         from_json(b'{"model": 1}')
 
 

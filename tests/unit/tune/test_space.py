@@ -28,11 +28,11 @@ def test_former_names_are_understood_in_their_own_units() -> None:
     ("pair", "told"),
     [
         ("speed=1", "no dimension 'speed'"),
-        ("batch_size=0", "no value"),
-        ("batch_size=x", "no value"),
+        ("batch_size=0", "not a value"),
+        ("batch_size=x", "not a value"),
         ("precision=int3", "none of fp32"),
         ("batch_size", "names no values"),
-        ("max_wait_s=-1", "no value"),
+        ("max_wait_s=-1", "not a value"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_words(pair: str, told: str) -> None:

@@ -77,13 +77,13 @@ def test_two_names_of_one_dimension_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("sweep.json", "{}", "no sweep file"),
-        ("sweep.yaml", "a: [1", "no YAML"),
-        ("sweep.toml", "a = [1", "no TOML"),
+        ("sweep.json", "{}", "not a sweep file"),
+        ("sweep.yaml", "a: [1", "not YAML"),
+        ("sweep.toml", "a = [1", "not TOML"),
         ("sweep.yaml", "", "no dimensions"),
         ("sweep.yml", "- 1\n- 2\n", "no dimensions"),
         # A tag that would make an object out of text.
-        ("sweep.yaml", "workers: !!python/object/apply:os.getpid []", "no YAML"),
+        ("sweep.yaml", "workers: !!python/object/apply:os.getpid []", "not YAML"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused_with_words(tmp_path: Path, name: str, text: str, words: str) -> None:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from benchmarks.bulk.__main__ import TARGETS, store
-from benchmarks.bulk.beside import Shared
 from benchmarks.bulk.loop import run_all
+from benchmarks.bulk.online_traffic import Shared
 from benchmarks.bulk.ratio import Compared, TurnRates
 from penstock.handlers.load import load
 

@@ -26,7 +26,7 @@ from penstock.loadtest.observed.costs import CpuReading, MachineReading, per_req
     ],
 )
 def test_a_process_is_known_by_its_command_line(command: list[str], stage: str) -> None:
-    assert stage_of(command, clients=("feeder.main",)) == stage
+    assert stage_of(command, others={"feeder.main": "client"}) == stage
 
 
 def test_what_was_spent_before_does_not_count_and_new_processes_do() -> None:

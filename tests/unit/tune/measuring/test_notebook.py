@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.tune.measuring.notebook import About, Notebook
+from penstock.tune.measuring.notebook import Notebook, SearchSubject
 from penstock.tune.result import Overheads
 
 
@@ -37,6 +37,6 @@ def test_a_last_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
 def test_a_changed_model_file_is_another_question(tmp_path: Path) -> None:
     source = tmp_path / "m.py"
     source.write_text("a")
-    before = About("m", {"source": f"{source}:M"}, ()).digest()
+    before = SearchSubject("m", {"source": f"{source}:M"}, ()).digest()
     source.write_text("b")
-    assert About("m", {"source": f"{source}:M"}, ()).digest() != before
+    assert SearchSubject("m", {"source": f"{source}:M"}, ()).digest() != before

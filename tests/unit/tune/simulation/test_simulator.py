@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.model_spec import BatchPolicy
-from penstock.tune.simulation.simulator import Scenario, simulate
+from penstock.tune.simulation.scenario import Scenario
+from penstock.tune.simulation.simulator import simulate
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.loadtest.asking import LoadOptions, as_told, base_of, bodies_for, door_of, need_writable, shape_of
-from penstock.loadtest.observed.stack_facts import Standing
+from penstock.loadtest.observed.stack_facts import ModelFacts
+from penstock.loadtest.options import (
+    LoadOptions,
+    adapter_for,
+    bodies_for,
+    check_writable,
+    describe_load,
+    server_address,
+    shape_of,
+)
 from penstock.loadtest.plan import Arrivals, Kind
 
 
@@ -29,7 +37,7 @@ def test_a_trace_sets_its_own_length(tmp_path: Path) -> None:
     assert (shape.trace, shape.warm_up_s) == ((0.0, 1.5, 4.0), 0.0)
     assert shape.duration_s == pytest.approx(4.0)
     assert shape.duration_s > 4.0, "the last call is one of the measured"
-    assert as_told(LoadOptions("m", arrivals=f"trace:{path}"), shape)["trace"] == str(path)
+    assert describe_load(LoadOptions("m", arrivals=f"trace:{path}"), shape)["trace"] == str(path)
 
 
 @pytest.mark.parametrize(
@@ -47,30 +55,30 @@ def test_what_does_not_go_together_is_told(asked: LoadOptions, match: str) -> No
 
 
 def test_a_key_goes_to_penstock_alone() -> None:
-    mine = door_of(LoadOptions("m", api_key="id.secret"), "http://h", has_body=True)
-    strange = door_of(LoadOptions("http://h/p", api_key="id.secret"), "http://h/p", has_body=True)
+    mine = adapter_for(LoadOptions("m", api_key="id.secret"), "http://h", has_body=True)
+    strange = adapter_for(LoadOptions("http://h/p", api_key="id.secret"), "http://h/p", has_body=True)
     assert mine.headers == {"Authorization": "Bearer id.secret"}
     assert strange.headers == {}
-    assert "secret" not in str(as_told(LoadOptions("m", api_key="id.secret"), shape_of(LoadOptions("m"))))
+    assert "secret" not in str(describe_load(LoadOptions("m", api_key="id.secret"), shape_of(LoadOptions("m"))))
 
 
 def test_headers_are_checked_before_they_could_break_a_request() -> None:
-    assert door_of(LoadOptions("http://h/p", headers=("X-A: 1",)), "http://h/p", has_body=False).headers == {"X-A": "1"}
+    assert adapter_for(LoadOptions("http://h/p", headers=("X-A: 1",)), "http://h/p", has_body=False).headers == {"X-A": "1"}
     for line in ("X-A", ": 1", "X-A: 1\r\nX-B: 2"):
         with pytest.raises(BadRequest, match="cannot be sent"):
-            door_of(LoadOptions("http://h/p", headers=(line,)), "http://h/p", has_body=False)
+            adapter_for(LoadOptions("http://h/p", headers=(line,)), "http://h/p", has_body=False)
 
 
 def test_a_foreign_server_needs_its_address_and_its_body() -> None:
     with pytest.raises(BadRequest, match="needs its address"):
-        base_of(LoadOptions("m", target=Kind.TORCHSERVE), None)
+        server_address(LoadOptions("m", target=Kind.TORCHSERVE), None)
     with pytest.raises(BadRequest, match="no schema"):
-        bodies_for(LoadOptions("m", target=Kind.TORCHSERVE, body="schema"), "http://h", Standing())
-    assert bodies_for(LoadOptions("http://h/p"), "http://h/p", Standing()) == []
+        bodies_for(LoadOptions("m", target=Kind.TORCHSERVE, body="schema"), "http://h", ModelFacts())
+    assert bodies_for(LoadOptions("http://h/p"), "http://h/p", ModelFacts()) == []
 
 
 def test_a_report_that_could_not_be_written_is_told_before_the_load(tmp_path: Path) -> None:
-    need_writable(tmp_path / "report.html")
+    check_writable(tmp_path / "report.html")
     for path in (tmp_path, tmp_path / "not" / "there.html"):
         with pytest.raises(BadRequest, match="cannot be written"):
-            need_writable(path)
+            check_writable(path)

@@ -4,9 +4,9 @@ import pytest
 
 from penstock.model_spec import ModelSpec, RuntimeOptions
 from penstock.settings.tables import Settings
-from penstock.tune.confirm import settings_of
 from penstock.tune.measuring.measure import spec_for
 from penstock.tune.result import Choice, EngineSettings
+from penstock.tune.trial_stack import settings_of
 
 
 @pytest.mark.parametrize(("size", "buckets"), [(4, (1, 4)), (16, (1, 8, 16)), (32, (1, 8, 32)), (64, (1, 8, 32))])

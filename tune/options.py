@@ -1,4 +1,4 @@
-"""From what the user wrote to a question: the goal, the budget, the dimensions, the model's own settings."""
+"""From the options of the command line to the parts of a question: goal, durations, dimensions, the model's own settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0}
 
 @dataclass(frozen=True, slots=True)
 class TunedModel:
-    """The model to tune: `table` is what was declared of it and differs from the defaults."""
+    """The model to tune. `table`: its declared settings that differ from the defaults."""
 
     spec: ModelSpec
     table: dict[str, Any]
@@ -34,7 +34,7 @@ def goal_of(slo: str, *, min_rate: float | None, rate: float | None, tolerance: 
     if found is None:
         raise BadRequest(f"--slo {slo!r} cannot be read", hint="write p99=100ms; percentiles are 50, 90, 95, 99 and 99.9")
     if min_rate is not None and rate is not None:
-        raise BadRequest("--min-rate and --rate ask different questions", hint="leave out one of them")
+        raise BadRequest("--min-rate and --rate ask different questions", hint="give only one of them")
     return Goal(float(found["percentile"]), seconds_of(found["limit"]), min_rate, rate, tolerance, price_per_hour)
 
 
@@ -48,10 +48,10 @@ def seconds_of(text: str) -> float:
 
 
 def named_dimensions(pairs: Sequence[str], sweep: Path | None) -> dict[str, tuple[Any, ...]]:
-    """What `--sweep` and `--space` name; a dimension of `--space` wins. Raises `BadRequest`."""
+    """The dimensions of `--sweep` and `--space`; those of `--space` win. Raises `BadRequest`."""
     from_file: dict[str, tuple[Any, ...]] = {}
     if sweep is not None:
-        # Only who has such a file needs what reads it.
+        # Imported here, because reading YAML needs an extra.
         from penstock.tune.sweep_file import read_sweep
 
         from_file = checked(read_sweep(sweep))
@@ -59,10 +59,10 @@ def named_dimensions(pairs: Sequence[str], sweep: Path | None) -> dict[str, tupl
 
 
 def subject_of(settings: Settings, name: str) -> TunedModel:
-    """The version of the model that serves when the caller names none. Raises `BadRequest`."""
+    """The version that serves a caller who names none. Raises `BadRequest`."""
     model = settings.models.get(name)
     if model is None:
-        raise BadRequest(f"there is no model {name!r}", hint=f"declared are: {', '.join(settings.models) or 'none'}")
+        raise BadRequest(f"there is no model {name!r}", hint=f"the declared models are: {', '.join(settings.models) or 'none'}")
     version = model.chosen_version
     spec = next(spec for spec in settings.specs() if (spec.name, spec.version) == (name, version))
     full = model.tables()[version]
@@ -70,5 +70,5 @@ def subject_of(settings: Settings, name: str) -> TunedModel:
 
 
 def default_of(key: str) -> Any:
-    """What a setting of a model is when nobody says anything."""
+    """The default of a setting of a model."""
     return VersionSettings.model_fields[key].get_default(call_default_factory=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.bulk.ground import BenchEnvironment, Model
+from benchmarks.bulk.environment import BenchEnvironment, Model
 from benchmarks.bulk.inputs import as_body, read_inputs
 from benchmarks.session import check_answers
 from penstock.loadtest.generator.connection import parse_target, request_bytes

@@ -1,4 +1,4 @@
-"""A configuration under open-loop load on a stack of its own: store, gateway and worker as `penstock up` runs them."""
+"""A configuration under load on a stack of its own: store, gateway and worker as `penstock up` runs them."""
 
 from __future__ import annotations
 
@@ -9,44 +9,36 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.records import ClaimRequest
-from penstock.broker.server.embedded import EmbeddedServer
-from penstock.broker.store.sync import RedisStore
 from penstock.client.sync import Client
-from penstock.errors import PenstockError
-from penstock.loadtest.adapters import open_door
+from penstock.loadtest.adapters import make_adapter
 from penstock.loadtest.assignment import LoadProgress
 from penstock.loadtest.generator.arrivals import Stretch
 from penstock.loadtest.generator.connection import RequestBody
-from penstock.loadtest.observed.stack_facts import standing
+from penstock.loadtest.observed.stack_facts import read_model_facts
 from penstock.loadtest.plan import Kind, Shape
 from penstock.loadtest.result import LoadTestResult
-from penstock.loadtest.run import LoadTest, run_bench
+from penstock.loadtest.run import LoadTest, run_load_test
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import bucket_fault, fitted_buckets
-from penstock.tune.result import Choice, Figures, Goal, Overheads
+from penstock.tune.result import Choice, Figures, Goal
 
 _NO_LIMIT = 10_000_000
-_ECHO = "penstock.tune.measuring.echo:Echo"
 _DRAIN_S = 5.0
 _MOST_CONNECTIONS = 2_048
-# With so many goals' worth of calls unanswered the queue only grows: no need to see the end of it.
+# If more calls are unanswered than arrive within this many goals, the queue only grows and the load is stopped.
 _BACKLOG_GOALS = 6.0
 _BACKLOG_LEAST = 64
-_CLAIMS = 200
 _EMPTY_S, _ANSWER_S, _LOOK_S = 15.0, 5.0, 0.05
-_LONE_RPS = 40.0
-_CONCURRENCY = 32
-_STAGES = ("preprocess", "inference", "postprocess")
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """What a load met. `figures` None: it was stopped, `why` says at what. `stages_ms`, `batches`: as of `penstock bench`."""
+class TrialResult:
+    """The result of one load. `figures` None: the load failed or was stopped, and `why` says why. `stages_ms` and `batches` are
+    those of the load test."""
 
     figures: Figures | None
     why: str = ""
@@ -58,7 +50,7 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class TuneEnvironment:
-    """Where stacks are set up: an empty folder on a real disk, the model's settings as declared, and the inputs sent."""
+    """What trial stacks are made of: an empty folder on a real disk, the model's declared settings, and the inputs to send."""
 
     folder: Path
     name: str
@@ -68,16 +60,16 @@ class TuneEnvironment:
 
     @contextmanager
     def stack(self, choice: Choice, *, number: int) -> Iterator[TrialStack]:
-        """Ready to answer. Raises `PenstockError` when it does not come up."""
+        """A stack that is ready to answer. Raises `PenstockError` if it does not become ready."""
         table = {**self.table, **settings_of(choice, self.table), "max_queue_depth": _NO_LIMIT, "version": self.version}
         folder = self.folder / f"stack-{number}"
-        with _up(folder, {self.name: table}, pinning=choice.engine.pinning) as (url, processes):
+        with started_stack(folder, {self.name: table}, pinning=choice.engine.pinning) as (url, processes):
             yield TrialStack(self.name, url, processes, self.inputs)
 
 
 @contextmanager
-def _up(folder: Path, models: Mapping[str, Mapping[str, Any]], *, pinning: str) -> Iterator[tuple[str, Processes]]:
-    """`penstock up` with these models and a state of its own."""
+def started_stack(folder: Path, models: Mapping[str, Mapping[str, Any]], *, pinning: str) -> Iterator[tuple[str, Processes]]:
+    """The address and the processes of a `penstock up` with these models and a state of its own."""
     folder.mkdir(parents=True)
     port = free_port()
     config = folder / "penstock.toml"
@@ -89,9 +81,9 @@ def _up(folder: Path, models: Mapping[str, Mapping[str, Any]], *, pinning: str) 
 
 
 def settings_of(choice: Choice, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice as keys of `[models.NAME]`, with the buckets of `table` cut to its batch size if they go beyond it.
+    """The choice as keys of `[models.NAME]`. Buckets of `table` beyond the batch size are cut.
 
-    `pinning` is the worker's own and not among them.
+    `pinning` is not among the keys, because it is a setting of the worker.
     """
     engine = choice.engine
     on_cpu = engine.device == "cpu"
@@ -114,15 +106,15 @@ def settings_of(choice: Choice, table: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TrialStack:
-    """One that runs."""
+    """A stack that runs."""
 
     model: str
     url: str
     processes: Processes
     inputs: Sequence[RequestBody]
 
-    def offer(self, rate: float, goal: Goal, *, seconds: float, warm_up_s: float, seed: int) -> Met:
-        """Poisson arrivals at `rate`; ends early when the queue only grows."""
+    def offer(self, rate: float, goal: Goal, *, seconds: float, warm_up_s: float, seed: int) -> TrialResult:
+        """Sends Poisson arrivals at `rate`; stops early if the queue only grows."""
         shape = Shape(
             duration_s=seconds,
             warm_up_s=warm_up_s,
@@ -135,33 +127,33 @@ class TrialStack:
         most = max(_BACKLOG_LEAST, _BACKLOG_GOALS * goal.limit_s * rate)
         return self._run(shape, goal, most=most)
 
-    def saturate(self, goal: Goal, *, concurrency: int, seconds: float) -> Met:
-        """A closed loop."""
+    def saturate(self, goal: Goal, *, concurrency: int, seconds: float) -> TrialResult:
+        """Sends a closed loop."""
         shape = Shape(duration_s=seconds, warm_up_s=min(0.5, seconds / 2), concurrency=concurrency, drain_s=_DRAIN_S)
         return self._run(shape, goal, most=math.inf)
 
-    def _run(self, shape: Shape, goal: Goal, *, most: float) -> Met:
+    def _run(self, shape: Shape, goal: Goal, *, most: float) -> TrialResult:
         with Client(self.url) as client:
             bench = LoadTest(
-                door=open_door(Kind.PENSTOCK, self.url, self.model),
+                adapter=make_adapter(Kind.PENSTOCK, self.url, self.model),
                 shape=shape,
                 bodies=self.inputs,
-                told={},
-                standing=standing(client, self.model, ""),
+                description={},
+                facts=read_model_facts(client, self.model, ""),
                 client=client,
             )
             result, why = asyncio.run(_watched(bench, most))
         self.processes.check()
         self._await_empty()
-        return Met(None, why) if result is None else met(result, goal)
+        return TrialResult(None, why) if result is None else trial_result(result, goal)
 
     def _await_empty(self) -> None:
-        """What a load left behind must not meet the next one. After a while that one is on its own."""
+        """Waits until the queue is empty, but not forever, so that jobs of one load do not delay the next load."""
         give_up_at = time.monotonic() + _EMPTY_S
         while time.monotonic() < give_up_at:
             with urllib.request.urlopen(f"{self.url}/v1/queues/{self.model}", timeout=_ANSWER_S) as answer:
-                told = json.loads(answer.read())
-            if not told["depth"] and not told["in_flight"]:
+                queue = json.loads(answer.read())
+            if not queue["depth"] and not queue["in_flight"]:
                 return
             time.sleep(_LOOK_S)
 
@@ -171,15 +163,15 @@ async def _watched(bench: LoadTest, most: float) -> tuple[LoadTestResult | None,
     assert task is not None
     why = ""
 
-    def told(seconds: float, said: LoadProgress) -> None:
+    def on_progress(seconds: float, progress: LoadProgress) -> None:
         nonlocal why
-        waiting = said.offered - said.good - said.bad
+        waiting = progress.offered - progress.good - progress.bad
         if waiting > most and not why:
             why = f"the queue only grew: {waiting:,} calls had no answer after {seconds:.1f} s"
             task.cancel()
 
     try:
-        return await run_bench(bench, told), ""
+        return await run_load_test(bench, on_progress), ""
     except asyncio.CancelledError:
         if not why:
             raise
@@ -187,12 +179,12 @@ async def _watched(bench: LoadTest, most: float) -> tuple[LoadTestResult | None,
         return None, why
 
 
-def met(result: LoadTestResult, goal: Goal) -> Met:
-    """The result of a load in the words of a tuning."""
+def trial_result(result: LoadTestResult, goal: Goal) -> TrialResult:
+    """A load test's result as the result of a trial."""
     outcome, latency = result.outcome, result.outcome.latency
     if latency is None or outcome.error_rate > 0.0:
-        said = "; ".join(f"{count} x {status}" for status, count in outcome.errors.items()) or "no call was answered"
-        return Met(None, f"calls failed: {said}")
+        errors = "; ".join(f"{count} x {status}" for status, count in outcome.errors.items()) or "no call was answered"
+        return TrialResult(None, f"calls failed: {errors}")
     inside = result.inside
     figures = Figures(
         offered_rps=outcome.offered_rps,
@@ -203,7 +195,7 @@ def met(result: LoadTestResult, goal: Goal) -> Met:
         mean_batch=_mean_batch(inside.batch_sizes if inside else {}),
         seconds=outcome.seconds,
     )
-    return Met(
+    return TrialResult(
         figures,
         stages_ms=dict(inside.stages_ms) if inside else {},
         batches=dict(inside.batch_sizes) if inside else {},
@@ -222,48 +214,3 @@ def _tail_ms(result: LoadTestResult, goal: Goal) -> float:
 def _mean_batch(batches: Mapping[int, float]) -> float:
     count = sum(batches.values())
     return sum(size * number for size, number in batches.items()) / count if count else 0.0
-
-
-def measure_overheads(folder: Path, *, seconds: float) -> Overheads:
-    """What penstock itself costs on this machine: the store's part of a claim, and a model that returns its input, alone and in
-    batches."""
-    claim_s = _claim_s(folder / "claims")
-    goal = Goal(limit_s=10.0)
-    body = (RequestBody(b'{"x": 1}', "application/json"),)
-    sizes = {"batched": 64, "single": 1}
-    models = {name: {"source": _ECHO, "max_batch_size": size} for name, size in sizes.items()}
-    with _up(folder / "noop", models, pinning="none") as (url, processes):
-        lone = TrialStack("single", url, processes, body).offer(_LONE_RPS, goal, seconds=seconds, warm_up_s=0.5, seed=1)
-        rates = {
-            name: TrialStack(name, url, processes, body).saturate(goal, concurrency=_CONCURRENCY, seconds=seconds)
-            for name in sizes
-        }
-    whole = {name: 1.0 / found.figures.throughput_rps for name, found in rates.items() if found.figures}
-    if lone.figures is None or len(whole) < len(sizes):
-        raise PenstockError(f"the cost of penstock itself could not be measured: {lone.why or rates}")
-    inside_s = sum(lone.stages_ms.get(stage, 0.0) for stage in _STAGES) / 1e3
-    feed_s = claim_s / 2
-    request_s = max(0.0, lone.figures.p50_ms / 1e3 - inside_s - claim_s - feed_s)
-    batch_s = max(0.0, whole["single"] - whole["batched"])
-    return Overheads(claim_s, feed_s, request_s, per_item_s=whole["batched"], per_batch_s=batch_s)
-
-
-def _claim_s(folder: Path) -> float:
-    """The median of a question that finds nothing."""
-    folder.mkdir(parents=True)
-    request = ClaimRequest("noop", "1", "tune", "0", limit=1, enough=1, lease_s=10.0)
-    with EmbeddedServer(folder) as server:
-        store = RedisStore(server.url)
-        try:
-            return _median_s(store, request)
-        finally:
-            store.close()
-
-
-def _median_s(store: RedisStore, request: ClaimRequest) -> float:
-    took = []
-    for number in range(_CLAIMS):
-        began = time.perf_counter()
-        store.claim(replace(request, nonce=str(number)))
-        took.append(time.perf_counter() - began)
-    return sorted(took)[len(took) // 2]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.tune.asking import goal_of, seconds_of
+from penstock.tune.options import goal_of, seconds_of
 from penstock.tune.result import Goal
 
 

@@ -1,0 +1,122 @@
+"""All measurements of one search: the declared engine first, then every other engine of the space, and penstock itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from penstock.errors import HandlerLoadError
+from penstock.tune.measuring.measure import BatchTimer, EngineMeasurement, with_drift
+from penstock.tune.measuring.notebook import Notebook, key_of
+from penstock.tune.overheads import measure_overheads
+from penstock.tune.prune import MemoryBudget, refused, too_many
+from penstock.tune.question import OnProgress, SearchClock, TuneQuestion
+from penstock.tune.result import Choice, EngineSettings, Measured, Overheads
+from penstock.tune.space import TuneMachine, default_space
+
+# The share of the budget after which no further engine is measured.
+_MEASURED_BY = 0.45
+_SLICE_LEAST_S, _SLICE_MOST_S = 0.1, 0.6
+_MEASURED, _OVERHEADS = "measured", "overheads"
+_OVERHEADS_LEAST_S, _OVERHEADS_MOST_S = 1.0, 3.0
+
+
+class Measurements:
+    """`engines` holds what is known of each engine and number of workers, `space` the values searched of each dimension."""
+
+    def __init__(self, question: TuneQuestion, clock: SearchClock, notebook: Notebook, on_progress: OnProgress) -> None:
+        self._question = question
+        self._clock = clock
+        self._notebook = notebook
+        self._on_progress = on_progress
+        self.engines: dict[tuple[EngineSettings, int], Measured] = {}
+        self.space: dict[str, tuple[Any, ...]] = {}
+        self.notes: list[str] = []
+
+    def measure_reference(self) -> EngineMeasurement:
+        """The engine as declared: its answers are the reference for drift, and it tells how large a batch the handler takes."""
+        spec, named, machine = self._question.spec, self._question.named, self.machine
+        self.space = {**default_space(spec, machine), **named}
+        engine = EngineSettings(
+            spec.device,
+            spec.runtime.runtime,
+            spec.runtime.precision,
+            spec.runtime.compile,
+            self.space["threads"][0],
+            self.space["pinning"][0],
+        )
+        self._on_progress("measure", 0.0, engine.label)
+        found = self._measured(engine, 1, slice_s=_SLICE_LEAST_S * 2)
+        if found.measured.error:
+            raise HandlerLoadError(f"{spec.name} does not run as it is declared: {found.measured.error}")
+        if found.largest is not None:
+            self.space = {**default_space(spec, machine, largest_batch=found.largest), **named}
+            fitting = tuple(size for size in self.space["batch_size"] if size <= found.largest)
+            self.space["batch_size"] = fitting or (found.largest,)
+        if not self._question.inputs:
+            self.notes.append("the input was made from what the model declares: give real ones with --input")
+        return found
+
+    def measure_engines(self, points: Sequence[Choice], reference: EngineMeasurement) -> None:
+        """Every engine of the points, with each number of workers; an engine that is out already is not started again."""
+        engines: dict[EngineSettings, set[int]] = {}
+        for point in points:
+            engines.setdefault(point.engine, set()).add(point.workers)
+        wanted = [(engine, workers) for engine, counts in engines.items() for workers in sorted({1, *counts})]
+        slice_s = self._slice_s(len(wanted), reference.measured.load_s)
+        for number, (engine, workers) in enumerate(wanted):
+            self._on_progress("measure", number / len(wanted), f"{workers} x {engine.label}")
+            if self._clock.past(_MEASURED_BY) and self.engines:
+                break
+            alone = self.engines.get((engine, 1))
+            if alone is not None and workers > 1 and self._is_pointless(engine, workers, alone):
+                continue
+            found = self._measured(engine, workers, slice_s=slice_s)
+            self.engines[engine, workers] = with_drift(found, reference)
+
+    def measure_overheads(self, folder: Path) -> Overheads:
+        known = self._notebook.get(_OVERHEADS, "", Overheads)
+        if known is not None:
+            return known
+        self._on_progress("overheads", 0.0, "a model that does nothing, on a stack of its own")
+        seconds = min(_OVERHEADS_MOST_S, max(_OVERHEADS_LEAST_S, self._question.budget_s / 100))
+        found = measure_overheads(folder, seconds=seconds)
+        self._notebook.put(_OVERHEADS, "", found)
+        return found
+
+    @property
+    def machine(self) -> TuneMachine:
+        machine = self._question.machine
+        return TuneMachine(machine.topology.budget, len(machine.gpus.units))
+
+    @property
+    def memory(self) -> MemoryBudget:
+        """What is free at this moment."""
+        units = self._question.machine.gpus.units
+        free = min((unit.free_bytes for unit in units), default=0)
+        return MemoryBudget(int(psutil.virtual_memory().available), free or None)
+
+    def _is_pointless(self, engine: EngineSettings, workers: int, alone: Measured) -> bool:
+        """One child alone is out already, or memory does not hold that many."""
+        return bool(refused(alone, self._question.goal) or too_many(engine, workers, alone, self.memory))
+
+    def _slice_s(self, measurements: int, load_s: float) -> float:
+        """The time for each batch size, so that all measurements end within their share of the budget."""
+        sizes = len(self.space["batch_size"]) + 1
+        each_s = self._question.budget_s * _MEASURED_BY / max(1, measurements) - load_s - 1.0
+        return min(_SLICE_MOST_S, max(_SLICE_LEAST_S, each_s / sizes))
+
+    def _measured(self, engine: EngineSettings, workers: int, *, slice_s: float) -> EngineMeasurement:
+        """From the notebook if an earlier search measured it."""
+        sizes = sorted({1, *self.space["batch_size"]})
+        key = key_of((engine, workers, sizes))
+        known = self._notebook.get(_MEASURED, key, EngineMeasurement)
+        if known is not None:
+            return known
+        question = self._question
+        found = BatchTimer(question.spec, question.machine, question.inputs, slice_s).measure(engine, workers, sizes)
+        self._notebook.put(_MEASURED, key, found)
+        return found
