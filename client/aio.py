@@ -85,7 +85,10 @@ class AsyncClient:
         content_type: str | None = None,
         deadline_s: float | None = None,
     ) -> Any:
-        """The model's output, in one request that stays open until then. Not repeated once the model may have run."""
+        """The model's output, in one request that stays open until the model has run.
+
+        The request is not repeated once the model may have run.
+        """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
         return protocol.value_of(protocol.accepted(await self.send(call)))

@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.blob_place import BlobPlace
 from penstock.broker.blobs.places import open_blobs
-from penstock.broker.store.runs import RunChange, RunStore
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable
 from penstock.run import RunCounts, RunState

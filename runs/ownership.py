@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from penstock.broker.contract import CancelStatus
-from penstock.broker.store.runs import ReopenStatus, RunChange, Runs, TakeStatus
+from penstock.broker.run_contract import ReopenStatus, RunChange, Runs, TakeStatus
 from penstock.errors import Conflict, NotFound
 from penstock.job_id import new_serial
 from penstock.run import Run, RunState

@@ -36,7 +36,7 @@ from benchmarks.models.stack import model_stack
 from benchmarks.stack import on_memory
 from penstock.errors import PenstockError
 from penstock.loadtest.observed.machine import describe_machine, now
-from penstock.workers.devices.gpus import Gpus, PyNvml, Unit, read_gpus, visible
+from penstock.workers.devices.gpus import Gpus, PyNvml, Unit, read_gpus, visible_gpus
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 
 _RESULTS = Path("benchmarks/results")
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     every = gpu_rows(_cores())
     rows = chosen_or_exit(parser, every, options)
-    gpus = visible(read_gpus(PyNvml()), os.environ)
+    gpus = visible_gpus(read_gpus(PyNvml()), os.environ)
     reason = why_not(gpus)
     if reason:
         print(f"skipped: no usable GPU here ({reason}); nothing was measured or written")

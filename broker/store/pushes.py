@@ -15,9 +15,8 @@ import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
-from penstock.broker.store.connection import connect_async
+from penstock.broker.store.connection import connect_async, store_error
 from penstock.broker.store.encoding import parse_pushes
-from penstock.broker.store.sync import store_error
 from penstock.errors import StoreUnavailable
 from penstock.job_id import JobId
 

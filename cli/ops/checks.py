@@ -20,7 +20,7 @@ from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.settings.sources import source_file
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import on_cpu, there_is
+from penstock.workers.devices.assign import available_devices, is_on_cpu
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import plan as pinned
 from penstock.workers.devices.topology import read_topology
@@ -81,8 +81,10 @@ def gpus(settings: Settings, machine: Machine) -> Finding:
     """Their absence is a fault only where a model asks for one."""
     found = machine.gpus
     if found.units:
-        return Finding("gpus", Level.OK, f"driver {found.driver}. {there_is(found)}" + (" MPS runs." if machine.mps else ""))
-    wanted = [spec.name for spec in settings.specs() if not on_cpu(spec)]
+        return Finding(
+            "gpus", Level.OK, f"driver {found.driver}. {available_devices(found)}" + (" MPS runs." if machine.mps else "")
+        )
+    wanted = [spec.name for spec in settings.specs() if not is_on_cpu(spec)]
     return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and nothing is cut'}")
 
 

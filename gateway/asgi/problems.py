@@ -90,7 +90,7 @@ class NoAnswerYet(PenstockError):
 
 
 class EndedWithoutOutput(PenstockError):
-    """A job ended without an output; this is what its reader gets."""
+    """A job ended without an output: `code` and `retryable` are those that its reader gets."""
 
     kind = "failed"
 
@@ -140,11 +140,11 @@ FAILURE_STATUS = {
 
 TITLES = {
     "bad_request": "The request cannot be read",
-    "malformed_id": "Not a job id",
-    "unauthorized": "An API key is needed",
-    "wrong_role": "The API key is not for this",
-    "not_found": "No such thing",
-    "gone": "Its retention is over",
+    "malformed_id": "This is not a job id",
+    "unauthorized": "A valid API key is required",
+    "wrong_role": "The API key lacks the role for this",
+    "not_found": "It does not exist",
+    "gone": "It existed, and its retention is over",
     "method_not_allowed": "The path does not take this method",
     "conflict": "The job's state forbids it",
     "cancelled": "The job was cancelled",
@@ -155,9 +155,9 @@ TITLES = {
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",
     "idempotency_key_reused": "The idempotency key belongs to another request",
-    "overloaded": "The model cannot take more work now",
+    "overloaded": "The model cannot accept more jobs now",
     "rate_limited": "Too many requests",
-    "quota_spent": "Too many jobs under way",
+    "quota_spent": "The owner has too many open jobs",
     "headers_too_large": "The headers are too large or too many",
     "gateway_busy": "The gateway serves too many requests at once",
     "store_unavailable": "The job store cannot be reached",
@@ -171,10 +171,10 @@ TITLES = {
     "handler_error": "The model failed on this input",
     "not_explainable": "The model gives no explanations",
     "not_an_embedding": "The model gave no vector",
-    "handler_contract": "The model answered in a way it must not",
+    "handler_contract": "The model returned an output of the wrong count or type",
     "load_failed": "The model could not be loaded",
     "failed": "The job failed",
-    "internal": "A fault of ours",
+    "internal": "Internal error of the gateway",
 }
 
 
@@ -194,8 +194,9 @@ def status_of(error: PenstockError) -> int:
 
 
 def retry_after(drain_s: float, *, draw: float) -> int:
-    """Whole seconds from 1 to 120 for a Retry-After header: `drain_s`, spread by 20 % either way so that callers do not return
-    together. `draw` is uniform in [0, 1).
+    """Whole seconds for a Retry-After header, from 1 to 120; `draw` is uniform in [0, 1).
+
+    `drain_s` is spread by 20 % either way, so that refused callers do not come back all at once.
     """
     spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
     return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))

@@ -1,4 +1,4 @@
-"""Jobs as the pages show them: a row of the list, stages and attempts as bars, and the allowed actions. Pure."""
+"""Jobs as the pages show them: a row of the list, the timeline (D27) as bars, and the allowed actions. Pure."""
 
 from __future__ import annotations
 

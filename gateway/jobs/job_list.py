@@ -34,7 +34,7 @@ class JobList:
     async def page(
         self, caller: Caller, *, model: str | None = None, status: str | None = None, after: str | None = None, limit: int = 100
     ) -> JobPage:
-        """`after` is the id of the last job of the page before. Raises `NotFound` for an unknown model."""
+        """`after` is the id of the last job of the previous page. Raises `NotFound` for an unknown model."""
         before = parse_job_id(after).serial if after else ""
         names = self._names(model)
         data: list[Job] = []

@@ -1,1 +1,1 @@
-"""OpenAI's protocol as a translation: embeddings, files, batches."""
+"""OpenAI's protocol, translated: embeddings are jobs, batches are runs (D41)."""

@@ -1,1 +1,1 @@
-"""Runs over files as HTTP offers them: made, watched, cancelled."""
+"""Runs over files, over HTTP: create, list, read and cancel them."""

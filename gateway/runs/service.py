@@ -33,7 +33,7 @@ class RunOutputFiles:
 
 
 class RunService:
-    """The runs of one store and their files."""
+    """The runs of one store and their files. The store keeps the record of a run, never its rows (D37)."""
 
     def __init__(self, runs: AsyncRunStore, files: FileStore, *, file_ttl_s: float) -> None:
         self._runs = runs
@@ -63,7 +63,7 @@ class RunService:
         return created.run
 
     async def visible(self, run_id: str, caller: Caller, *, kind: str = "") -> Run:
-        """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed."""
+        """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed (D15)."""
         found = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
         if found is None or not caller.sees(found.owner) or (kind and found.spec.kind != kind):
             raise NotFound(f"there is no batch {'batch_' + run_id[:80]!r}" if kind else f"there is no run {run_id[:80]!r}")

@@ -1,1 +1,1 @@
-"""What a gateway reports: metrics, probes, traces, log lines."""
+"""What a gateway reports about itself: metrics, probes and traces."""

@@ -1,4 +1,4 @@
-"""Probes: alive, ready, started, in Kubernetes', TorchServe's and the Open Inference Protocol's words."""
+"""The probes of Kubernetes, of TorchServe and of the Open Inference Protocol, and the page of an error code."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: Stack, pa
     expect(page.locator("#live")).to_have_text("live")
     row = page.locator("tbody tr")
     expect(row.locator("[data-label=Slots]")).to_have_text("1/1")
-    # Six seconds of work; the page looks once a second.
+    # Six seconds of work; the gateway polls once a second.
     stack.submit(*range(300))
     waiting = row.locator("[data-label=Waiting]")
     eventually(lambda: number(waiting.inner_text()) > 0)
@@ -284,7 +284,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack) -> No
             expect_refusal(watch, path)
 
 
-def test_nothing_moves_for_those_who_asked_for_that(stack: Stack) -> None:
+def test_nothing_moves_for_users_who_prefer_reduced_motion(stack: Stack) -> None:
     with watched(stack.browser, stack.url, reduced_motion="reduce") as watch:
         watch.page.goto("/")
         expect(watch.page.locator("#live")).to_have_text("live")

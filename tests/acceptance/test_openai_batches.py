@@ -82,11 +82,11 @@ def started_batch(client: openai.OpenAI, lines: list[Any], *, endpoint: str = JO
 
 
 def ended(client: openai.OpenAI, batch: Batch) -> Batch:
-    def look() -> Batch | None:
+    def ended_batch() -> Batch | None:
         found = client.batches.retrieve(batch.id)
         return found if found.status in ENDED else None
 
-    return eventually(look, timeout_s=30.0)
+    return eventually(ended_batch, timeout_s=30.0)
 
 
 def lines_of(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ def test_a_batch_over_any_model_is_answered_line_by_line(client: openai.OpenAI) 
     assert batch.request_counts is not None
     assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (200, 199, 1)
     output = lines_of(client, batch.output_file_id)
-    assert [told["custom_id"] for told in output] == [f"row-{n}" for n in range(200) if n != 7]
-    assert all(told["response"]["body"] == {"y": int(told["custom_id"][4:]) ** 2} for told in output)
+    assert [line["custom_id"] for line in output] == [f"row-{n}" for n in range(200) if n != 7]
+    assert all(line["response"]["body"] == {"y": int(line["custom_id"][4:]) ** 2} for line in output)
     [wrong] = lines_of(client, batch.error_file_id)
     assert (wrong["custom_id"], wrong["response"], wrong["error"]["code"]) == ("row-7", None, "not_a_number")
     assert batch.completed_at is not None
@@ -116,7 +116,7 @@ def test_embeddings_in_a_batch_look_like_the_endpoints_own(client: openai.OpenAI
     ]
     batch = ended(client, started_batch(client, lines, endpoint=EMBEDDINGS))
     assert (batch.status, batch.model) == ("completed", "embedder")
-    one, two = (told["response"]["body"] for told in lines_of(client, batch.output_file_id))
+    one, two = (line["response"]["body"] for line in lines_of(client, batch.output_file_id))
     direct = client.embeddings.create(model="embedder", input="abc")
     assert one["data"][0]["embedding"] == direct.data[0].embedding == [3.0, 0.5]
     packed = [base64.b64encode(struct.pack("<2f", length, 0.5)).decode() for length in (1.0, 2.0)]
@@ -129,8 +129,8 @@ def test_one_bad_line_fails_the_batch_and_is_named(client: openai.OpenAI) -> Non
     batch = ended(client, started_batch(client, [line("a", {"x": 1}), "no json", line("a", {"x": 2})]))
     assert (batch.status, batch.output_file_id) == ("failed", None)
     assert batch.errors is not None
-    told = [(fault.line, fault.code) for fault in batch.errors.data or []]
-    assert told == [(2, "invalid_json_line"), (3, "duplicate_custom_id")]
+    faults = [(fault.line, fault.code) for fault in batch.errors.data or []]
+    assert faults == [(2, "invalid_json_line"), (3, "duplicate_custom_id")]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_one_bad_line_fails_the_batch_and_is_named(client: openai.OpenAI) -> Non
     ],
     ids=["many", "first", "model"],
 )
-def test_what_is_wrong_with_the_whole_file_is_told_too(
+def test_what_is_wrong_with_the_whole_file_is_reported_too(
     client: openai.OpenAI, lines: list[Any], endpoint: str, code: str, number: int
 ) -> None:
     batch = ended(client, started_batch(client, lines, endpoint=endpoint))
@@ -159,17 +159,17 @@ def test_a_cancelled_batch_keeps_the_lines_that_were_finished(client: openai.Ope
     output, errors = lines_of(client, batch.output_file_id), lines_of(client, batch.error_file_id)
     assert batch.status == "cancelled"
     assert 0 < len(output) < 500
-    assert [told["custom_id"] for told in [*output, *errors]] == [str(n) for n in range(500)]
-    assert {told["error"]["code"] for told in errors} == {"batch_cancelled"}
+    assert [line["custom_id"] for line in [*output, *errors]] == [str(n) for n in range(500)]
+    assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
 
 
-def test_lines_that_were_not_reached_in_time_are_told_as_expired(client: openai.OpenAI) -> None:
+def test_lines_that_were_not_reached_in_time_are_reported_as_expired(client: openai.OpenAI) -> None:
     lines = [line(str(n), {"x": n, "sleep": 0.02}) for n in range(500)]
     batch = ended(client, started_batch(client, lines, window="4s"))
     output, errors = lines_of(client, batch.output_file_id), lines_of(client, batch.error_file_id)
     assert (batch.status, batch.expired_at is not None) == ("expired", True)
-    assert {told["custom_id"] for told in [*output, *errors]} == {str(n) for n in range(500)}
-    assert {told["error"]["code"] for told in errors} == {"batch_expired"}
+    assert {line["custom_id"] for line in [*output, *errors]} == {str(n) for n in range(500)}
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
     assert len(output) + len(errors) == 500
 
 

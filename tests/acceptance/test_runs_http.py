@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from penstock.broker.store.runs import RunChange, RunStore
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.client.aio import AsyncClient
 from penstock.client.runs import RowFailed, RunEnded, RunOptions, RunView
@@ -58,8 +59,8 @@ class Runner:
         failed = [row for row, value in enumerate(rows) if value < 0]
         outputs = [None if value < 0 else value * value for value in rows]
         Path(run.spec.output).write_text("".join(json.dumps({"output": output}) + "\n" for output in outputs))
-        told = [{"row": row, "code": "invalid_input", "message": "negative"} for row in failed]
-        Path(run.spec.errors).write_text("".join(json.dumps(fault) + "\n" for fault in told))
+        faults = [{"row": row, "code": "invalid_input", "message": "negative"} for row in failed]
+        Path(run.spec.errors).write_text("".join(json.dumps(fault) + "\n" for fault in faults))
         counts = RunCounts(total=len(rows), done=len(rows) - len(failed), failed=len(failed))
         self.tell(run.id, RunChange(state=RunState.COMPLETED, counts=counts, rows_per_s=10.0), lease_s=0.0)
 
@@ -137,7 +138,7 @@ def test_a_local_file_is_uploaded_and_its_columns_are_named(client: Client, tmp_
         list(run)
 
 
-def test_progress_is_told_as_it_goes_and_a_cancel_is_asked_of_whoever_works(client: Client, runner: Runner) -> None:
+def test_progress_is_reported_as_it_goes_and_a_cancel_reaches_the_driver(client: Client, runner: Runner) -> None:
     run = client.run("square", [1, 2])
     counts = RunCounts(total=1_000, done=300, failed=50)
     runner.tell(run.id, RunChange(state=RunState.RUNNING, counts=counts, rows_per_s=65.0, busy=0.5))
@@ -251,9 +252,9 @@ def test_the_pages_show_a_run_and_what_is_wrong_with_it(gateway: GatewayClient, 
         run.id,
         RunChange(state=RunState.FAILED, error_code="invalid_batch", error_message="no", details={"errors": faults}),
     )
-    told = gateway.get(f"/ui/runs/{run.id}").text
-    assert "invalid_json_line" in told
-    assert "<img src=x>" not in told
+    page = gateway.get(f"/ui/runs/{run.id}").text
+    assert "invalid_json_line" in page
+    assert "<img src=x>" not in page
 
 
 def test_the_files_of_a_run_are_downloaded_from_its_page(gateway: httpx2.Client, client: Client, redis_url: str) -> None:

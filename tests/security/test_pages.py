@@ -74,8 +74,8 @@ def test_a_stranger_is_shown_the_way_in_whatever_the_page_and_whatever_is_wrong_
         answer = stranger.request(method, filled(path), headers={**OURS, "cookie": cookie})
         assert (answer.status_code, answer.content) == (303, b"")
         assert answer.headers["location"].partition("?")[0] == "/ui/login"
-        told = stranger.request(method, filled(path), headers={**OURS, "cookie": cookie, "hx-request": "true"})
-        assert (told.status_code, told.headers["hx-redirect"], told.content) == (401, "/ui/login", b"")
+        answer = stranger.request(method, filled(path), headers={**OURS, "cookie": cookie, "hx-request": "true"})
+        assert (answer.status_code, answer.headers["hx-redirect"], answer.content) == (401, "/ui/login", b"")
 
 
 def test_the_way_in_tells_nothing_of_what_is_served(stranger: httpx2.Client) -> None:
@@ -126,7 +126,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("key", WRONG.values(), ids=WRONG.keys())
-def test_no_wrong_key_signs_in_and_all_are_told_the_same(stranger: httpx2.Client, key: str) -> None:
+def test_no_wrong_key_signs_in_and_all_get_the_same_answer(stranger: httpx2.Client, key: str) -> None:
     answer = stranger.post("/ui/login", data={"key": key, "next": "/ui/jobs"}, headers=OURS)
     plain = stranger.post("/ui/login", data={"key": "a.b", "next": "/ui/jobs"}, headers=OURS)
     assert (answer.status_code, answer.content) == (401, plain.content)
@@ -170,8 +170,8 @@ def test_a_session_holds_at_every_gateway_of_the_store_that_has_its_key_and_ends
 ) -> None:
     replaced = TestKey(BOB.id, BOB.roles, BOB.owner, BOB.more, secret="n" * 43)
     with keyed_gateway(redis_url, tmp_path, keys=(ALICE, replaced)) as other:
-        told = {key: other.get("/ui/jobs", headers=cookies[key]).status_code for key in ("alice", "bob", "boss")}
-    assert told == {"alice": 200, "bob": 303, "boss": 303}
+        statuses = {key: other.get("/ui/jobs", headers=cookies[key]).status_code for key in ("alice", "bob", "boss")}
+    assert statuses == {"alice": 200, "bob": 303, "boss": 303}
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -215,13 +215,13 @@ def test_every_page_carries_the_headers_that_keep_browsers_careful(
     session = signed_in(gateway, BOSS) if path == "/ui/logout" else cookies["boss"]
     for headers in ({**OURS, **session}, OURS, {}):
         with gateway.stream(method, filled(path), headers=headers) as answer:
-            told = dict(answer.headers)
-        assert told["x-content-type-options"] == "nosniff"
+            received = dict(answer.headers)
+        assert received["x-content-type-options"] == "nosniff"
         if path != "/ui/static/{name}":
             wanted = {name for name in HEADERS.items() if name[0] not in ("content-security-policy", "cache-control")}
-            assert wanted <= set(told.items())
-            assert told["content-security-policy"] in (HEADERS["content-security-policy"], "sandbox")
-            assert "no-store" in told["cache-control"]
+            assert wanted <= set(received.items())
+            assert received["content-security-policy"] in (HEADERS["content-security-policy"], "sandbox")
+            assert "no-store" in received["cache-control"]
 
 
 OWNED = [(method, path) for method, path in CLOSED if "{job_id}" in path]

@@ -23,7 +23,7 @@ _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: Job
 
 
 class WorkerJobLog(Observer):
-    """Writes them from what the slots report, with the seconds that the job waited, ran in each stage and took in all."""
+    """Writes the lines as the slots report, with the seconds that a job waited, ran in each stage, and took in all."""
 
     def __init__(self, lines: JobLines) -> None:
         self._all = lines is JobLines.ALL

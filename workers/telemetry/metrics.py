@@ -57,7 +57,7 @@ class _ModelMetrics:
 
 
 class WorkerMetrics(Observer):
-    """Counts nothing until it is served."""
+    """What Prometheus scrapes from this worker. It counts nothing until `serve` opened a port."""
 
     def __init__(self, worker: str, *, models: int = 1) -> None:
         self._worker = worker
@@ -159,7 +159,7 @@ class WorkerMetrics(Observer):
         self._load.labels(self._shared(spec)).observe(load_s)
 
     def _shared(self, spec: ModelSpec) -> str:
-        """The model's label where a series per model would be too many."""
+        """The model's label, or one for all models together where a series per model would be too many."""
         return spec.name if self._detailed else ALL
 
     def _of(self, spec: ModelSpec) -> _ModelMetrics:
@@ -171,7 +171,7 @@ class WorkerMetrics(Observer):
 
 
 class _Batches:
-    """The metrics that are told of every batch."""
+    """The metrics of all models that are counted at every batch."""
 
     def __init__(self, registry: CollectorRegistry, waits_s: Sequence[float]) -> None:
         def spread(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Histograms:
@@ -195,7 +195,7 @@ class _Batches:
         )
 
     def bind(self, model: str, shared: str, worker: str, *, priorities: bool) -> _ModelMetrics:
-        """The children of one model; `shared` is its name or nothing, `priorities` whether these are told apart."""
+        """One model's metrics. `shared`: its name, or empty for one series of all models. `priorities`: a series for each."""
         label_of = {priority: priority.value if priorities else ALL for priority in Priority}
         return _ModelMetrics(
             queue_waits={priority: self._queue_wait.labels(model, label) for priority, label in label_of.items()},

@@ -39,13 +39,13 @@ async def test_submit_and_result() -> None:
     assert (handle.id, handle.status) == (JOB_ID, "succeeded")
 
 
-async def test_a_lost_answer_is_asked_for_again() -> None:
+async def test_a_call_without_an_answer_is_repeated() -> None:
     with playing(Line(hang_up=True), Line(200, {"data": [{"name": "square"}]})) as gateway:
         async with AsyncClient(gateway.url, retry=RetryPolicy(first_wait_s=0.001)) as client:
             assert await client.models() == [{"name": "square"}]
 
 
-async def test_a_gateway_that_is_not_there_is_told_so() -> None:
+async def test_a_missing_gateway_is_reported_as_unreachable() -> None:
     async with AsyncClient("http://127.0.0.1:9", retry=RetryPolicy(max_attempts=1)) as client:
         with pytest.raises(GatewayUnreachable):
             await client.workers()

@@ -51,7 +51,7 @@ def test_waiting_polls_the_jobs_own_link_until_it_ends() -> None:
     assert [step.url for step in steps if isinstance(step, HttpCall)] == ["/linked/job", "/linked/job"]
 
 
-def test_a_job_that_has_ended_is_not_asked_about_again() -> None:
+def test_an_ended_job_is_not_polled_again() -> None:
     done = job_view(job("succeeded", finished_at="2026-11-20T00:00:00.000Z"))
     ended, steps = played(flows.wait_flow(done, timeout_s=None, now=0.0), script())
     assert (ended.status, steps) == ("succeeded", [])
@@ -87,7 +87,7 @@ def test_a_result_is_one_call_when_the_gateway_holds_it() -> None:
     assert len(steps) == 1
 
 
-def test_an_unfinished_result_is_asked_for_again() -> None:
+def test_an_unfinished_result_is_polled_again() -> None:
     answers = script(said(202, job("queued")), said(200, 16), each_s=25.0)
     found, _ = played(flows.result_flow(QUEUED, timeout_s=None, now=0.0), answers)
     assert found.value == 16

@@ -57,7 +57,7 @@ def test_schema_faults_keep_their_pointers() -> None:
     assert str(error) == "no (/x: missing)"
 
 
-def test_of_many_schema_faults_the_first_few_are_told() -> None:
+def test_a_message_shows_the_first_few_of_many_schema_faults() -> None:
     faults = [{"pointer": f"/{n}", "detail": "missing"} for n in range(8)]
     assert str(error_from(422, {}, answer(code="invalid_input", detail="no", errors=faults))).endswith("and 3 more)")
 

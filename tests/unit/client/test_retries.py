@@ -66,7 +66,7 @@ def test_attempts_are_bounded() -> None:
     assert not may_repeat(SUBMIT, 503, attempt=5)
 
 
-def test_a_lost_answer_is_asked_again_only_for_calls_that_may_run_twice() -> None:
+def test_without_an_answer_only_calls_that_may_run_twice_are_repeated() -> None:
     lost, refused = TransportFault("lost", sent=True), TransportFault("refused", sent=False)
     assert POLICY.allows_repeat(SUBMIT, lost, attempt=1)
     assert not POLICY.allows_repeat(PREDICT, lost, attempt=1)

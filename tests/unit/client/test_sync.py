@@ -28,14 +28,14 @@ def test_a_submit_whose_answer_was_lost_is_sent_again_under_the_same_key() -> No
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
 
 
-def test_an_overloaded_gateway_is_asked_again_when_it_says_so() -> None:
+def test_a_call_to_an_overloaded_gateway_is_repeated_after_its_wait() -> None:
     full = problem(429, "overloaded", headers=NOW)
     with playing(full, full, Line(202, job())) as gateway, Client(gateway.url) as client:
         client.submit("square", 4)
     assert len(gateway.seen) == 3
 
 
-def test_a_gateway_that_forbids_retries_is_asked_once() -> None:
+def test_a_gateway_that_forbids_retries_gets_one_request() -> None:
     full = problem(429, "overloaded", headers={**NOW, "x-should-retry": "false"})
     with playing(full) as gateway, Client(gateway.url) as client, pytest.raises(Overloaded):
         client.submit("square", 4)

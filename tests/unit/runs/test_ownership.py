@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.store.runs import RunChange, RunWord
+from penstock.broker.run_contract import RunChange, UpdateStatus
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
@@ -59,7 +59,7 @@ def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_
     runs.take("r", dead_driver(), lease_s=60.0)
     owned = take_run(runs, "r")
     assert not is_gone(owned.driver)
-    assert runs.update("r", owned.driver, RunChange(), lease_s=60.0) is RunWord.OK
+    assert runs.update("r", owned.driver, RunChange(), lease_s=60.0) is UpdateStatus.OK
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
     with pytest.raises(DrivenElsewhere, match="another-machine"):
@@ -90,7 +90,7 @@ def test_a_cancel_ends_a_run_that_nobody_drives_and_is_requested_of_the_driver_o
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
     assert cancel_run(runs, "other") == "cancel requested"
-    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is RunWord.CANCEL
+    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is UpdateStatus.CANCEL
 
 
 def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: MemoryRunStore) -> None:

@@ -1,4 +1,4 @@
-"""Failed jobs put together by what went wrong."""
+"""Failed jobs grouped by what went wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def failed(message: str, *, code: str = "handler_error", model: str = "square", 
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "expected"),
     [
         ("page 12 of 'invoice-7.pdf' is 3.5e-2 wide", "page N of 'invoice-N.pdf' is N wide"),
         ("KeyError: 'language'", "KeyError: 'language'"),
@@ -30,8 +30,8 @@ def failed(message: str, *, code: str = "handler_error", model: str = "square", 
         ("", ""),
     ],
 )  # fmt: skip
-def test_a_message_is_stripped_of_what_differs_between_two_cases_of_one_fault(message: str, told: str) -> None:
-    assert normalised(message) == told
+def test_a_message_is_stripped_of_what_differs_between_two_cases_of_one_fault(message: str, expected: str) -> None:
+    assert normalised(message) == expected
 
 
 LONG = ["'" * 50_000, "0" * 50_000, "a1" * 25_000, "0x" * 25_000, " " * 50_000, '"' + "x" * 50_000, "1." * 25_000]

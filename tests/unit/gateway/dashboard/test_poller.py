@@ -48,7 +48,7 @@ def poller_of(store: CountingStore, **more: Any) -> OverviewPoller:
     )
 
 
-async def test_nobody_polls_and_nothing_is_asked(store: CountingStore) -> None:
+async def test_without_viewers_nothing_is_polled(store: CountingStore) -> None:
     poller = poller_of(store)
     await asyncio.sleep(0)
     await poller.close()

@@ -1,4 +1,4 @@
-"""A look at bytes that a stranger chose."""
+"""Previews of bytes that a caller chose."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def jpeg(width: int, height: int) -> bytes:
     return b"\xff\xd8" + app + b"\xff\xc0" + struct.pack(">HBHH", 17, 8, height, width) + b"\x03" + b"\x00" * 9
 
 
-def look(content_type: str, data: bytes) -> tuple[str, str, str]:
+def shown(content_type: str, data: bytes) -> tuple[str, str, str]:
     found = preview(content_type, data[:PREVIEW_BYTES], len(data))
     return found.kind, found.text, found.note
 
 
 def test_json_is_set_out_when_it_is_whole_and_shown_as_it_is_when_it_is_not() -> None:
-    assert look("application/json; charset=utf-8", b'{"x":[1,2]}') == ("text", '{\n  "x": [\n    1,\n    2\n  ]\n}', "")
-    assert look("application/json", b'{"x":') == ("text", '{"x":', "")
-    kind, text, note = look("application/json", b'"' + b"a" * PREVIEW_BYTES + b'"')
+    assert shown("application/json; charset=utf-8", b'{"x":[1,2]}') == ("text", '{\n  "x": [\n    1,\n    2\n  ]\n}', "")
+    assert shown("application/json", b'{"x":') == ("text", '{"x":', "")
+    kind, text, note = shown("application/json", b'"' + b"a" * PREVIEW_BYTES + b'"')
     assert (kind, len(text), note) == ("text", TEXT_BYTES, "the first 4 KiB")
 
 
 def test_text_loses_what_a_page_cannot_show() -> None:
-    assert look("text/plain", b"a\x1b[31mb\x00\tc\nd\xff")[1] == "a\ufffd[31mb\ufffd\tc\nd\ufffd"
-    assert look("text/html", b"<script>alert(1)</script>")[1] == "<script>alert(1)</script>"
-    assert "\u202e" not in look("text/plain", "a\u202eb".encode())[1]
+    assert shown("text/plain", b"a\x1b[31mb\x00\tc\nd\xff")[1] == "a\ufffd[31mb\ufffd\tc\nd\ufffd"
+    assert shown("text/html", b"<script>alert(1)</script>")[1] == "<script>alert(1)</script>"
+    assert "\u202e" not in shown("text/plain", "a\u202eb".encode())[1]
 
 
 def test_other_bytes_are_shown_as_bytes() -> None:
-    kind, text, note = look("application/octet-stream", bytes(range(256)) * 2)
+    kind, text, note = shown("application/octet-stream", bytes(range(256)) * 2)
     assert (kind, note) == ("hex", "the first 128 bytes")
     assert text.splitlines()[2] == "0020  20 21 22 23 24 25 26 27 28 29 2a 2b 2c 2d 2e 2f   !\"#$%&'()*+,-./"
-    assert look("image/svg+xml", b"<svg onload=alert(1)>")[0] == "hex"
+    assert shown("image/svg+xml", b"<svg onload=alert(1)>")[0] == "hex"
 
 
 @pytest.mark.parametrize(("media", "data"), [("image/png", png(3, 2)), ("image/jpeg", jpeg(3, 2))])
@@ -63,4 +63,4 @@ def test_a_small_image_is_shown_as_data_of_its_own_kind(media: str, data: bytes)
     ],
 )
 def test_what_would_harm_or_mislead_the_viewer_is_not_shown(media: str, data: bytes, note: str) -> None:
-    assert look(media, data) == ("none", "", note)
+    assert shown(media, data) == ("none", "", note)

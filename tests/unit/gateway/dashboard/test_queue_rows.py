@@ -25,8 +25,8 @@ def stats(name: str = "square", **more: object) -> QueueStats:
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-def queue(found: ModelEntry, told: QueueStats) -> QueueView:
-    return queue_of(found, told, now=0.0)
+def queue(found: ModelEntry, known: QueueStats) -> QueueView:
+    return queue_of(found, known, now=0.0)
 
 
 def worker(state: str, error: str = "") -> WorkerInfo:
@@ -34,7 +34,7 @@ def worker(state: str, error: str = "") -> WorkerInfo:
 
 
 @pytest.mark.parametrize(
-    ("ready", "told", "workers", "tone", "word"),
+    ("ready", "known", "workers", "tone", "word"),
     [
         (1, stats(), [worker("ready")], "idle", "idle"),
         (1, stats(leased=2), [worker("ready")], "good", "running"),
@@ -46,20 +46,25 @@ def worker(state: str, error: str = "") -> WorkerInfo:
         (0, stats(), [worker("failed", "no weights")], "bad", "cannot load"),
     ],
 )
-def test_a_row_says_how_its_queue_stands(ready: int, told: QueueStats, workers: list[WorkerInfo], tone: str, word: str) -> None:
+def test_a_row_shows_the_state_of_its_queue(
+    ready: int, known: QueueStats, workers: list[WorkerInfo], tone: str, word: str
+) -> None:
     found = entry(ready=ready)
-    [row] = queue_rows([queue(found, told)], {"square": found}, {}, workers)
+    [row] = queue_rows([queue(found, known)], {"square": found}, {}, workers)
     assert (row.status.tone, row.status.word) == (tone, word)
 
 
-def test_rows_that_need_somebody_come_first_and_hold_what_was_seen() -> None:
+def test_rows_that_need_attention_come_first_and_show_all_figures() -> None:
     entries = {"a": entry("a"), "b": entry("b", ready=0)}
     history = History()
     history.add(Sample(90.0, 1, 10, 10))
     history.add(Sample(92.0, 4, 30, 20))
-    told = stats("a", ready={0: 2, 6: 0, 9: 2}, solo=1, leased=3, delayed=1, inbox=7)
+    known = stats("a", ready={0: 2, 6: 0, 9: 2}, solo=1, leased=3, delayed=1, inbox=7)
     rows = queue_rows(
-        [queue(entries["a"], told), queue(entries["b"], stats("b", ready={0: 1, 6: 0, 9: 0}))], entries, {"a": history}, []
+        [queue(entries["a"], known), queue(entries["b"], stats("b", ready={0: 1, 6: 0, 9: 0}))],
+        entries,
+        {"a": history},
+        [],
     )
     assert [row.model for row in rows] == ["b", "a"]
     row = rows[1]

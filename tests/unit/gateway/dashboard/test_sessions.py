@@ -46,8 +46,8 @@ def test_a_form_from_elsewhere_does_not(headers: dict[str, str]) -> None:
 
 
 def test_a_cookie_is_out_of_reach_of_scripts_and_of_other_sites() -> None:
-    told = cookie("s" * 43, path="/penstock/", secure=True)
-    assert told == f"penstock_session={'s' * 43}; Path=/penstock/; Max-Age=28800; HttpOnly; SameSite=Strict; Secure"
+    header = cookie("s" * 43, path="/penstock/", secure=True)
+    assert header == f"penstock_session={'s' * 43}; Path=/penstock/; Max-Age=28800; HttpOnly; SameSite=Strict; Secure"
     assert "Secure" not in cookie("s", path="/", secure=False)
     assert "Max-Age=0" in cookie("", path="/", secure=False, max_age_s=0)
 
@@ -85,7 +85,7 @@ def test_a_sign_in_leads_to_our_own_pages_alone(path: str) -> None:
     assert _own_path(path) == "/"
 
 
-def test_a_sign_in_leads_back_to_the_page_that_was_asked_for() -> None:
+def test_a_sign_in_leads_back_to_the_requested_page() -> None:
     assert _own_path("/ui/jobs?model=square&status=failed") == "/ui/jobs?model=square&status=failed"
 
 

@@ -52,10 +52,10 @@ def test_pixels_are_credited_with_what_they_add_to_the_score(tmp_path: Path, kin
     pixels = np.zeros((4, 4, 3))
     pixels[:, 2:, 0] = 255
     pixels[0, 0, 0] = 51
-    told = why(loaded, picture(pixels))
-    assert (told["label"], told["width"], told["height"]) == ("1", 4, 4)
-    found = np.array(told["attributions"])
-    # For a linear score the credit is the pixel itself, and only where the class looks.
+    answer = why(loaded, picture(pixels))
+    assert (answer["label"], answer["width"], answer["height"]) == ("1", 4, 4)
+    found = np.array(answer["attributions"])
+    # For a linear score the credit is the pixel itself, and only for pixels with a weight.
     assert found == pytest.approx(np.where(np.arange(4) >= 2, 1.0, 0.0) * np.ones((4, 4)), abs=1e-5)
     assert found.sum() == pytest.approx(8.0, abs=1e-4)
 
@@ -70,9 +70,9 @@ def test_a_runtime_without_gradients_says_which_file_would_have_them(tmp_path: P
 
 def test_tokens_are_credited_with_what_the_answer_loses_without_them(tmp_path: Path) -> None:
     tokenizer(tmp_path)
-    told = why(opened(bright_words(tmp_path), "text-classification"), "red blue zzz the")
-    assert (told["label"], told["tokens"]) == ("1", ["red", "blue", "[UNK]", "the"])
-    red, blue, unknown, the = told["importances"]
+    answer = why(opened(bright_words(tmp_path), "text-classification"), "red blue zzz the")
+    assert (answer["label"], answer["tokens"]) == ("1", ["red", "blue", "[UNK]", "the"])
+    red, blue, unknown, the = answer["importances"]
     assert unknown == 0, "left out, it is what stands for a word left out"
     assert 0 < red < blue < the
 

@@ -44,7 +44,7 @@ def test_a_bad_image_fails_alone(tmp_path: Path, threads: int, monkeypatch: pyte
     answers = ask(model, plain((255, 0, 0)), b"no image", header_only_png(60_000, 60_000), plain((0, 0, 255)), {"image": "?"})
     assert [list(answers[place]) for place in (0, 3)] == [["0"], ["2"]]
     assert {answers[place].code for place in (1, 2, 4)} == {"invalid_input"}
-    # Pillow refuses 3.6 gigapixels first, and the caller was told of its limit: 178,956,970.
+    # Pillow refuses 3.6 gigapixels first, and the caller read its limit: 178,956,970.
     assert answers[2].message == "the image has more pixels than the limit of 50000000"
 
 
@@ -91,7 +91,7 @@ def test_a_model_of_bytes_gets_the_pixels_as_they_are(tmp_path: Path) -> None:
     assert ask(model, plain((7, 200, 9)))[0] == {"1": pytest.approx(2000.0)}
 
 
-def test_rgb_is_normalised_as_for_imagenet_unless_told_otherwise(tmp_path: Path) -> None:
+def test_rgb_is_normalised_as_for_imagenet_unless_options_say_otherwise(tmp_path: Path) -> None:
     model = opened(mean_colour(tmp_path), TASK, activation="none")
     wanted = (np.array([1.0, 0.0, 0.0]) - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225] * 10
     assert ask(model, plain((255, 0, 0)))[0] == {str(at): pytest.approx(wanted[at], rel=1e-5) for at in range(3)}

@@ -103,7 +103,7 @@ def test_a_turned_photograph_is_set_upright_before_anything_else() -> None:
     assert pixels[28, 8].argmax() == 2
 
 
-def test_a_large_jpeg_is_decoded_small_and_its_size_is_still_told() -> None:
+def test_a_large_jpeg_is_decoded_small_and_its_size_is_still_reported() -> None:
     pixels, place = framed(picture(stripes(RED, BLUE, wide=512, high=1024), form="JPEG"), Frame(16, 16, "stretch"))
     assert (place.width, place.height) == (1024, 1024)
     assert pixels[8, 2].argmax() == 0

@@ -61,7 +61,7 @@ def test_a_batch_is_run_parallel_where_its_texts_can_be_cut_evenly(model: Path, 
     assert sizes == [4]
 
 
-def test_padding_is_told_and_bucketing_avoids_it(model: Path) -> None:
+def test_padding_is_reported_and_bucketing_avoids_it(model: Path) -> None:
     texts = ["red", "red green blue and", "green", "the red and blue"]
     one: Any = opened(model, EMBED, rows_per_call=4)
     two: Any = opened(model, EMBED, rows_per_call=2)
@@ -80,7 +80,7 @@ def test_pooling_counts_the_texts_own_tokens_only(model: Path, pooling: str, vec
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_a_short_text_is_not_broken_by_a_longer_neighbour_whose_padding_is_nan(tmp_path: Path, pooling: str) -> None:
-    # A mask over queries and keys leaves a row of padding nothing to look at: its softmax is NaN, and 0 times NaN is NaN.
+    # A mask over queries and keys leaves a row of padding nothing to attend to: its softmax is NaN, and 0 times NaN is NaN.
     tokenizer(tmp_path)
     loaded = opened(states(tmp_path, padding=np.nan), EMBED, pooling=pooling, normalize=False)
     texts = ["red", "red green blue", "green the red and the blue"]
@@ -98,7 +98,7 @@ def test_what_is_nan_at_a_texts_own_token_is_not_hidden() -> None:
     assert np.isnan(pooled(broken, np.ones((1, 2), np.int64), "mean")[0, 0])
 
 
-def test_vectors_have_length_one_unless_told_otherwise(model: Path) -> None:
+def test_vectors_have_length_one_unless_options_say_otherwise(model: Path) -> None:
     (vector,) = ask(opened(model, EMBED), "blue")
     assert vector == pytest.approx([4 / np.sqrt(17), 1 / np.sqrt(17)])
     assert normalized(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
@@ -113,7 +113,7 @@ def test_a_pooled_output_is_taken_as_it_is_and_another_shape_is_named() -> None:
         pooled(states[:, 0], np.ones((2, 3)), "mean")
 
 
-def test_as_many_vectors_as_tokens_are_asked_for_where_tokens_are_pooled() -> None:
+def test_pooling_requires_one_vector_per_token() -> None:
     with pytest.raises(HandlerContractError, match=r"for 3 tokens the model's has shape \[2, 5, 4\]"):
         pooled(np.ones((2, 5, 4), np.float32), np.ones((2, 3)), "mean")
 
@@ -135,14 +135,14 @@ def test_a_long_text_is_cut_or_refused_alone(model: Path) -> None:
     assert (long.code, long.message) == ("invalid_input", "the text has 5 tokens, the model takes 3")
 
 
-def test_the_tokenizers_own_limit_holds_unless_another_is_asked_for(tmp_path: Path) -> None:
+def test_the_tokenizers_own_limit_holds_unless_the_option_sets_another(tmp_path: Path) -> None:
     tokenizer(tmp_path, truncation=2)
     assert ask(opened(states(tmp_path), EMBED, normalize=False), "red red blue")[0] == [2.0, 1.0]
     assert ask(opened(states(tmp_path), EMBED, normalize=False, max_tokens=9), "red red blue")[0] == pytest.approx([8 / 3, 1])
 
 
 def test_the_tokenizers_own_limit_holds_for_a_model_that_would_take_more(tmp_path: Path) -> None:
-    # Only the model's 512 was looked at where the model said one: .pt2 and .onnx of the same weights gave other vectors.
+    # The model's 512 was the only limit where the model stated one: .pt2 and .onnx of the same weights gave other vectors.
     file = tokenizer(tmp_path, truncation=16)
     assert read_vocabulary(file, wanted=None, maximum=512).limit == 16
     assert read_vocabulary(file, wanted=20, maximum=512).limit == 20

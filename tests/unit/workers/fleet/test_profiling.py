@@ -72,10 +72,10 @@ def test_one_batch_of_so_many_is_recorded_with_its_stages(tmp_path: Path) -> Non
     folder = Path(recorded[1].profile_dir)
     assert folder.parent == tmp_path / "m-2"
     assert folder.name.endswith(f"-{os.getpid()}")
-    told = json.loads((folder / "stages.json").read_text())
-    assert (told["batches"], told["kind"], told["batch"]) == (4, "python", "b8")
+    written = json.loads((folder / "stages.json").read_text())
+    assert (written["batches"], written["kind"], written["batch"]) == (4, "python", "b8")
     wanted = {"queue": 0.5, "batch_wait": 0.001, "decode": 0.004, "preprocess": 0.002, "device_wait": 0.005}
-    assert told["stages_s"] == pytest.approx({**wanted, "inference": 0.01, "postprocess": 0.003, "settle": 0.006})
+    assert written["stages_s"] == pytest.approx({**wanted, "inference": 0.01, "postprocess": 0.003, "settle": 0.006})
     assert "mean of 4 batches" in (folder / "stages.txt").read_text()
 
 

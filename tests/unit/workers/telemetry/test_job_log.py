@@ -64,7 +64,7 @@ def test_a_claim_and_an_end_tell_job_batch_and_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "expected"),
     [
         (settled(JobState.FAILED, code="oom"), [("job_finished", "failed")]),
         (settled(JobState.SUCCEEDED, Settled.CANCELLED), [("job_finished", "cancelled")]),
@@ -77,9 +77,9 @@ def test_a_claim_and_an_end_tell_job_batch_and_trace() -> None:
         (given_back(release(ReleaseReason.DRAIN), Settled.STALE), []),
     ],
 )
-def test_every_way_a_run_ends_has_its_event(call: tuple[str, Any], told: list[tuple[str, str | None]]) -> None:
+def test_every_way_a_run_ends_has_its_event(call: tuple[str, Any], expected: list[tuple[str, str | None]]) -> None:
     found = logged(JobLines.ALL, call)
-    assert [(entry["event"], entry.get("state")) for entry in found] == told
+    assert [(entry["event"], entry.get("state")) for entry in found] == expected
     assert all(SAME.items() <= entry.items() for entry in found)
 
 
