@@ -17,6 +17,7 @@ from msgspec import Struct
 from penstock.errors import Conflict, InternalError
 from penstock.runs.files import sync_folder
 
+# D42: docs/design/runs.md
 NAME = "journal.jsonl"
 _DIGITS = 8
 

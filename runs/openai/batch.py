@@ -23,6 +23,7 @@ from penstock.run import RunSpec
 from penstock.runs.openai.lines import BatchLine, BatchSize, check_file, raw_lines, read_line
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 
+# D41: docs/design/gateway.md
 # The carried columns of a row: its line's id, the line's number of rows, the form of embedding that the line asks for.
 ID, PARTS, FORM = "custom_id", "parts", "form"
 _FLOAT, _BASE64 = "float", "base64"
