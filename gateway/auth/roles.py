@@ -14,6 +14,7 @@ from penstock.errors import RateLimited, WrongRole
 from penstock.gateway.asgi.negotiation import refuse_unknown
 from penstock.gateway.auth.keys import Caller
 
+# D15: docs/design/gateway.md
 MAX_WAITING = 64
 ANY = tuple(Role)
 _SUBMIT = (Role.SUBMIT,)
