@@ -28,7 +28,8 @@ from penstock.gateway.asgi.negotiation import (
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.auth.roles import Caller, is_public, require_role
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
@@ -75,7 +76,7 @@ class Gateway:
         if scope["type"] == "http":
             await self._serve(self._below_root(scope) if self._options.root_path else scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
 
     def _below_root(self, scope: Scope) -> Scope:
         """The scope without the root path: some proxies strip their prefix and some do not, and both mean the same path."""
@@ -118,26 +119,26 @@ class Gateway:
         started = time.perf_counter()
         target = parse_submit_target(scope["path"])
         route, head = target.route if target else "unknown", dict[bytes, bytes]()
-        probe = scope["path"] in PROBES
-        self._open += not probe
+        is_probe = scope["path"] in PROBES
+        self._open += not is_probe
         try:
             head = read_head(scope["headers"])
             self._check(scope, head)
             if target is None and self._pages is not None and is_page(scope["path"]):
-                route, status = await self._page(self._pages, scope, receive, send, head)
+                route, status = await self._answer_page(self._pages, scope, receive, send, head)
             elif target is None:
                 scope["caller"] = self._admit(scope, head)
-                route, status = await self._others(scope, receive, send)
+                route, status = await self._answer_with_fastapi(scope, receive, send)
             else:
-                scope["caller"] = caller = self._admit(scope, head)
-                status = await self._hot(target, scope, receive, send, head, caller)
+                scope["caller"] = caller = self._check_key(scope, head)
+                status = await self._answer_submit(target, scope, receive, send, head, caller)
         except ClientGone:
             status = CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - whatever failed, the request gets a response
             status = await self._refuse(error, scope, send, head)
         finally:
-            self._open -= not probe
-        if not probe:
+            self._open -= not is_probe
+        if not is_probe:
             self._metrics.count_answer(route, scope["method"], status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head) -> None:
@@ -153,17 +154,21 @@ class Gateway:
             raise GatewayBusy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
-        """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
-        authorization = head.get(b"authorization")
         if is_public(scope["path"]):
-            return self._auth.identify(authorization)
+            return self._auth.identify(head.get(b"authorization"))
+        return self._check_key(scope, head)
+
+    def _check_key(self, scope: Scope, head: Head) -> Caller:
+        """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
         try:
-            return self._auth.admit(authorization, (scope.get("client") or ("",))[0])
+            return self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0])
         except RateLimited as error:
             self._metrics.count_refusal("unknown", error)
             raise
 
-    async def _hot(self, target: SubmitTarget, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller) -> int:
+    async def _answer_submit(
+        self, target: SubmitTarget, scope: Scope, receive: Receive, send: Send, head: Head, caller: Caller
+    ) -> int:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
@@ -175,11 +180,11 @@ class Gateway:
             return self._predict
         return self._explain if target.route.startswith(EXPLAIN) else self._submit
 
-    async def _page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
+    async def _answer_page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
         """Serve a page of the dashboard: a browser's session stands for a key, and a stranger gets the sign-in page."""
         if not self._auth.keyed or b"authorization" in head or is_public(scope["path"]):
             scope["caller"] = self._admit(scope, head)
-            return await self._others(scope, receive, send)
+            return await self._answer_with_fastapi(scope, receive, send)
         request = Request(scope, receive)
         try:
             caller = await pages.caller(request.headers)
@@ -190,21 +195,21 @@ class Gateway:
             await answer(scope, receive, send)  # type: ignore[arg-type]
             return "unknown", answer.status_code
         scope["caller"] = caller
-        return await self._others(scope, receive, send)
+        return await self._answer_with_fastapi(scope, receive, send)
 
-    async def _others(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
+    async def _answer_with_fastapi(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         status = [CLIENT_GONE]
         if scope["method"] == "HEAD" and scope["path"] in PROBES:
             # Routed as a GET. The server knows that the request was a HEAD and sends no body.
             scope = {**scope, "method": "GET"}
 
-        async def sending(message: dict[str, Any]) -> None:
+        async def send_and_note(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
             await send(message)
 
         try:
-            await self._api(scope, receive, sending)  # type: ignore[arg-type]
+            await self._api(scope, receive, send_and_note)  # type: ignore[arg-type]
         except Exception:
             # FastAPI answers a bug through our handler, then raises it once more for servers that log it.
             if status[0] == CLIENT_GONE:
@@ -220,7 +225,7 @@ class Gateway:
             log.warning("answer_broken_off", path=scope["path"][:200])
         return problem.status
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":

@@ -116,7 +116,7 @@ class GatewayParts:
         )
 
     def _routers(self) -> list[APIRouter]:
-        """Of every path that FastAPI serves: all but those of the two submit families."""
+        """Every path but those of the submit families."""
         return [
             *self._job_routers(),
             *self._foreign_routers(),

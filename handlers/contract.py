@@ -72,7 +72,7 @@ class Handler:
     accepts: ClassVar[tuple[str, ...] | None] = None
     # One input as the first stage gets it. A worker runs it in batches of every size, and times them, before it is ready.
     sample: Any = None
-    # Set these (in `initialize`, say) where annotations cannot tell.
+    # Set these, for instance in `initialize`, where annotations do not say enough.
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     # What really runs the model ("CPUExecutionProvider", ...); shown in the list of workers.

@@ -1,6 +1,6 @@
 """What an exception says of the device it was raised on: memory ran out, this process is lost, or the device is broken. Pure.
 
-Only the text tells: CUDA's libraries and the runtimes above them raise one class for most of their errors.
+The text decides, because CUDA's libraries and the runtimes above them raise the same class for most of their errors.
 """
 
 from __future__ import annotations

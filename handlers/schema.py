@@ -186,9 +186,9 @@ def _msgspec_fault(error: Exception) -> InvalidInput:
 
 
 def _misfit(faults: list[tuple[str, str]]) -> InvalidInput:
-    said = "; ".join(f"{detail} at {pointer}" if pointer else detail for pointer, detail in faults)
+    text = "; ".join(f"{detail} at {pointer}" if pointer else detail for pointer, detail in faults)
     errors = [{"pointer": pointer, "detail": detail} for pointer, detail in faults]
-    return InvalidInput(f"{_MISFIT}: {said}", errors=errors)
+    return InvalidInput(f"{_MISFIT}: {text}", errors=errors)
 
 
 def _pointer(steps: Iterable[str | int]) -> str:

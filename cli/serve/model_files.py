@@ -1,4 +1,4 @@
-"""Checks the declared model files before anything starts, without a library that runs them.
+"""Checks the declared model files before anything starts (D46), without a library that runs them.
 
 A module of its own because it loads the handlers' package, which only commands that serve models need.
 """
@@ -13,7 +13,7 @@ from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import on_cpu
+from penstock.workers.devices.assign import is_on_cpu
 
 
 def model_file_faults(settings: Settings) -> list[str]:
@@ -33,7 +33,7 @@ def _context(spec: ModelSpec, settings: Settings) -> Context:
     return Context(
         spec.name,
         spec.version,
-        device="cpu" if on_cpu(spec) else "cuda:0",
+        device="cpu" if is_on_cpu(spec) else "cuda:0",
         options=spec.options,
         folder=Path(spec.source).resolve().parent,
         runtime=spec.runtime,

@@ -1,4 +1,4 @@
-"""One client's connection: deadlines for slow clients, a limit on heads, a response in one system call, the way to its end."""
+"""Until when an answer can be sent: the client's connection, with deadlines for slow clients, and the process's lifetime."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse_slow(self) -> None:
-        cycle: Any = self.cycle  # None before the first head is whole
+        cycle: Any = self.cycle  # None before the first head is complete
         if self._in_head or cycle is not None:
             self.refuse(408, "too_slow", "The request did not arrive in time")
             return
@@ -193,7 +193,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def refuse(self, status: int, code: str, detail: str) -> None:
         """Answer and close. If the request under way has its response already (the rest of a refused upload), only close."""
         self.due_at = math.inf
-        cycle: Any = self.cycle  # None before the first head is whole
+        cycle: Any = self.cycle  # None before the first head is complete
         if not self._in_head and cycle is not None and cycle.response_started:
             self.transport.close()
             return

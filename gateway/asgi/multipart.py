@@ -12,7 +12,7 @@ from penstock.gateway.asgi.negotiation import JSON, MULTIPART, OCTETS, base_type
 
 MAX_PARTS = 16
 MAX_PART_HEADER_BYTES = 4 * 1024
-# RFC 2046 allows no longer one.
+# The longest that RFC 2046 allows.
 MAX_BOUNDARY_BYTES = 70
 MAX_FIELD_BYTES = 4 * 1024
 FILE = "file"
@@ -21,7 +21,7 @@ INPUT_FIELD = "data"
 
 @dataclass(slots=True)
 class Part:
-    """One part of a form. `filename` is None for a plain field, `content_type` empty where none was sent."""
+    """One part of a form. `filename` is None for a plain field, `content_type` empty if none was sent."""
 
     name: str
     filename: str | None
@@ -38,7 +38,7 @@ class Part:
 class FormReader:
     """Fed with `write`, ended with `finish`; a part joins `parts` once its headers are complete.
 
-    Raises `BadRequest` for a form that is malformed or over a limit. How much data a part may have is up to the user.
+    Raises `BadRequest` for a form that is malformed or over a limit. The user of the reader limits the data of each part.
     """
 
     def __init__(self, content_type: str) -> None:
@@ -159,14 +159,14 @@ class UploadForm:
         return (self._file.filename if self._file else None) or FILE
 
     def field(self, name: str) -> str | None:
-        """A small field's value, the last one of several; None where the form has no such field."""
+        """A small field's value, the last one of several; None if the form has no such field."""
         found = next((part for part in reversed(self._reader.parts) if part.name == name), None)
         return None if found is None else found.data.decode("utf-8", "replace")
 
     def write(self, data: bytes) -> bytes:
-        """Read a piece of the body; returns what it holds of the file."""
+        """Read a piece of the body; returns the bytes of the file in it."""
         self._reader.write(data)
-        # Parts arrive one after another: of those seen before only the last one can have grown.
+        # Parts arrive one after another: of those read before, only the last one can have grown.
         arrived = self._reader.parts[max(0, self._seen - 1) :]
         self._seen = len(self._reader.parts)
         return b"".join([self._read_part(part) for part in arrived])

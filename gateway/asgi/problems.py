@@ -38,7 +38,7 @@ from penstock.trace_context import TraceContext
 
 Headers = list[tuple[bytes, bytes]]
 
-STORE_AWAY = "The job store cannot be reached or does not take writes."
+STORE_UNREACHABLE = "The job store cannot be reached or refuses writes."
 PROBLEM_JSON = b"application/problem+json"
 JITTER = 0.2
 MAX_RETRY_AFTER_S = 120.0
@@ -90,7 +90,7 @@ class NoAnswerYet(PenstockError):
 
 
 class EndedWithoutOutput(PenstockError):
-    """A job ended without an output; this is what its reader gets."""
+    """A job ended without an output: `code` and `retryable` are those that its reader gets."""
 
     kind = "failed"
 
@@ -140,12 +140,12 @@ FAILURE_STATUS = {
 
 TITLES = {
     "bad_request": "The request cannot be read",
-    "malformed_id": "Not a job id",
-    "unauthorized": "An API key is needed",
-    "wrong_role": "The API key is not for this",
-    "not_found": "No such thing",
-    "gone": "Its retention is over",
-    "method_not_allowed": "The path does not take this method",
+    "malformed_id": "This is not a job id",
+    "unauthorized": "A valid API key is required",
+    "wrong_role": "The API key lacks the role for this",
+    "not_found": "It does not exist",
+    "gone": "It existed, and its retention is over",
+    "method_not_allowed": "The path does not support this method",
     "conflict": "The job's state forbids it",
     "cancelled": "The job was cancelled",
     "expired": "The job's deadline passed before it finished",
@@ -155,9 +155,9 @@ TITLES = {
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",
     "idempotency_key_reused": "The idempotency key belongs to another request",
-    "overloaded": "The model cannot take more work now",
+    "overloaded": "The model cannot accept more jobs now",
     "rate_limited": "Too many requests",
-    "quota_spent": "Too many jobs under way",
+    "quota_spent": "The owner has too many open jobs",
     "headers_too_large": "The headers are too large or too many",
     "gateway_busy": "The gateway serves too many requests at once",
     "store_unavailable": "The job store cannot be reached",
@@ -166,15 +166,15 @@ TITLES = {
     "sync_timeout": "No answer within the time limit",
     "timeout": "The model ran past its time limit",
     "oom": "The item does not fit the device's memory",
-    "poison": "The job was given up because it crashed its workers",
-    "worker_lost": "The job was given up because its workers were lost",
+    "poison": "The job was sent up because it crashed its workers",
+    "worker_lost": "The job was sent up because its workers were lost",
     "handler_error": "The model failed on this input",
     "not_explainable": "The model gives no explanations",
     "not_an_embedding": "The model gave no vector",
-    "handler_contract": "The model answered in a way it must not",
+    "handler_contract": "The model returned an output of the wrong count or type",
     "load_failed": "The model could not be loaded",
     "failed": "The job failed",
-    "internal": "A fault of ours",
+    "internal": "Internal error of the gateway",
 }
 
 
@@ -194,17 +194,18 @@ def status_of(error: PenstockError) -> int:
 
 
 def retry_after(drain_s: float, *, draw: float) -> int:
-    """Whole seconds from 1 to 120 for a Retry-After header: `drain_s`, spread by 20 % either way so that callers do not return
-    together. `draw` is uniform in [0, 1).
+    """Whole seconds for a Retry-After header, from 1 to 120; `draw` is uniform in [0, 1).
+
+    `drain_s` is spread by 20 % either way, so that refused callers do not come back all at once.
     """
     spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
     return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
 
 
-def request_id_of(given: bytes | None) -> str:
+def request_id_of(sent: bytes | None) -> str:
     """The caller's own id if it is safe to print, otherwise a new one."""
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given.decode("ascii")
+    if sent is not None and _REQUEST_ID.fullmatch(sent):
+        return sent.decode("ascii")
     return uuid.uuid4().hex
 
 
@@ -251,7 +252,7 @@ def _redacted(error: PenstockError) -> dict[str, Any]:
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
     if isinstance(error, StoreUnavailable):
-        return {"detail": STORE_AWAY, "hint": "Try again after Retry-After; `penstock doctor` says what is wrong."}
+        return {"detail": STORE_UNREACHABLE, "hint": "Try again after Retry-After; `penstock doctor` says what is wrong."}
     return {}
 
 

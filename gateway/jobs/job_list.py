@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id
@@ -34,7 +34,7 @@ class JobList:
     async def page(
         self, caller: Caller, *, model: str | None = None, status: str | None = None, after: str | None = None, limit: int = 100
     ) -> JobPage:
-        """`after` is the id of the last job of the page before. Raises `NotFound` for an unknown model."""
+        """`after` is the id of the last job of the previous page. Raises `NotFound` for an unknown model."""
         before = parse_job_id(after).serial if after else ""
         names = self._names(model)
         data: list[Job] = []

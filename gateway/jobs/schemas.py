@@ -22,9 +22,9 @@ JOB_SCHEMA: dict[str, Any] = {
         "priority": {"type": "string", "enum": ["interactive", "bulk"]},
         "position": {
             "type": "integer",
-            "description": "Jobs of the same owner before it in the queue, when it waits; an estimate",
+            "description": "Jobs of the same owner before this one in the queue; an estimate",
         },
-        "eta_s": {"type": "number", "description": "Seconds until it has likely run; an estimate"},
+        "eta_s": {"type": "number", "description": "Seconds until the job has probably run; an estimate"},
         "created_at": _MOMENT,
         "started_at": _MOMENT,
         "finished_at": _MOMENT,
@@ -33,7 +33,7 @@ JOB_SCHEMA: dict[str, Any] = {
         "cancel_requested": {"type": "boolean"},
         "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
         "batch": {"type": "object"},
-        "trace_id": {"type": "string", "description": "The W3C trace it was submitted in"},
+        "trace_id": {"type": "string", "description": "The W3C trace of its submit"},
         "replay_of": {"type": "string", "description": "The job whose input this one repeats"},
         "replayed_as": {"type": "string", "description": "The job that repeats this one's input; the last of several"},
         "links": {"type": "object", "additionalProperties": _TEXT},
@@ -54,7 +54,10 @@ _ATTEMPT = {
     "type": "object",
     "required": ["attempt", "worker", "claimed_at", "ended_at", "end", "batch"],
     "properties": {
-        "attempt": {"type": "integer", "description": "Counts every claim from 1; a gap: see attempts_left_out"},
+        "attempt": {
+            "type": "integer",
+            "description": "Number of the claim, from 1; attempts_left_out counts unlisted ones",
+        },
         "worker": _TEXT,
         "claimed_at": _MOMENT,
         "ended_at": _MAYBE_MOMENT,

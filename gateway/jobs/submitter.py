@@ -21,7 +21,7 @@ from penstock.failpoints import failpoint
 from penstock.gateway.asgi import bodies, multipart, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head, SubmitOptions
 from penstock.gateway.asgi.wire import Receive, Scope
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.admission import admit, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
@@ -34,8 +34,8 @@ from penstock.trace_context import TraceContext
 
 log = structlog.get_logger(__name__)
 
-# Blobs are written in groups of up to this size, each by a thread of its own, up to this many at once: the blobs of a group
-# share one commit of the file system's journal (D7).
+# Blobs are written in groups of at most this size, so that a group shares one commit of the file system's journal (D7); at most
+# this many groups are written at a time, each in a thread of its own.
 _BLOBS_BYTES = 1024 * 1024
 _BLOBS_CALLS = 6
 # By kind of route; a route that is not listed asks for a prediction.
@@ -110,7 +110,7 @@ class Submitter:
         self._metrics = metrics
 
     async def read(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
-        """The request, read and checked; raises the first fault found, cheapest check first."""
+        """The request, read and checked, the cheapest check first; raises on the first fault."""
         entry, chosen = await self._registry.find(model, version)
         try:
             options = negotiation.parse_submit_options(scope["query_string"])

@@ -1,4 +1,4 @@
-"""Jobs as callers see them. Pure."""
+"""The JSON views of jobs and timelines. Pure."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ class Hand:
     def announce(
         self, info: VersionInfo | None = None, *, latency_s: dict[int, float] | None = None, state: str = "ready"
     ) -> None:
-        told = info or VersionInfo(input_schema=SQUARE_SCHEMA, accepts=("application/json", "image/*"))
-        self.store.announce_model(ModelInfo(self.model, self.version, versions={self.version: told}))
+        announced = info or VersionInfo(input_schema=SQUARE_SCHEMA, accepts=("application/json", "image/*"))
+        self.store.announce_model(ModelInfo(self.model, self.version, versions={self.version: announced}))
         slot = SlotInfo(self.model, self.version, state, latency_s=latency_s or {})
         self.store.announce_worker(WorkerInfo(self.name, "here", os.getpid(), 0.0, (slot,)))
 

@@ -124,8 +124,8 @@ def test_a_long_poll_at_another_gateway_returns_at_once_when_the_job_ends(
 def test_a_failed_job_is_read_as_its_recorded_problem(client: httpx2.Client, hand: Hand) -> None:
     job = submit(client)
     hand.fail(hand.take(), "handler_error", "ValueError: no such square")
-    told = client.get(job["links"]["self"]).json()
-    assert (told["status"], told["error"]["message"]) == ("failed", "ValueError: no such square")
+    shown = client.get(job["links"]["self"]).json()
+    assert (shown["status"], shown["error"]["message"]) == ("failed", "ValueError: no such square")
     result = client.get(job["links"]["result"])
     assert result.status_code == 500
     assert (result.json()["code"], result.json()["job"]) == ("handler_error", job["id"])

@@ -64,13 +64,13 @@ def check_problem(answer: httpx2.Response, *statuses: int) -> dict[str, Any]:
     assert answer.status_code in statuses, answer.text
     openai = speaks_openai(answer.request.url.path)
     assert answer.headers["content-type"] == f"application/{'json' if openai else 'problem+json'}"
-    told: dict[str, Any] = answer.json()
-    assert not openai or {"message", "type", "param", "code"} == told["error"].keys()
-    assert told["status"] == answer.status_code
-    assert told["request_id"] == answer.headers["x-request-id"]
-    assert {"type", "title", "code", "detail"} <= told.keys()
+    problem: dict[str, Any] = answer.json()
+    assert not openai or {"message", "type", "param", "code"} == problem["error"].keys()
+    assert problem["status"] == answer.status_code
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert {"type", "title", "code", "detail"} <= problem.keys()
     assert not re.search(r"Traceback|File \"|\.py\b|redis://|unix://", answer.text)
-    return told
+    return problem
 
 
 def test_the_document_lists_the_live_routes_and_each_models_own(client: httpx2.Client) -> None:
@@ -104,24 +104,24 @@ def test_an_id_that_is_none_of_ours_is_refused(client: httpx2.Client, path: str,
 )
 def test_an_unknown_model_is_not_found(client: httpx2.Client, path: str, model: str) -> None:
     for method in ROUTES[path]:
-        told = check_problem(client.request(method.upper(), filled(path, model=model), json={"x": 4}), 404)
+        problem = check_problem(client.request(method.upper(), filled(path, model=model), json={"x": 4}), 404)
         if model == "squre":
-            assert told["hint"] == "Did you mean square?"
+            assert problem["hint"] == "Did you mean square?"
 
 
 @pytest.mark.parametrize("path", [path for path in WITH_MODEL if "{version}" in path])
 def test_an_unknown_version_is_not_found(client: httpx2.Client, path: str) -> None:
     for method in ROUTES[path]:
-        told = check_problem(client.request(method.upper(), filled(path, version="9"), json={"x": 4}), 404)
-        assert told["hint"] == "Its versions: 1."
+        problem = check_problem(client.request(method.upper(), filled(path, version="9"), json={"x": 4}), 404)
+        assert problem["hint"] == "Its versions: 1."
 
 
 @pytest.mark.parametrize("path", SUBMITS)
 @pytest.mark.parametrize("body", [b'{"x": "four"}', b"{}", b"[]", b'"x"', b"null"])
 def test_an_input_of_the_wrong_type_is_told_with_pointers(client: httpx2.Client, path: str, body: bytes) -> None:
-    told = check_problem(client.post(filled(path), content=body), 422)
-    assert told["code"] == "invalid_input"
-    assert all({"pointer", "detail"} == fault.keys() for fault in told["errors"])
+    problem = check_problem(client.post(filled(path), content=body), 422)
+    assert problem["code"] == "invalid_input"
+    assert all({"pointer", "detail"} == fault.keys() for fault in problem["errors"])
 
 
 @pytest.mark.parametrize("path", SUBMITS)
@@ -146,8 +146,8 @@ def test_a_body_that_is_no_acceptable_json_is_refused(client: httpx2.Client, pat
 @pytest.mark.parametrize("path", SUBMITS)
 @pytest.mark.parametrize(("media", "size"), [("application/json", 50_001), ("image/png", 100_001), ("image/png", 5_000_000)])
 def test_a_body_over_the_limit_is_refused(client: httpx2.Client, path: str, media: str, size: int) -> None:
-    told = check_problem(client.post(filled(path), content=b" " * size, headers={"content-type": media}), 413)
-    assert told["code"] == "too_large"
+    problem = check_problem(client.post(filled(path), content=b" " * size, headers={"content-type": media}), 413)
+    assert problem["code"] == "too_large"
 
 
 @pytest.mark.parametrize("path", SUBMITS)
@@ -214,8 +214,8 @@ def test_an_unknown_path_of_the_dashboard_is_a_page_that_leads_back(client: http
 
 
 def test_a_request_id_that_could_break_a_log_is_replaced(client: httpx2.Client) -> None:
-    told = check_problem(client.get("/nothing", headers={"x-request-id": "two words"}), 404)
-    assert re.fullmatch(r"[0-9a-f]{32}", told["request_id"])
+    problem = check_problem(client.get("/nothing", headers={"x-request-id": "two words"}), 404)
+    assert re.fullmatch(r"[0-9a-f]{32}", problem["request_id"])
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_head_on_a_probe_answers_like_get_without_a_body(client: httpx2.Client, 
 
 @pytest.mark.parametrize(("method", "path"), [(method, path) for method, path in OPERATIONS if path.startswith("/v1/")])
 def test_an_unknown_query_parameter_is_refused_with_the_known_ones(client: httpx2.Client, method: str, path: str) -> None:
-    told = check_problem(client.request(method, filled(path), params={"wiat": "20"}, json={"x": 4}), 400)
-    assert "unknown query parameter 'wiat'; this path takes " in told["detail"]
+    problem = check_problem(client.request(method, filled(path), params={"wiat": "20"}, json={"x": 4}), 400)
+    assert "unknown query parameter 'wiat'; this path takes " in problem["detail"]
 
 
 def test_probes_do_not_mind_what_their_callers_add(client: httpx2.Client) -> None:

@@ -9,8 +9,9 @@ from contextlib import closing
 import pytest
 
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob, Unfinished
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.registry import StoredRollout
-from penstock.broker.store.runs import RunChange, RunStore
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobState, Payload
 from penstock.job_id import JobId, new_job_id
@@ -55,7 +56,7 @@ def test_a_version_that_nothing_needs_is_forgotten_by_registry_and_rollout(store
     assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
     forgotten_versions.forget(store, now=LATE)
     assert (versions(store), store.rollouts()) == (["1"], {})
-    assert not forgotten_versions.are_there(store.models(), store.rollouts().values())
+    assert not forgotten_versions.may_exist(store.models(), store.rollouts().values())
 
 
 def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore) -> None:
@@ -135,7 +136,7 @@ def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_
     forgotten_versions.forget(store, now=LATE)
     forgotten_versions.forget(store, now=LATE)
     assert (store.rollouts(), versions(store), store.known([job.serial])) == ({}, [], {job.serial})
-    assert forgotten_versions.are_there(store.models(), [])
+    assert forgotten_versions.may_exist(store.models(), [])
     assert store.forget([job]) == 1
     forgotten_versions.forget(store, now=LATE)
     assert store.models() == []

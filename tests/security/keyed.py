@@ -121,7 +121,7 @@ def filled(path: str, **values: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
 
 
-def roles_told(method: str, path: str) -> set[str]:
+def documented_roles(method: str, path: str) -> set[str]:
     """The roles that the document says a route takes; empty for a public one."""
     return {role for line in ROUTES[path][method.lower()]["security"] for role in line["key"]}
 

@@ -28,7 +28,7 @@ def test_a_line_names_a_test_that_exists_or_says_why_there_is_none(attack: str) 
 
 
 @pytest.mark.parametrize(
-    ("told", "method", "route"),
+    ("shown", "method", "route"),
     [
         ("`POST /predictions/...`", "POST", "/predictions/{model}"),
         ("`GET /v1/jobs`", "GET", "/v1/jobs/{job_id}/result"),
@@ -39,8 +39,8 @@ def test_a_line_names_a_test_that_exists_or_says_why_there_is_none(attack: str) 
         ("`/livez`", "GET", "/problems/{code}"),
     ],
 )
-def test_the_table_of_roles_says_what_the_code_does(told: str, method: str, route: str) -> None:
-    [line] = [line for line in TEXT.splitlines() if line.startswith(f"| {told}")]
+def test_the_table_of_roles_says_what_the_code_does(shown: str, method: str, route: str) -> None:
+    [line] = [line for line in TEXT.splitlines() if line.startswith(f"| {shown}")]
     *yes, nobody = [cell.strip() != "–" for cell in line.split("|")[2:6]]
     roles = roles_of(method, route)
     assert nobody == (not roles)

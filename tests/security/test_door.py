@@ -22,9 +22,8 @@ import pytest
 
 from penstock.access import Key, Role, digest_of, is_weak, new_secret
 from penstock.errors import ConfigError, RateLimited, Unauthorized
-from penstock.gateway.auth.keys import GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, KeyAuth
+from penstock.gateway.auth.keys import EVERYBODY, GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, KeyAuth
 from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
-from penstock.gateway.auth.roles import EVERYBODY
 from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import GatewayClient
 from tests.security.keyed import ALICE, BOB, LIMITED
@@ -125,7 +124,7 @@ def timed(check: Callable[[bytes], object], draw: Random, *guesses: bytes) -> di
         check(given)
         took = time.perf_counter_ns() - before
         # Outside what is timed: where the hashes of both guesses share a slot of this dict (one process in eight), its
-        # look-up takes longer for one of them, which once was told as a leak of the door.
+        # look-up takes longer for one of them, which this test once reported as a leak.
         times[guess].append(took)
     gc.enable()
     return times
@@ -135,7 +134,7 @@ def test_a_guess_that_is_nearly_right_takes_no_longer_than_one_that_is_all_wrong
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
     draw = Random(1)
     # Who shares the core can make one measurement differ; a leak is in each.
-    assert any(welch(timed(opened(key()).glance, draw, near, far)) < LEAK for _ in range(TRIES))
+    assert any(welch(timed(opened(key()).identify, draw, near, far)) < LEAK for _ in range(TRIES))
 
 
 def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_difference() -> None:

@@ -23,8 +23,8 @@ STATES = ("queued", "running", "succeeded", "collected")
 def submitted(gateway: httpx2.Client, key: TestKey, *, model: str = "square", **headers: str) -> dict[str, Any]:
     answer = gateway.post(f"/v1/models/{model}/jobs", json={"x": 4}, headers={**key.header, **headers})
     assert answer.status_code == 202, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def listed(gateway: httpx2.Client, key: TestKey, **params: str) -> list[str]:
@@ -94,16 +94,16 @@ def test_turning_the_pages_shows_each_own_job_once_and_no_id_of_others(gateway: 
     others = set(listed(gateway, READER))
     seen: list[str] = []
     after: str | None = None
-    told = ""
+    pages = ""
     while True:
         answer = gateway.get("/v1/jobs", params={"limit": "3", **({"after": after} if after else {})}, headers=BOB.header)
-        told += answer.text
+        pages += answer.text
         seen += [job["id"] for job in answer.json()["data"]]
         after = answer.json().get("next_after")
         if not after:
             break
     assert (sorted(seen), len(seen)) == (sorted(mine), len(set(seen)))
-    assert not any(id.partition("-")[0] in told for id in others)
+    assert not any(id.partition("-")[0] in pages for id in others)
 
 
 def test_a_job_can_be_cancelled_by_its_owner_and_by_the_manager_alone(gateway: httpx2.Client) -> None:

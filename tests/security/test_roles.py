@@ -19,8 +19,8 @@ from tests.security.keyed import (
     SENDER,
     SUBMITS,
     TestKey,
+    documented_roles,
     filled,
-    roles_told,
     routes,
     send,
 )
@@ -44,13 +44,13 @@ STRANGERS = {
 }
 
 
-def told(answer: httpx2.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
+def visible_parts(answer: httpx2.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
     return answer.status_code, answer.content, sorted(item for item in answer.headers.items() if item[0] != "date")
 
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 def test_whatever_is_wrong_with_a_key_the_answer_is_the_same_401(stranger: httpx2.Client, method: str, path: str) -> None:
-    answers = {name: told(send(stranger, method, path, headers=headers)) for name, headers in STRANGERS.items()}
+    answers = {name: visible_parts(send(stranger, method, path, headers=headers)) for name, headers in STRANGERS.items()}
     status, body, headers = answers["none"]
     assert status == 401
     assert ("www-authenticate", 'Bearer realm="penstock"') in headers
@@ -91,7 +91,7 @@ def test_a_key_opens_the_routes_of_its_roles_and_no_others(
     gateway: httpx2.Client, method: str, path: str, key: TestKey
 ) -> None:
     answer = send(gateway, method, path, key=key)
-    roles = roles_told(method, path)
+    roles = documented_roles(method, path)
     if roles and roles.isdisjoint(key.roles):
         assert (answer.status_code, answer.json()["code"]) == (403, "wrong_role")
     else:

@@ -35,10 +35,10 @@ def test_anothers_is_answered_byte_for_byte_as_one_that_never_was(
 ) -> None:
     answer, absent = send(gateway, method, filled(path, **theirs), key=BOB), send(gateway, method, filled(path), key=BOB)
     assert answer.status_code == absent.status_code == 404
-    told = answer.text
+    text = answer.text
     for name, id in theirs.items():
-        told = told.replace(id, OTHER_IDS[name])
-    assert told == absent.text
+        text = text.replace(id, OTHER_IDS[name])
+    assert text == absent.text
 
 
 def test_anothers_file_is_no_input(gateway: GatewayClient, theirs: dict[str, str]) -> None:

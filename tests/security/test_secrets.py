@@ -35,9 +35,9 @@ def test_no_secret_reaches_the_log_a_traceback_or_an_answer(tmp_path: Path) -> N
             server.stop()
             answers += attack(client, wrong)
             eventually(lambda: "store_unavailable" in log.read_text())
-    told = log.read_text() + "".join(answers)
+    written = log.read_text() + "".join(answers)
     secrets = [CANARY, server.gateway_url, *passwords.values(), *(key.secret for key in KEYS)]
-    assert [secret for secret in secrets if secret in told] == []
+    assert [secret for secret in secrets if secret in written] == []
     assert not re.search(r"Traceback|File \"/", "".join(answers))
 
 

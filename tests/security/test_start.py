@@ -48,10 +48,10 @@ def test_beyond_loopback_nothing_starts_without_keys_and_the_message_says_what_t
         with pytest.raises(BlockingIOError):
             store.accept()
     assert done.returncode != 0
-    told = done.stdout + done.stderr
-    assert "penstock keys new" in told
-    assert "[[keys]]" in told
-    assert "Traceback" not in told
+    printed = done.stdout + done.stderr
+    assert "penstock keys new" in printed
+    assert "[[keys]]" in printed
+    assert "Traceback" not in printed
     assert not (tmp_path / ".penstock" / "valkey").exists(), "no store was started for nothing"
 
 

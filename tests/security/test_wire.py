@@ -169,8 +169,8 @@ async def _slow_crowd(client: GatewayClient) -> tuple[list[tuple[float, float, b
         last = time.monotonic()
         while not all(task.done() for task in crowd) and len(waits) < 200:
             before = time.monotonic()
-            # This loop also drives the crowd: where the machine stood still, this client was a slow one itself, and told so or
-            # hung up on.
+            # This loop also drives the crowd: if the machine stood still, this client was slow itself, and the gateway
+            # refused it or hung up on it.
             try:
                 status = (await other.get("/livez")).status_code
             except (httpx2.NetworkError, httpx2.RemoteProtocolError):
@@ -189,11 +189,11 @@ async def test_a_thousand_slow_clients_are_hung_up_on_and_others_do_not_feel_the
     assert sum(ended > all_there for _, ended, _ in ends) > SLOW // 2, "they did not come together"
     assert max(ended - began for began, ended, _ in ends) < CROWD_PATIENCE_S + 15.0
     answers = [(beginning, answer) for (_, _, answer), beginning in zip(ends, cycle(BEGINNINGS.values()), strict=False)]
-    # Whoever asked for nothing is told nothing. Who drips on while the connection is closed may lose the answer to a reset.
+    # Clients that sent nothing get no response. Those that still send as the connection closes may lose theirs to a reset.
     assert {answer for beginning, answer in answers if not beginning} == {b""}
-    told = [answer for beginning, answer in answers if beginning and answer]
-    assert len(told) > SLOW // 2
-    assert all(answer.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 200 ")) for answer in told)
+    answered = [answer for beginning, answer in answers if beginning and answer]
+    assert len(answered) > SLOW // 2
+    assert all(answer.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 200 ")) for answer in answered)
     assert waits[len(waits) // 2] < 0.2
 
 

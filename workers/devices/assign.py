@@ -12,32 +12,36 @@ ANY, EVERY = "cuda", "cuda:*"
 _GIB = 1 << 30
 
 
-def on_cpu(spec: ModelSpec) -> bool:
+def is_on_cpu(spec: ModelSpec) -> bool:
     return spec.device == "cpu"
 
 
-def assign(specs: Sequence[ModelSpec], gpus: Gpus, *, ledger: Ledger | None = None) -> list[list[Unit | None]]:
-    """For each spec one device per slot, None for the CPU; `ledger` holds the devices of slots that exist already.
+def assign_devices(
+    specs: Sequence[ModelSpec], gpus: Gpus, *, allocations: DeviceAllocations | None = None
+) -> list[list[Unit | None]]:
+    """For each spec one device per slot, None for the CPU; `allocations` holds the devices of slots that exist already.
 
     Raises `ConfigError` that lists every device which is asked for and cannot be had.
     """
-    ledger = ledger or Ledger(gpus)
+    allocations = allocations or DeviceAllocations(gpus)
     found: dict[int, list[Unit | None]] = {}
     faults: list[str] = []
     # Specs that name their device go first; the others take what is left.
     for place in sorted(range(len(specs)), key=lambda place: specs[place].device == ANY):
         try:
-            found[place] = ledger.fill(specs[place])
+            found[place] = allocations.allocate(specs[place])
         except _Unmet as unmet:
             faults.append(f"model {specs[place].name}: device {specs[place].device!r}: {unmet}")
     if faults:
         raise ConfigError(
-            f"A device that is asked for cannot be used. {there_is(gpus)}", faults=faults, hint="see `penstock devices`"
+            f"A device that is asked for cannot be used. {available_devices(gpus)}",
+            faults=faults,
+            hint="see `penstock devices`",
         )
     return [found[place] for place in range(len(specs))]
 
 
-def there_is(gpus: Gpus) -> str:
+def available_devices(gpus: Gpus) -> str:
     """A sentence that lists the devices a model may ask for."""
     units = ", ".join(f"{name_of(gpus, unit)} ({unit.name}, {unit.uuid})" for unit in gpus.units)
     return f"There is: cpu, {units}." if units else f"There is no GPU: {gpus.absent or 'none has a slice to use'}."
@@ -54,42 +58,42 @@ class _Unmet(Exception):
     """A device that is asked for cannot be had; the text says why."""
 
 
-class Ledger:
+class DeviceAllocations:
     """The specs whose slots are on each device."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
         self._slots: dict[str, list[ModelSpec]] = {}
 
-    def fill(self, spec: ModelSpec) -> list[Unit | None]:
+    def allocate(self, spec: ModelSpec) -> list[Unit | None]:
         """Take devices for all slots that the spec declares, and return one per slot."""
-        if on_cpu(spec):
+        if is_on_cpu(spec):
             if spec.workers_per_device > 1:
                 each, wanted = spec.workers_per_device, spec.workers * spec.workers_per_device
                 raise _Unmet(f"workers_per_device = {each} counts slots on a GPU; set workers = {wanted}")
             return [None] * spec.workers
         if spec.device != ANY and spec.workers > 1:
             raise _Unmet(f'workers = {spec.workers} counts devices and goes with "{ANY}"; set workers_per_device')
-        rounds = spec.workers if spec.device == ANY else len(self._named(spec)) if spec.device == EVERY else 1
-        chosen = [self._fresh(spec) for _ in range(rounds)]
+        devices = spec.workers if spec.device == ANY else len(self._named(spec)) if spec.device == EVERY else 1
+        chosen = [self._allocate_device(spec) for _ in range(devices)]
         return [unit for unit in chosen for _ in range(spec.workers_per_device)]
 
-    def _fresh(self, spec: ModelSpec) -> Unit:
+    def _allocate_device(self, spec: ModelSpec) -> Unit:
         """Take a device that has no slot of this spec yet, and enter all slots of the spec that one device gets."""
-        fits = [unit for unit in self._open(spec, spec.workers_per_device) if not self._own(spec, unit)]
+        fits = [unit for unit in self._with_room(spec, spec.workers_per_device) if not self._count_own(spec, unit)]
         if not fits:
             raise _Unmet(f"{spec.workers} devices are wanted, and no further one is free for it")
-        unit = self._best(fits)
+        unit = self._least_used(fits)
         for _ in range(spec.workers_per_device):
-            self.enter(spec, unit)
+            self.add(spec, unit)
         return unit
 
-    def further(self, spec: ModelSpec) -> Unit | None:
+    def allocate_one(self, spec: ModelSpec) -> Unit | None:
         """Take a device for one more slot; None: the CPU. Raises `ConfigError` if every device is full."""
-        if on_cpu(spec):
+        if is_on_cpu(spec):
             return None
         try:
-            fits = [unit for unit in self._open(spec, 1) if self._own(spec, unit) < spec.workers_per_device]
+            fits = [unit for unit in self._with_room(spec, 1) if self._count_own(spec, unit) < spec.workers_per_device]
         except _Unmet as unmet:
             raise ConfigError(f"model {spec.name} gets no further slot: {unmet}") from unmet
         if not fits:
@@ -97,44 +101,44 @@ class Ledger:
                 f"model {spec.name} has {spec.workers_per_device} slots on each of its devices already",
                 hint="set a larger workers_per_device",
             )
-        unit = self._best(fits)
-        self.enter(spec, unit)
+        unit = self._least_used(fits)
+        self.add(spec, unit)
         return unit
 
-    def enter(self, spec: ModelSpec, unit: Unit) -> None:
+    def add(self, spec: ModelSpec, unit: Unit) -> None:
         self._slots.setdefault(unit.uuid, []).append(spec)
 
-    def _on(self, unit: Unit) -> list[ModelSpec]:
+    def _specs_on(self, unit: Unit) -> list[ModelSpec]:
         return self._slots.get(unit.uuid, [])
 
-    def _own(self, spec: ModelSpec, unit: Unit) -> int:
+    def _count_own(self, spec: ModelSpec, unit: Unit) -> int:
         """How many slots of this version are on the device."""
-        return sum((one.name, one.version) == (spec.name, spec.version) for one in self._on(unit))
+        return sum((one.name, one.version) == (spec.name, spec.version) for one in self._specs_on(unit))
 
-    def _best(self, units: Iterable[Unit]) -> Unit:
+    def _least_used(self, units: Iterable[Unit]) -> Unit:
         """The device with the fewest slots, so that devices take turns; among those, the one with most memory not promised."""
-        return min(units, key=lambda unit: (len(self._on(unit)), self._promised(unit) - unit.free_bytes))
+        return min(units, key=lambda unit: (len(self._specs_on(unit)), self._promised(unit) - unit.free_bytes))
 
     def _promised(self, unit: Unit) -> int:
-        return sum(spec.device_memory_bytes or 0 for spec in self._on(unit))
+        return sum(spec.device_memory_bytes or 0 for spec in self._specs_on(unit))
 
-    def _open(self, spec: ModelSpec, slots: int) -> list[Unit]:
+    def _with_room(self, spec: ModelSpec, slots: int) -> list[Unit]:
         """The devices that the spec names, that have memory for this many slots, and that no other model wants alone."""
         named = self._named(spec)
-        kept = [unit for unit in named if self._shared(spec, unit)]
+        kept = [unit for unit in named if self._may_join(spec, unit)]
         if not kept:
-            others = sorted({other.name for unit in named for other in self._on(unit) if other.name != spec.name})
+            others = sorted({other.name for unit in named for other in self._specs_on(unit) if other.name != spec.name})
             raise _Unmet(f'taken by {", ".join(others)}; set placement = "shared" on all of them to share a device')
         needed = slots * (spec.device_memory_bytes or 0)
-        roomy = [unit for unit in kept if self._promised(unit) + needed <= unit.memory_bytes]
-        if not roomy:
+        with_memory = [unit for unit in kept if self._promised(unit) + needed <= unit.memory_bytes]
+        if not with_memory:
             most = max(unit.memory_bytes - self._promised(unit) for unit in kept)
             raise _Unmet(f"its device_memory_bytes come to {_gib(needed)}, and at most {_gib(most)} are not promised yet")
-        return roomy
+        return with_memory
 
-    def _shared(self, spec: ModelSpec, unit: Unit) -> bool:
+    def _may_join(self, spec: ModelSpec, unit: Unit) -> bool:
         """Whether a slot of this spec may join those on the device: other versions always, other models only if all share."""
-        others = [other for other in self._on(unit) if other.name != spec.name]
+        others = [other for other in self._specs_on(unit) if other.name != spec.name]
         return not others or all(one.placement == "shared" for one in (spec, *others))
 
     def _named(self, spec: ModelSpec) -> list[Unit]:

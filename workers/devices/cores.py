@@ -9,7 +9,7 @@ from penstock.workers.devices.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class CoreDemand:
     """What one slot asks for. `threads` None: an equal share. `node`: the NUMA node to be near, that of its GPU.
 
     `group`: slots of one group get the same cores; empty: the slot gets cores of its own.
@@ -21,7 +21,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class CoreAssignment:
     """What one slot gets. `cores` empty: it is not pinned."""
 
     cores: tuple[int, ...]
@@ -49,37 +49,39 @@ class _Attempt:
     loose: bool = False
 
 
-def seats(topology: Topology, demands: Sequence[Demand], *, used: frozenset[int] = frozenset()) -> list[Seat]:
-    """One seat per demand, in order. `used` cores belong to other slots. If there are too few cores, no slot is pinned."""
+def assign_cores(
+    topology: Topology, demands: Sequence[CoreDemand], *, used: frozenset[int] = frozenset()
+) -> list[CoreAssignment]:
+    """One per demand, in order. `used` cores belong to other slots. If there are too few cores, no slot is pinned."""
     budget = topology.budget - len(used)
     free = {node: tuple(core for core in cores if core not in used) for node, cores in topology.nodes.items()}
     for attempt in _attempts(topology, demands):
         blocks = _blocks(demands, attempt)
         placed = _placed(free, blocks, attempt) if sum(block.size for block in blocks) <= budget else None
         if placed is not None:
-            return [Seat(placed[place], demand.threads or attempt.share) for place, demand in enumerate(demands)]
+            return [CoreAssignment(placed[place], demand.threads or attempt.share) for place, demand in enumerate(demands)]
     fair = max(1, topology.budget // max(1, len(demands)))
-    return [Seat((), min(demand.threads or fair, len(topology.cores))) for demand in demands]
+    return [CoreAssignment((), min(demand.threads or fair, len(topology.cores))) for demand in demands]
 
 
-def _attempts(topology: Topology, demands: Sequence[Demand]) -> Iterator[_Attempt]:
+def _attempts(topology: Topology, demands: Sequence[CoreDemand]) -> Iterator[_Attempt]:
     """The attempts in order: the largest share first, within nodes before across nodes; groups get fewer cores only at last."""
-    everything, unbounded = len(topology.cores), len(topology.cores) * len(demands)
+    all_cores, unbounded = len(topology.cores), len(topology.cores) * len(demands)
     largest = max((len(cores) for cores in topology.nodes.values()), default=1)
     for loose in (False, True):
         yield from (_Attempt(share, unbounded, loose) for share in range(largest, 0, -1))
     if any(demand.group for demand in demands):
-        yield from (_Attempt(1, most, loose=True) for most in range(everything - 1, 0, -1))
+        yield from (_Attempt(1, most, loose=True) for most in range(all_cores - 1, 0, -1))
 
 
-def _blocks(demands: Sequence[Demand], attempt: _Attempt) -> list[_Block]:
+def _blocks(demands: Sequence[CoreDemand], attempt: _Attempt) -> list[_Block]:
     groups: dict[str, list[int]] = {}
     for place, demand in enumerate(demands):
         groups.setdefault(demand.group or f"alone {place}", []).append(place)
     return [_block(demands, places, attempt) for places in groups.values()]
 
 
-def _block(demands: Sequence[Demand], places: list[int], attempt: _Attempt) -> _Block:
+def _block(demands: Sequence[CoreDemand], places: list[int], attempt: _Attempt) -> _Block:
     wanted = [demands[place].threads or attempt.share for place in places]
     size = sum(wanted) if len(places) == 1 else max(*wanted, min(attempt.most, sum(wanted)))
     return _Block(size, demands[places[0]].node, tuple(places))

@@ -140,7 +140,7 @@ def _words(text: str | bytes) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
-def visible(gpus: Gpus, environment: Mapping[str, str]) -> Gpus:
+def visible_gpus(gpus: Gpus, environment: Mapping[str, str]) -> Gpus:
     """The GPUs that the worker's own CUDA_VISIBLE_DEVICES names, in its order, up to the first unknown one.
 
     CUDA reads the variable in the same way, but here numbers always count in PCI order.

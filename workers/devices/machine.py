@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible
+from penstock.model_spec import ModelSpec
+from penstock.workers.devices.assign import is_on_cpu
+from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible_gpus
 from penstock.workers.devices.topology import Topology, read_topology
 
 _MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -26,8 +28,13 @@ class Machine:
 def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: Mapping[str, str] | None = None) -> Machine:
     """The cores and GPUs that this process may use. Raises nothing if there are no GPUs: `gpus.absent` says why."""
     environment = os.environ if environment is None else environment
-    gpus = visible(read_gpus(nvml or PyNvml(), root), environment)
+    gpus = visible_gpus(read_gpus(nvml or PyNvml(), root), environment)
     return Machine(read_topology(root), gpus, _has_mps(root, environment))
+
+
+def discover_for(specs: Iterable[ModelSpec]) -> Machine:
+    """As `discover`, but without a look for GPUs if no model asks for one: the first look loads the driver."""
+    return Machine(read_topology()) if all(map(is_on_cpu, specs)) else discover()
 
 
 def _has_mps(root: Path, environment: Mapping[str, str]) -> bool:

@@ -5,37 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
-from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import Ready
-from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.model_spec import ModelInfo, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
 
 PLACES_AGAIN_S = 3_600.0
-
-
-def slot_info(spec: ModelSpec, pin: Pin, keeper: ChildSupervisor, *, latency_s: dict[int, float], warm: Ready) -> SlotInfo:
-    """What a slot is, where it lies and how it fares."""
-    return SlotInfo(
-        model=spec.name,
-        version=spec.version,
-        state=keeper.state,
-        device=pin.device,
-        pid=keeper.pid,
-        cores=pin.cores,
-        provider=keeper.provider,
-        latency_s=latency_s,
-        load_s=keeper.load_s,
-        error=keeper.error,
-        restarts=keeper.restarts.total,
-        first_call_s={run.size: run.first_s for run in warm.warm},
-        warm_origin=warm.warm_origin,
-        warm_note=warm.warm_note,
-        threads=pin.threads,
-        node=pin.node,
-        placement=pin.placement,
-        device_name=pin.device_name,
-        device_uuid=pin.uuid,
-    )
 
 
 class PlacesDue:
@@ -69,7 +41,7 @@ def _unless_known(declared: ModelInfo, others: dict[str, VersionInfo | None]) ->
 
 
 def pruned(info: ModelInfo, gone: Set[str]) -> ModelInfo:
-    """The model without these versions."""
+    """The model without these versions; its default is another one if it was among them."""
     versions = {version: known for version, known in info.versions.items() if version not in gone}
     default = info.default_version if info.default_version in versions else next(iter(versions), info.default_version)
     return replace(info, default_version=default, versions=versions)

@@ -15,7 +15,7 @@ from penstock.workers.fleet.announce import PlacesDue, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
 
-# The entry of a worker that died is gone after so many missed beats.
+# The entry of a worker that died expires after this number of beats.
 _ENTRY_BEATS = 5
 
 

@@ -14,11 +14,8 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import on_cpu
-from penstock.workers.devices.gpus import Gpus
-from penstock.workers.devices.machine import Machine, discover
-from penstock.workers.devices.plan import COLUMNS, PinningPlan, beside, one_more, plan, table, unpinned
-from penstock.workers.devices.topology import read_topology
+from penstock.workers.devices.machine import Machine, discover_for
+from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, refusals, unserved
 from penstock.workers.fleet.announcer import Announcer
@@ -113,8 +110,7 @@ class Fleet:
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self.slots))
 
     def _machine(self) -> Machine:
-        """Looks for GPUs only when a model asks for one, because the first look loads the driver."""
-        return Machine(read_topology(), Gpus()) if all(map(on_cpu, self._versions.specs)) else discover()
+        return discover_for(self._versions.specs)
 
     # More and fewer slots, by remote control.
 
@@ -124,7 +120,7 @@ class Fleet:
             spec = min(self._versions.specs, key=self._roster.count)
             try:
                 # The others keep their cores: those were shared out at the start, and moving them would slow them down.
-                pin = one_more(spec, self._machine(), self._roster.taken())
+                pin = plan_one_more(spec, self._machine(), self._roster.taken())
             except ConfigError as error:
                 log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
                 return
@@ -201,7 +197,7 @@ class Fleet:
 
     def _start_version(self, spec: ModelSpec) -> None:
         try:
-            pins = beside(spec, self._machine(), self._roster.taken())
+            pins = plan_beside(spec, self._machine(), self._roster.taken())
         except ConfigError as error:
             self._versions.refuse(spec, error.message)
             return
@@ -221,7 +217,7 @@ class Fleet:
         self._swept_models |= {info.model for info in infos} | unserved(models, workers)
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
-        if forgotten_versions.are_there(models, self._versions.rollouts.values()):
+        if forgotten_versions.may_exist(models, self._versions.rollouts.values()):
             forgotten_versions.forget(store, now=time.time())
 
 

@@ -25,11 +25,11 @@ VERSIONS_FORGOTTEN = "versions_forgotten"
 MODEL_FORGOTTEN = "model_forgotten"
 
 _LIVE = [state for state in RunState if not state.final]
-# A run that has no job at this moment may still submit more to its version. At most so many live runs are looked at.
+# A run that has no job at this moment may still submit more to its version. At most this number of live runs is read.
 _MOST_RUNS = 1_000
 
 
-def are_there(models: Iterable[ModelInfo], rollouts: Iterable[Rollout]) -> bool:
+def may_exist(models: Iterable[ModelInfo], rollouts: Iterable[Rollout]) -> bool:
     """Whether there may be something to forget, so that most beats need not read more."""
     return any(rollout.undone for rollout in rollouts) or not all(info.versions for info in models)
 

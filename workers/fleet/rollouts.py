@@ -30,13 +30,13 @@ def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[di
                 continue
             try:
                 spec = settings.added_spec(model, version, table)
-                specs[model, version] = replace(spec, source=located(spec.source, settings.worker.model_dir))
+                specs[model, version] = replace(spec, source=find_source(spec.source, settings.worker.model_dir))
             except PenstockError as error:
                 refused[model, version] = error.message
     return specs, refused
 
 
-def located(source: str, model_dir: Path | None) -> str:
+def find_source(source: str, model_dir: Path | None) -> str:
     """The path of the source below `model_dir`. Raises `ConfigError` if it is missing, or a link leads out of the folder."""
     if model_dir is None:
         raise ConfigError("worker.model_dir is not set on this worker, so it loads no versions at run time")
@@ -49,7 +49,7 @@ def located(source: str, model_dir: Path | None) -> str:
     return f"{path}:{name}" if colon else str(path)
 
 
-def kept(
+def served_keys(
     keys: Iterable[Key], own: Set[Key], rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float
 ) -> set[Key]:
     """The versions to serve: all that were not removed, and each removed one until no job waits for it.
@@ -58,11 +58,11 @@ def kept(
     back to it, for instance from a worker that died. `waiting` counts a version's waiting jobs; `now` is Unix time.
     """
 
-    def is_kept(key: Key) -> bool:
+    def is_served(key: Key) -> bool:
         model, version = key
         rollout = rollouts.get(model)
         if rollout is None or version not in rollout.removed or (version in rollout.undone and key in own):
             return True
         return now < rollout.removed[version] + SETTLED_AFTER_S or waiting(model, version) > 0
 
-    return {key for key in keys if is_kept(key)}
+    return {key for key in keys if is_served(key)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.rollout import Rollout, followed
 from penstock.settings.tables import Settings
-from penstock.workers.fleet.rollouts import Key, kept, key_of, known_specs
+from penstock.workers.fleet.rollouts import Key, key_of, known_specs, served_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ServedVersions:
         self.rollouts = rollouts
         own = {(name, version) for name, info in self.infos.items() for version in info.versions}
         specs, refused = known_specs(self._settings, rollouts)
-        keep = kept(specs.keys() | refused.keys(), own, rollouts, waiting, now=now)
+        keep = served_keys(specs.keys() | refused.keys(), own, rollouts, waiting, now=now)
         self.specs = [spec for key, spec in specs.items() if key in keep]
         self.refused = {key: why for key, why in refused.items() if key in keep}
         missing = sorted((keep & specs.keys()) - self._served)

@@ -19,7 +19,6 @@ from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
 # With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
@@ -57,7 +56,7 @@ class _ModelMetrics:
 
 
 class WorkerMetrics(Observer):
-    """Counts nothing until it is served."""
+    """What Prometheus scrapes from this worker. It counts nothing until `serve` opened a port."""
 
     def __init__(self, worker: str, *, models: int = 1) -> None:
         self._worker = worker
@@ -115,7 +114,7 @@ class WorkerMetrics(Observer):
         if not self.serving:
             return
         ours = self._of(spec)
-        if batch.shard:
+        if batch.is_shard:
             # A shard is many micro-batches; their sums would distort the histograms of single batches.
             ours.busy.inc(done.inference_s)
             ours.rows.inc(done.rows - done.bad_rows)
@@ -132,14 +131,14 @@ class WorkerMetrics(Observer):
             ours.padding.observe(done.padding)
         self._flush.labels(self._shared(spec), batch.reason).inc()
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if not self.serving:
             return
         ours, now = self._of(spec), time.monotonic()
         ours.store.observe(store_s)
-        counted = [job for job, answer in zip(finish.accepted, answers, strict=True) if answer is not Settled.STALE]
+        counted = [job for job, answer in zip(batch.jobs, answers, strict=True) if answer is not Settled.STALE]
         for priority, histogram in ours.durations.items():
-            durations = [max(0.0, now - job.at) for job in counted if job.priority is priority]
+            durations = [max(0.0, now - batch.accepted_at(job)) for job in counted if job.priority is priority]
             if durations:
                 histogram.observe_all(durations)
 
@@ -159,7 +158,7 @@ class WorkerMetrics(Observer):
         self._load.labels(self._shared(spec)).observe(load_s)
 
     def _shared(self, spec: ModelSpec) -> str:
-        """The model's label where a series per model would be too many."""
+        """The model's label, or one for all models together where a series per model would be too many."""
         return spec.name if self._detailed else ALL
 
     def _of(self, spec: ModelSpec) -> _ModelMetrics:
@@ -171,7 +170,7 @@ class WorkerMetrics(Observer):
 
 
 class _Batches:
-    """The metrics that are told of every batch."""
+    """The metrics of all models that are counted at every batch."""
 
     def __init__(self, registry: CollectorRegistry, waits_s: Sequence[float]) -> None:
         def spread(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Histograms:
@@ -195,7 +194,7 @@ class _Batches:
         )
 
     def bind(self, model: str, shared: str, worker: str, *, priorities: bool) -> _ModelMetrics:
-        """The children of one model; `shared` is its name or nothing, `priorities` whether these are told apart."""
+        """One model's metrics. `shared`: its name, or empty for one series of all models. `priorities`: a series for each."""
         label_of = {priority: priority.value if priorities else ALL for priority in Priority}
         return _ModelMetrics(
             queue_waits={priority: self._queue_wait.labels(model, label) for priority, label in label_of.items()},

@@ -14,8 +14,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal 
 SCRIPT = "from penstock.process_lifetime import die_with_parent; die_with_parent(); print('goes on', flush=True)"
 
 
-def said(told: str) -> str:
-    environment = {**os.environ, PARENT_VARIABLE: told}
+def output_with(parent: str) -> str:
+    environment = {**os.environ, PARENT_VARIABLE: parent}
     return subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -24,12 +24,12 @@ def test_a_process_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
     """`penstock up` was killed while its runner imported its modules: that asked for its new parent, and lived on."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    assert said(str(gone.pid)) == ""
+    assert output_with(str(gone.pid)) == ""
 
 
 @linux
 def test_a_process_whose_parent_lives_goes_on() -> None:
-    assert said(str(os.getpid())) == "goes on\n"
+    assert output_with(str(os.getpid())) == "goes on\n"
 
 
 @linux

@@ -39,8 +39,8 @@ async def ask(app: Gateway, path: str, *, method: str = "GET", fail: Exception |
 
 async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_are_not() -> None:
     app = gateway(GatewayOptions(max_requests=0))
-    status, told = await ask(app, "/v1/models")
-    assert (status, told["code"], told["retryable"]) == (503, "gateway_busy", True)
+    status, body = await ask(app, "/v1/models")
+    assert (status, body["code"], body["retryable"]) == (503, "gateway_busy", True)
     assert await ask(app, "/livez") == (200, {"status": "live"})
 
 
@@ -48,17 +48,17 @@ async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_
 async def test_a_bug_in_an_endpoint_is_answered_without_its_words(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = gateway(GatewayOptions())
     monkeypatch.setattr(app.parts.registry, "find", None)  # what calls it now fails in a way no one foresaw
-    status, told = await ask(app, "/predictions/square" if method == "POST" else "/v1/models/square", method=method)
-    assert (status, told["code"]) == (500, "internal")
-    assert "NoneType" not in json.dumps(told)
+    status, body = await ask(app, "/predictions/square" if method == "POST" else "/v1/models/square", method=method)
+    assert (status, body["code"]) == (500, "internal")
+    assert "NoneType" not in json.dumps(body)
 
 
 async def test_a_gateway_that_stops_is_not_ready_and_still_alive() -> None:
     lifetime = Lifetime()
     app = gateway(GatewayOptions(), lifetime)
     lifetime.drain(30.0)
-    status, told = await ask(app, "/readyz")
-    assert (status, told["errors"]) == (503, [{"pointer": "gateway", "detail": "stopping"}])
+    status, body = await ask(app, "/readyz")
+    assert (status, body["errors"]) == (503, [{"pointer": "gateway", "detail": "stopping"}])
     assert (await ask(app, "/livez"))[0] == 200
     assert not lifetime.is_last_call()
 

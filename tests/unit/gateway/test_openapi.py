@@ -28,12 +28,12 @@ def answers(gateway: Gateway, path: str, method: str = "get", info: VersionInfo 
     version = VersionEntry("1", info, None, SlotCapacity())
     entry = ModelEntry(ModelInfo("m", versions={"1": info}), version, {"1": version})
     found: dict[str, Any] = document(gateway.parts.api, {"m": entry})["paths"][path][method]["responses"]
-    return {status: sorted(told.get("content", {})) for status, told in found.items()}
+    return {status: sorted(answer.get("content", {})) for status, answer in found.items()}
 
 
 def test_a_result_may_be_of_any_type_or_not_there_yet(gateway: Gateway) -> None:
-    told = answers(gateway, "/v1/jobs/{job_id}/result")
-    assert told == {"200": ["*/*"], "202": ["application/json"], "default": ["application/problem+json"]}
+    described = answers(gateway, "/v1/jobs/{job_id}/result")
+    assert described == {"200": ["*/*"], "202": ["application/json"], "default": ["application/problem+json"]}
 
 
 def test_a_job_may_be_unchanged(gateway: Gateway) -> None:

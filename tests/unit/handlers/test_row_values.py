@@ -49,7 +49,7 @@ CASES = [
 ]
 
 
-def told(read: Any, given: Any) -> Any:
+def outcome_of(read: Any, given: Any) -> Any:
     try:
         made = read(given)
     except InvalidInput as error:
@@ -60,8 +60,8 @@ def told(read: Any, given: Any) -> Any:
 @pytest.mark.parametrize(("item_type", "text"), CASES)
 def test_a_row_is_read_as_its_json_text_would_be(item_type: Any, text: str) -> None:
     reader: Reader = reader_for(item_type)
-    wanted = told(reader.from_json, text.encode())
-    assert told(reader.from_value, json.loads(text)) == wanted
+    wanted = outcome_of(reader.from_json, text.encode())
+    assert outcome_of(reader.from_value, json.loads(text)) == wanted
 
 
 @pytest.mark.parametrize(("item_type", "text"), CASES)
@@ -69,8 +69,8 @@ def test_many_rows_are_read_at_once_or_refused(item_type: Any, text: str) -> Non
     reader = reader_for(item_type)
     if item_type is msgspec.Raw:
         return
-    wanted = told(reader.from_json, text.encode())
-    found = told(reader.from_values, [json.loads(text)] * 3)
+    wanted = outcome_of(reader.from_json, text.encode())
+    found = outcome_of(reader.from_values, [json.loads(text)] * 3)
     if isinstance(wanted, str) and wanted.startswith("the input"):
         assert isinstance(found, str)
     else:

@@ -24,7 +24,7 @@ from penstock.job_id import new_job_id
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PenstockError)]
 
 
-def told(problem: ProblemResponse) -> dict[str, Any]:
+def content_of(problem: ProblemResponse) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(problem.body)
     return content
 
@@ -32,8 +32,8 @@ def told(problem: ProblemResponse) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ERRORS)
 def test_every_error_of_the_house_has_a_status(kind: type[errors.PenstockError]) -> None:
     problem = render(kind("why"), request_id="r1", instance="/x")
-    assert problem.status == told(problem)["status"] >= 400
-    assert {"type", "title", "code", "detail", "request_id"} <= told(problem).keys()
+    assert problem.status == content_of(problem)["status"] >= 400
+    assert {"type", "title", "code", "detail", "request_id"} <= content_of(problem).keys()
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str,
     job = new_job_id("square")
     problem = render(EndedWithoutOutput("why", job=job, state=state, code=code), request_id="r1", instance="/x")
     assert problem.status == status
-    assert told(problem)["job"] == str(job)
+    assert content_of(problem)["job"] == str(job)
     assert (b"x-should-retry", b"false") in problem.headers
 
 
 def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() -> None:
     # Its type named a page that does not exist, its title was "Internal Server Error".
     ended = EndedWithoutOutput("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
-    problem = told(render(ended, request_id="r1", instance="/x"))
+    problem = content_of(render(ended, request_id="r1", instance="/x"))
     assert (problem["code"], problem["type"]) == ("bad_image", "/problems/handler_error")
     assert problem["title"] == TITLES["handler_error"]
 
@@ -87,7 +87,7 @@ def test_capacity_problems_say_when_to_come_back() -> None:
 
 def test_the_schema_faults_are_listed() -> None:
     fault = {"pointer": "/x", "detail": "no number"}
-    assert told(render(errors.InvalidInput("x", errors=[fault]), request_id="r1", instance="/x"))["errors"] == [fault]
+    assert content_of(render(errors.InvalidInput("x", errors=[fault]), request_id="r1", instance="/x"))["errors"] == [fault]
 
 
 def test_a_wrong_method_is_told_the_right_ones() -> None:
@@ -96,7 +96,7 @@ def test_a_wrong_method_is_told_the_right_ones() -> None:
 
 def test_a_timed_out_answer_names_its_job() -> None:
     job = new_job_id("square")
-    assert told(render(NoAnswerYet("x", job=job), request_id="r1", instance="/x"))["job"] == str(job)
+    assert content_of(render(NoAnswerYet("x", job=job), request_id="r1", instance="/x"))["job"] == str(job)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_our_own_faults_reveal_nothing_but_the_request_id(error: errors.Penstock
 
 def test_a_bug_is_a_500_that_names_the_request() -> None:
     problem = render(internal_error(), request_id="r1", instance="/x")
-    assert (problem.status, told(problem)["request_id"]) == (500, "r1")
+    assert (problem.status, content_of(problem)["request_id"]) == (500, "r1")
 
 
 @pytest.mark.parametrize("given", [None, b"", b"a b", b"x" * 65, b"\x1b[31m", "é".encode()])

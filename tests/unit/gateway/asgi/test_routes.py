@@ -103,9 +103,9 @@ def test_a_schema_moved_into_the_document_refers_to_its_new_place() -> None:
 
 
 def test_a_fresh_job_is_told_in_the_words_of_a_read_one() -> None:
-    told = json.loads(accepted_body(ID, version="1", priority=Priority.BULK, position=3, eta_s=0.5))
-    assert told.keys() <= job_view(job()).keys() | {"position", "eta_s"}
-    assert (told["status"], told["position"], told["eta_s"], told["priority"]) == ("queued", 3, 0.5, "bulk")
+    body = json.loads(accepted_body(ID, version="1", priority=Priority.BULK, position=3, eta_s=0.5))
+    assert body.keys() <= job_view(job()).keys() | {"position", "eta_s"}
+    assert (body["status"], body["position"], body["eta_s"], body["priority"]) == ("queued", 3, 0.5, "bulk")
 
 
 def test_a_given_up_job_has_failed_with_its_reason() -> None:

@@ -28,12 +28,12 @@ def tried(number: int, claimed_at: float, ended_at: float | None, end: str = "",
     return Attempt(number, "w1", "b1", claimed_at, ended_at, end, delay_s)
 
 
-def told(job: Job, *, now: float = 1_000.0) -> Timeline:
+def timeline_of(job: Job, *, now: float = 1_000.0) -> Timeline:
     return timeline(job, now=now, places={})
 
 
 def seconds(job: Job, *, now: float = 1_000.0) -> dict[str, float]:
-    return {stage.name: stage.seconds for stage in told(job, now=now).stages}
+    return {stage.name: stage.seconds for stage in timeline_of(job, now=now).stages}
 
 
 def normal(**changes: Any) -> Job:
@@ -56,18 +56,18 @@ def test_the_stages_of_a_normal_job_are_its_wait_and_those_of_its_batch() -> Non
 
 
 def test_the_longest_stage_is_named_in_a_sentence() -> None:
-    found = told(normal(queued_behind=812))
+    found = timeline_of(normal(queued_behind=812))
     assert (found.slowest, found.summary) == ("queue", "waited 4.0 s behind 812 jobs")
-    assert told(normal(created_at=104.0)).summary == "ran 2.0 s on the device, in a batch of 8"
+    assert timeline_of(normal(created_at=104.0)).summary == "ran 2.0 s on the device, in a batch of 8"
 
 
 def test_a_job_alone_in_the_queue_waited_for_a_worker() -> None:
-    assert told(normal()).summary == "waited 4.0 s for a worker to take it"
-    assert told(normal(queued_behind=1)).summary == "waited 4.0 s behind 1 job"
+    assert timeline_of(normal()).summary == "waited 4.0 s for a worker to take it"
+    assert timeline_of(normal(queued_behind=1)).summary == "waited 4.0 s behind 1 job"
 
 
 def test_the_batch_is_a_note_of_its_run() -> None:
-    notes = {stage.name: stage.note for stage in told(normal(queued_behind=5)).stages}
+    notes = {stage.name: stage.note for stage in timeline_of(normal(queued_behind=5)).stages}
     assert notes["inference"] == "3 of 8, released: full"
     assert notes["queue"] == "behind 5 jobs"
 
@@ -79,7 +79,7 @@ def test_an_attempt_that_died_is_lost_time_and_what_lies_between_is_queue() -> N
     )
     found = seconds(job)
     assert (found["queue"], found["lost"]) == (1.5, 2.5)
-    assert {stage.name: stage.note for stage in told(job).stages}["lost"] == "1 worker lost"
+    assert {stage.name: stage.note for stage in timeline_of(job).stages}["lost"] == "1 worker lost"
 
 
 def test_the_pause_before_a_retry_is_named_and_what_comes_late_is_queue() -> None:
@@ -96,19 +96,19 @@ def test_a_pause_that_a_cancel_cut_short_counts_as_long_as_it_lasted() -> None:
 def test_a_suspect_ran_alone_after_its_crashes() -> None:
     solo = BatchRecord("b1", 1, "solo", inference_s=4.5, place=1)
     job = normal(batch=solo, created_at=103.0, tries=(tried(1, 103.0, 103.5, "crashed"), tried(2, 104.0, 109.0, "succeeded")))
-    assert told(job).summary == "ran 4.5 s alone after 1 crash"
+    assert timeline_of(job).summary == "ran 4.5 s alone after 1 crash"
 
 
 def test_a_job_that_nobody_took_waited_until_its_end() -> None:
     expired = a_job(JobState.EXPIRED, finished_at=130.0, queued_behind=812)
-    assert told(expired).summary == "waited 30 s behind 812 jobs, until its deadline passed"
-    assert told(a_job(JobState.CANCELLED, finished_at=130.0)).summary.endswith("until it was cancelled")
+    assert timeline_of(expired).summary == "waited 30 s behind 812 jobs, until its deadline passed"
+    assert timeline_of(a_job(JobState.CANCELLED, finished_at=130.0)).summary.endswith("until it was cancelled")
 
 
 def test_a_cancelled_run_brought_nothing() -> None:
     job = a_job(JobState.CANCELLED, finished_at=109.0, tries=(tried(1, 101.0, 109.0, "cancelled"),))
     assert seconds(job) == {"queue": 1.0, "lost": 8.0}
-    assert told(job).summary == "lost 8.0 s in attempts that brought no result (1 output dropped)"
+    assert timeline_of(job).summary == "lost 8.0 s in attempts that brought no result (1 output dropped)"
 
 
 def test_a_job_given_up_at_its_last_retry_has_lost_all_its_runs() -> None:
@@ -120,10 +120,10 @@ def test_a_job_given_up_at_its_last_retry_has_lost_all_its_runs() -> None:
 def test_a_job_that_waits_or_runs_is_told_up_to_now() -> None:
     waiting = a_job(JobState.QUEUED, attempts=0, queued_behind=2)
     assert seconds(waiting, now=107.0) == {"queue": 7.0}
-    assert told(waiting, now=107.0).summary == "has waited 7.0 s behind 2 jobs"
+    assert timeline_of(waiting, now=107.0).summary == "has waited 7.0 s behind 2 jobs"
     running = a_job(JobState.LEASED, tries=(tried(1, 102.0, None),))
     assert seconds(running, now=107.0) == {"queue": 2.0, "run": 5.0}
-    assert told(running, now=107.0).summary == "has been running for 5.0 s"
+    assert timeline_of(running, now=107.0).summary == "has been running for 5.0 s"
 
 
 def test_a_clock_behind_the_stores_makes_no_time_negative() -> None:
@@ -134,7 +134,7 @@ def test_attempts_that_are_not_kept_still_count() -> None:
     job = normal(created_at=90.0, left_out=LeftOut(4, spent_s=6.0, delay_s=1.0))
     found = seconds(job)
     assert (found["lost"], found["delay"], found["queue"]) == (6.0, 1.0, 7.0)
-    assert {stage.name: stage.note for stage in told(job).stages}["lost"] == "4 more"
+    assert {stage.name: stage.note for stage in timeline_of(job).stages}["lost"] == "4 more"
 
 
 def test_a_batch_measured_longer_than_the_store_saw_shares_what_there_was() -> None:
@@ -183,7 +183,7 @@ def _batch(times: Sequence[float]) -> BatchRecord:
 
 @given(histories(), st.floats(0.0, 3_000.0))
 def test_the_stages_of_every_history_add_up_to_the_whole(job: Job, now: float) -> None:
-    found = told(job, now=now)
+    found = timeline_of(job, now=now)
     view = timeline_view(found)
     assert sum(stage["seconds"] for stage in view["stages"]) == pytest.approx(view["total_s"], rel=0.02, abs=2e-5)
     assert all(stage["seconds"] >= 0.0 and 0.0 <= stage["share"] <= 1.0001 for stage in view["stages"])
@@ -209,5 +209,5 @@ def test_the_view_names_the_worker_the_device_and_the_provider_where_they_are_kn
         "id": "b1", "size": 8, "place": 3, "reason": "full", "device": "cuda:0", "provider": "CUDAExecutionProvider",
     }  # fmt: skip
     assert view["trace_id"] == "a" * 32
-    unknown = timeline_view(told(normal()))
+    unknown = timeline_view(timeline_of(normal()))
     assert (unknown["attempts"][0]["worker"], unknown["batch"]["device"], unknown["trace_id"]) == ("w1", None, None)

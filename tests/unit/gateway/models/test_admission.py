@@ -19,9 +19,9 @@ def stats(now: float, *, depth: int, ended: int, leased: int = 0) -> QueueStats:
     return QueueStats("square", now, ready={0: depth}, leased=leased, ended={"succeeded": ended})
 
 
-@pytest.mark.parametrize(("drain_s", "draw", "told"), [(0.0, 0.5, 1), (10.0, 0.0, 8), (10.0, 0.5, 10), (10.0, 0.999, 12)])
-def test_retry_after_is_the_drain_spread_by_a_fifth(drain_s: float, draw: float, told: int) -> None:
-    assert retry_after(drain_s, draw=draw) == told
+@pytest.mark.parametrize(("drain_s", "draw", "expected_s"), [(0.0, 0.5, 1), (10.0, 0.0, 8), (10.0, 0.5, 10), (10.0, 0.999, 12)])
+def test_retry_after_is_the_drain_spread_by_a_fifth(drain_s: float, draw: float, expected_s: int) -> None:
+    assert retry_after(drain_s, draw=draw) == expected_s
 
 
 def test_retry_after_never_exceeds_two_minutes() -> None:

@@ -13,9 +13,9 @@ def slot(version: str = "1", state: str = "ready") -> SlotInfo:
 def test_what_was_loaded_here_is_added_to_what_others_know() -> None:
     known = ModelInfo("m", versions={"1": LOADED, "9": LOADED})
     declared = ModelInfo("m", default_version="2", versions={"1": None, "2": None})
-    told = merged(declared, {"2": LOADED}, known)
-    assert told.versions == {"1": LOADED, "2": LOADED, "9": LOADED}
-    assert told.default_version == "2"
+    found = merged(declared, {"2": LOADED}, known)
+    assert found.versions == {"1": LOADED, "2": LOADED, "9": LOADED}
+    assert found.default_version == "2"
 
 
 def test_a_model_nobody_loaded_is_told_as_declared() -> None:

@@ -16,7 +16,7 @@ from penstock.workers.fleet.orphan_blobs import EVERY_S, FIRST_AFTER_S, OLD_S, O
 KNOWN, UNKNOWN = "0" * 26, "1" * 26
 
 
-class Ledger:
+class Records:
     """Knows the jobs `serials`; is away while `away` is set. `asked` are the questions it got."""
 
     def __init__(self, *serials: str) -> None:
@@ -65,7 +65,7 @@ def test_a_young_blob_is_left_alone_for_its_record_may_still_be_written() -> Non
 def test_a_pass_runs_a_minute_after_the_start_and_then_every_ten(tmp_path: Path) -> None:
     # A crash between a blob and its record left the file on disk for good: nobody ever listed them.
     put_old(tmp_path, f"{KNOWN}.in", f"{UNKNOWN}.in")
-    collector = OrphanCollector(Ledger(KNOWN), LocalBlobs(tmp_path))
+    collector = OrphanCollector(Records(KNOWN), LocalBlobs(tmp_path))
     collector.run_once(0.0)
     assert len(names(tmp_path)) == 2
     collector.run_once(FIRST_AFTER_S)
@@ -79,21 +79,21 @@ def test_a_pass_runs_a_minute_after_the_start_and_then_every_ten(tmp_path: Path)
 
 def test_one_round_looks_at_a_part_only_and_the_next_goes_on_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART", 2)
-    ledger = Ledger(*(f"{n:026d}" for n in range(5)))
+    records = Records(*(f"{n:026d}" for n in range(5)))
     put_old(tmp_path, *(f"{n:026d}.in" for n in range(5)))
-    collector = OrphanCollector(ledger, LocalBlobs(tmp_path))
+    collector = OrphanCollector(records, LocalBlobs(tmp_path))
     collector.run_once(0.0)
     for _ in range(5):
         collector.run_once(FIRST_AFTER_S)
-    assert [len(part) for part in ledger.asked] == [2, 2, 1]
-    assert sorted(serial for part in ledger.asked for serial in part) == sorted(ledger.serials)
+    assert [len(part) for part in records.asked] == [2, 2, 1]
+    assert sorted(serial for part in records.asked for serial in part) == sorted(records.serials)
 
 
 def test_nothing_is_deleted_while_the_store_cannot_say_what_it_knows(tmp_path: Path) -> None:
     put_old(tmp_path, f"{UNKNOWN}.in")
-    ledger = Ledger()
-    ledger.away = True
-    collector = OrphanCollector(ledger, LocalBlobs(tmp_path))
+    records = Records()
+    records.away = True
+    collector = OrphanCollector(records, LocalBlobs(tmp_path))
     collector.run_once(0.0)
     with pytest.raises(StoreUnavailable):
         collector.run_once(FIRST_AFTER_S)
@@ -105,7 +105,7 @@ def test_a_blob_that_cannot_be_deleted_does_not_hold_up_the_sweeps(tmp_path: Pat
     (tmp_path / f"{crc32(UNKNOWN.encode()) % 64:02x}" / f"{UNKNOWN}.in").mkdir(parents=True)
     path = next(tmp_path.glob("*/*"))
     os.utime(path, (0.0, 0.0))
-    collector = OrphanCollector(Ledger(), LocalBlobs(tmp_path))
+    collector = OrphanCollector(Records(), LocalBlobs(tmp_path))
     collector.run_once(0.0)
     collector.run_once(FIRST_AFTER_S)
     assert path.exists()
@@ -113,9 +113,9 @@ def test_a_blob_that_cannot_be_deleted_does_not_hold_up_the_sweeps(tmp_path: Pat
 
 def test_the_blobs_of_another_store_and_of_one_that_lost_its_records_are_left_alone(tmp_path: Path) -> None:
     """To a worker on another Redis with the same folder, every blob of the first one looks like an orphan."""
-    OrphanCollector(Ledger(), LocalBlobs(tmp_path)).run_once(0.0)
+    OrphanCollector(Records(), LocalBlobs(tmp_path)).run_once(0.0)
     put_old(tmp_path, f"{UNKNOWN}.in")
-    other = Ledger()
+    other = Records()
     other.name = "store-2"
     collector = OrphanCollector(other, LocalBlobs(tmp_path))
     collector.run_once(0.0)

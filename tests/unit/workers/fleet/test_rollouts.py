@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.rollout import SETTLED_AFTER_S, Rollout
 from penstock.settings.tables import Settings
-from penstock.workers.fleet.rollouts import kept, known_specs, located
+from penstock.workers.fleet.rollouts import find_source, known_specs, served_keys
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def test_a_version_whose_file_is_not_here_is_refused_by_this_worker_with_the_rea
 def test_a_source_cannot_lead_out_of_the_folder_of_models(settings: Settings, tmp_path: Path, source: str) -> None:
     (tmp_path / "models" / "out").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="does not lie"):
-        located(source, settings.worker.model_dir)
+        find_source(source, settings.worker.model_dir)
 
 
 def test_a_worker_without_a_folder_of_models_loads_nothing_at_run_time() -> None:
     with pytest.raises(ConfigError, match="model_dir is not set"):
-        located("two.py", None)
+        find_source("two.py", None)
 
 
 def test_a_removed_version_is_held_until_every_gateway_knows_and_nothing_waits() -> None:
@@ -52,7 +52,7 @@ def test_a_removed_version_is_held_until_every_gateway_knows_and_nothing_waits()
     waiting = {("m", "1"): 0}
 
     def held(now: float) -> set[tuple[str, str]]:
-        return kept(keys, {("m", "1")}, rollouts, lambda model, version: waiting[model, version], now=now)
+        return served_keys(keys, {("m", "1")}, rollouts, lambda model, version: waiting[model, version], now=now)
 
     assert held(100.0 + SETTLED_AFTER_S - 0.1) == keys
     assert held(100.0 + SETTLED_AFTER_S) == keys - {("m", "1")}
@@ -64,8 +64,8 @@ def test_a_version_that_a_reset_took_back_ends_its_jobs_unless_the_workers_own_s
     # A reset once dropped the whole rollout: the version's slots went at the next beat, and 46 of 60 jobs stayed queued.
     keys, own = {("m", "1"), ("m", "2"), ("m", "20")}, {("m", "1"), ("m", "2")}
     rollouts = {"m": Rollout().load("20", {"source": "x.py"}).reset(["1", "2", "20"], {"1"}, 100.0)}
-    assert kept(keys, own, rollouts, lambda *_: 46, now=200.0) == keys
-    assert kept(keys, own, rollouts, lambda *_: 0, now=200.0) == own, "version 2 is named here, whatever the gateway knew"
+    assert served_keys(keys, own, rollouts, lambda *_: 46, now=200.0) == keys
+    assert served_keys(keys, own, rollouts, lambda *_: 0, now=200.0) == own, "version 2 is named here, whatever gateways know"
 
 
 def test_a_version_that_a_reset_gave_back_to_the_settings_is_run_as_they_say(settings: Settings, tmp_path: Path) -> None:

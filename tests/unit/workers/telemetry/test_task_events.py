@@ -1,4 +1,4 @@
-"""What Flower is told: how many successes, and what became of jobs that came back without a verdict."""
+"""What Flower is sent: how many successes, and what became of jobs that came back without a verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.broker.records import GiveBack, Settled
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.bootstep.consumer import sends_task_events
-from penstock.workers.slot.settlement import Release
+from penstock.workers.slot.outcomes import Release
 from penstock.workers.telemetry.task_events import EventFeed, Sampler
 
 
@@ -50,7 +50,7 @@ def crashed(*ids: JobId) -> Release:
     return Release(tuple(GiveBack(id, "token") for id in ids), "w1", ReleaseReason.CRASHED)
 
 
-def told(feed: EventFeed) -> list[tuple[str, str]]:
+def sent(feed: EventFeed) -> list[tuple[str, str]]:
     return [(kind, fields["uuid"]) for kind, fields in feed._events]
 
 
@@ -58,10 +58,10 @@ def test_a_job_given_up_after_a_crash_has_failed_and_its_neighbour_is_tried_agai
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
     feed.claimed(spec, held(dead, alive))
     feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
-    assert told(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
+    assert sent(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
 
 
 def test_of_jobs_that_flower_was_not_shown_it_hears_the_failures_only(feed: EventFeed) -> None:
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
     feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
-    assert told(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
+    assert sent(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
