@@ -36,7 +36,7 @@ class TooManyFailed(CallerError):
 
 
 class StopReason(StrEnum):
-    """Why a drive ends before its last row; empty: it goes on."""
+    """Why a drive ends before its last row. GO_ON is empty: there is no reason to stop."""
 
     GO_ON = ""
     CANCEL = "cancel"

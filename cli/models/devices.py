@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.options import ConfigOption, JsonOption, WorkersOption
+from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, WorkersOption
 from penstock.cli.serve import plan
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, table
@@ -21,9 +21,7 @@ _GIB = 1 << 30
 
 @app.command()
 def devices(
-    models: Annotated[
-        list[str] | None, typer.Argument(help="model.py, module:Name, model.onnx, name=SOURCE, or a penstock.toml.")
-    ] = None,
+    models: ModelsArgument = None,
     config: ConfigOption = None,
     workers: WorkersOption = None,
     as_json: JsonOption = False,

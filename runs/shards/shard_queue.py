@@ -23,7 +23,7 @@ log = logging.getLogger("penstock.runs")
 
 INLINE_BYTES = 16 * 1024
 RESULT_TTL_S = 900.0
-# In practice no limit: what ends a shard are the crashes and losses that it causes itself.
+# Practically unlimited: only the crashes that a shard causes itself end it early.
 MOST_ATTEMPTS = 50
 _ROW_CRASHES = 2
 _BACKOFF = Backoff(0.05, 2.0)

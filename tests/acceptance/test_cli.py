@@ -62,8 +62,8 @@ def started(folder: Path, *arguments: str) -> Up:
         )
     assert process.stdout is not None
     # It goes on trying to load a model that cannot be loaded; a test must not wait with it.
-    told, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)
-    line = process.stdout.readline() if told else ""
+    readable, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)
+    line = process.stdout.readline() if readable else ""
     if not line:
         process.terminate()
         process.communicate(timeout=60)
