@@ -12,7 +12,7 @@ from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest,
 from penstock.job import Call
 from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.ipc.frames import Item
-from penstock.workers.slot.latency import Latency
+from penstock.workers.slot.latency import Latency, Smoothed
 
 # One batch runs and one is ready in the child; a third would only hide work from other slots.
 BATCHES_AHEAD = 2
@@ -23,7 +23,6 @@ _FOREIGN_POLL_S = 0.02
 _FOREIGN_RECENT_S = 30.0
 _LEAD_FACTOR = 1.5
 _LEAD_LEAST_S = 0.001
-_SMOOTHING = 0.2
 _NEVER_S = 1e9
 # Jobs with less slack than this many full batches are urgent: claimed early, they would be late before they start.
 _URGENT_BATCHES = 4
@@ -97,18 +96,6 @@ class ChildLoad:
 
 
 IDLE = ChildLoad()
-
-
-class Smoothed:
-    """A running mean that forgets: the latest value counts a fifth."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._seen = False
-
-    def add(self, value: float) -> None:
-        self.value = self.value + _SMOOTHING * (value - self.value) if self._seen else value
-        self._seen = True
 
 
 class Batcher:

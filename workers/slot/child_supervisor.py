@@ -110,14 +110,8 @@ class ChildSupervisor:
             self.state = "loading"
         for fd, name in ((child.wire.fileno(), "wire"), (child.exit_fd, "exit"), (child.log_fd, "log")):
             self._selector.register(fd, EVENT_READ, name)
-        log.info(
-            CHILD_STARTED,
-            model=self._spec.name,
-            version=self._spec.version,
-            pid=child.pid,
-            device=self._pin.device,
-            cores=self._pin.cores,
-        )
+        placed = {"device": self._pin.device, "cores": self._pin.cores}
+        log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, **placed)
 
     @property
     def is_taking(self) -> bool:

@@ -54,7 +54,7 @@ class Claims:
         self._device = device
         self.lease = Lease(name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation))
         self.settlements = Settlements(
-            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, tell=context.tell
+            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, notify=context.notify
         )
         self.waiting: list[Batch] = []
         self._shards = ShardLane()
@@ -158,12 +158,13 @@ class Claims:
         request = self._batcher.next_request(now, self._child_supervisor.in_flight.load())
         if request is None:
             return None
+        # D4: the random nonce is part of each job's token.
         return replace(request, worker=self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s)
 
     def _on_failure(self, error: StoreUnavailable) -> None:
         if self._absence.on_failure(time.monotonic()):
             log.warning(STORE_AWAY, model=self._spec.name, error=str(error))
-        self._context.tell(lambda observer: observer.store_failed("slot"))
+        self._context.notify(lambda observer: observer.store_failed("slot"))
 
     def _on_claim(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
@@ -194,7 +195,8 @@ class Claims:
 
     def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
         if claim.changes:
-            self._context.tell(lambda observer: observer.changed(claim.changes))
+            # D28: no worker settled these jobs, so the one whose call changed them reports it.
+            self._context.notify(lambda observer: observer.changed(claim.changes))
         if not claim.jobs:
             return
         failpoint("after_claim")
@@ -209,7 +211,7 @@ class Claims:
             device=self._device,
         )
         self.waiting.append(batch)
-        self._context.tell(lambda observer: observer.claimed(self._spec, batch))
+        self._context.notify(lambda observer: observer.claimed(self._spec, batch))
 
     def close(self) -> None:
         self._stop_listening()

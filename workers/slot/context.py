@@ -85,7 +85,7 @@ class Observer:
     def unloadable(self, spec: ModelSpec, error: str) -> None: ...
 
 
-Tell = Callable[[Callable[[Observer], None]], None]
+Notify = Callable[[Callable[[Observer], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,6 @@ class SlotContext:
     # The folder in which the child is to record this batch; empty for nearly every batch.
     profile_dir: Callable[[Batch], str] = lambda _: ""
 
-    def tell(self, what: Callable[[Observer], None]) -> None:
+    def notify(self, what: Callable[[Observer], None]) -> None:
         for observer in self.observers:
             what(observer)

@@ -101,7 +101,7 @@ class InFlight:
         return {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
 
     def limit_at(self, max_run_s: float) -> float:
-        """When the child will have run for too long: on one batch, or on one micro-batch of a shard."""
+        """When the child will have run for too long: on one batch, or on one micro-batch of a shard (D39)."""
         return min(self._batch_since(), self._micro_batch()[1]) + max_run_s
 
     def _batch_since(self) -> float:

@@ -1,4 +1,4 @@
-"""From what the child answered to what the store is told: one ending, retry or release per job. Pure."""
+"""From the child's outcomes to what the store gets: one ending, retry or release per job. Pure."""
 
 from __future__ import annotations
 
