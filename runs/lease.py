@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.broker.store.runs import RunChange, Runs, RunWord
+from penstock.broker.run_contract import RunChange, Runs, UpdateStatus
 from penstock.errors import StoreUnavailable
 from penstock.run import Run
 from penstock.runs.driver import StopReason
@@ -22,7 +22,7 @@ BEAT_S = 1.0
 _BEATS_PER_SLOT_COUNT = 2
 _WRITE_TIMEOUT_S = 30.0
 _RETRY_PAUSE_S = 0.25
-_STOPS = {RunWord.CANCEL: StopReason.CANCEL, RunWord.LOST: StopReason.LOST, RunWord.FINAL: StopReason.LOST}
+_STOPS = {UpdateStatus.CANCEL: StopReason.CANCEL, UpdateStatus.LOST: StopReason.LOST, UpdateStatus.FINAL: StopReason.LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,16 @@ class RunLease:
         except StoreUnavailable as away:
             log.info("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
 
-    def _follow(self, word: RunWord) -> None:
-        if word is RunWord.MISSING:
-            # The store lost its records; the journal beside the output still has the run. Creating the record again lets
+    def _follow(self, status: UpdateStatus) -> None:
+        if status is UpdateStatus.MISSING:
+            # D42: the store lost its records; the journal beside the output still has the run. Creating the record again lets
             # others find the run under its id.
             run = self._owned.run
             self._runs.create(run.id, run.spec, owner=run.owner)
             self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
-        self._stop = _STOPS.get(word, self._stop)
+        self._stop = _STOPS.get(status, self._stop)
 
-    def write(self, change: RunChange, *, lease_s: float = LEASE_S) -> RunWord | None:
+    def write(self, change: RunChange, *, lease_s: float = LEASE_S) -> UpdateStatus | None:
         """Write a change, trying again for half a minute while the store is away. None if it stayed away."""
         give_up_at = time.monotonic() + _WRITE_TIMEOUT_S
         while True:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from penstock.broker.contract import CancelStatus
-from penstock.broker.store.runs import ReopenStatus, RunChange, Runs, TakeStatus
+from penstock.broker.run_contract import ReopenStatus, RunChange, Runs, TakeStatus
 from penstock.errors import Conflict, NotFound
 from penstock.job_id import new_serial
 from penstock.run import Run, RunState
@@ -29,7 +29,8 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
     driver = driver_name()
     taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.status is TakeStatus.HELD and taken.run is not None and is_gone(taken.run.driver):
-        # The dead driver's lease is ended in its name; otherwise the run would stay taken until the lease expires.
+        # D37: a driver's name is the fence. The dead driver's lease is ended in its name, because the run would otherwise stay
+        # taken until the lease expires.
         runs.update(run_id, taken.run.driver, RunChange(), lease_s=0.0)
         taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.run is None:

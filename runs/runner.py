@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from penstock.broker.store.runs import Runs, RunStore
+from penstock.broker.run_contract import Runs
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import CallerError, StoreUnavailable
 from penstock.run import Run, RunState

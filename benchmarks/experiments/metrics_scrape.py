@@ -27,7 +27,7 @@ from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
 
 _MODELS = [f"model-{number}" for number in range(50)]
-_JOBS = 400  # per model: deep enough that the oldest is looked for in samples
+_JOBS = 400  # per model: deep enough that the gateway samples the queue for its oldest job
 _TIMES = 15
 
 
@@ -65,7 +65,7 @@ def _read(url: str) -> str:
 
 
 def _worker() -> tuple[float, int]:
-    """A worker of 50 models would be 50 processes; its page is the same when it is told what they would tell."""
+    """The page of a worker with 50 models, filled directly, because a real one would need 50 child processes."""
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
@@ -94,7 +94,7 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
 
 
 def _median(scrape: Callable[[], str]) -> tuple[float, int]:
-    """Milliseconds and series."""
+    """The median milliseconds of a scrape, and its number of series."""
     took_ms, text = [], ""
     for _ in range(_TIMES):
         began = time.perf_counter()

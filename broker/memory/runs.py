@@ -9,7 +9,16 @@ from dataclasses import fields
 from msgspec.structs import replace
 
 from penstock.broker.contract import CancelStatus
-from penstock.broker.store.runs import KEEP_S, Created, DropStatus, ReopenStatus, RunChange, RunWord, Taken, TakeStatus
+from penstock.broker.run_contract import (
+    KEEP_S,
+    CreatedRun,
+    DropStatus,
+    ReopenStatus,
+    RunChange,
+    TakenRun,
+    TakeStatus,
+    UpdateStatus,
+)
 from penstock.run import Run, RunSpec, RunState
 
 
@@ -20,39 +29,39 @@ class MemoryRunStore:
         self._clock = clock
         self._runs: dict[str, Run] = {}
 
-    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> Created:
+    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
         self._forget_old(keep_s)
         found = self._runs.get(run_id)
         if found is not None:
-            return Created(found, new=False)
+            return CreatedRun(found, new=False)
         self._runs[run_id] = Run(id=run_id, spec=spec, state=RunState.QUEUED, created_at=self._clock(), owner=owner)
-        return Created(self._runs[run_id], new=True)
+        return CreatedRun(self._runs[run_id], new=True)
 
-    def take(self, run_id: str, driver: str, *, lease_s: float) -> Taken:
+    def take(self, run_id: str, driver: str, *, lease_s: float) -> TakenRun:
         run, now = self._runs.get(run_id), self._clock()
         if run is None:
-            return Taken(TakeStatus.MISSING, None)
+            return TakenRun(TakeStatus.MISSING, None)
         if run.state.final:
-            return Taken(TakeStatus.FINAL, run)
+            return TakenRun(TakeStatus.FINAL, run)
         if run.driver not in ("", driver) and run.driver_until > now:
-            return Taken(TakeStatus.HELD, run)
+            return TakenRun(TakeStatus.HELD, run)
         self._runs[run_id] = replace(run, driver=driver, driver_until=now + lease_s)
-        return Taken(TakeStatus.TAKEN, self._runs[run_id])
+        return TakenRun(TakeStatus.TAKEN, self._runs[run_id])
 
-    def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> RunWord:
+    def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
         run, now = self._runs.get(run_id), self._clock()
         if run is None:
-            return RunWord.MISSING
+            return UpdateStatus.MISSING
         if run.driver != driver:
-            return RunWord.LOST
+            return UpdateStatus.LOST
         if run.state.final:
-            return RunWord.FINAL
+            return UpdateStatus.FINAL
         told = {field.name: getattr(change, field.name) for field in fields(change)}
         run = replace(run, driver_until=now + lease_s, **{name: value for name, value in told.items() if value is not None})
         if run.state is not RunState.QUEUED and run.started_at is None:
             run = replace(run, started_at=now)
         self._runs[run_id] = _ended(run, now) if run.state.final else run
-        return RunWord.CANCEL if run.request == "cancel" else RunWord.OK
+        return UpdateStatus.CANCEL if run.request == "cancel" else UpdateStatus.OK
 
     def reopen(self, run_id: str) -> ReopenStatus:
         run = self._runs.get(run_id)

@@ -1,4 +1,7 @@
-"""The job store for a gateway's event loop: the same functions, submits gathered into group commits, ends pushed back."""
+"""The job store for a gateway's event loop: the asyncio transport of the operations in `ops.py`.
+
+Submits are gathered into group commits, and the ends of jobs are pushed back.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +9,32 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 import redis.asyncio
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
-from penstock.broker.store import encoding as enc
-from penstock.broker.store.connection import connect_async
+from penstock.broker.store import ops, registry
+from penstock.broker.store.connection import connect_async, not_loaded, store_error
+from penstock.broker.store.encoding import ms
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
+from penstock.broker.store.ops import Command, Operation
 from penstock.broker.store.pipelined_link import CallLink
 from penstock.broker.store.pushes import PushRouter, Waiter
-from penstock.broker.store.registry import (
-    MODELS_KEY,
-    PROFILES_KEY,
-    ROLLOUTS_KEY,
-    WORKERS_KEY,
-    StoredModel,
-    StoredRollout,
-    fresh_workers,
-    place_key,
-    slot_of,
-    stored_models,
-    stored_rollouts,
-    swap_args,
-)
-from penstock.broker.store.sync import not_loaded, store_error
+from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload
 from penstock.job_id import JobId, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
-# A client is told within two seconds that the store hangs; a worker, which only waits, may be more patient.
+Reply = TypeVar("Reply")
+# A gateway's client hears within two seconds that the store hangs. A worker only waits, and may be more patient.
 ANSWER_WITHIN_S = 1.5
-# Submits that leave while the rest of a burst is still being read: the store and the workers begin beside the gateway.
+# This many submits of a burst leave while the rest of it is still being read, so that the store and the workers start at once.
 EARLY_JOBS = 16
 _SESSION = "ps:session:"
 
@@ -51,7 +42,7 @@ _SESSION = "ps:session:"
 class AsyncStore:
     """What a gateway asks of the store. Every call raises `StoreUnavailable` when Redis is away or refuses to write.
 
-    `errors` counts how often one did.
+    `errors` counts the calls that did.
     """
 
     def __init__(self, url: str) -> None:
@@ -72,19 +63,16 @@ class AsyncStore:
         await self._link.close()
         await self._redis.aclose()
 
-    async def _run(self, name: str, model: str, args: Sequence[enc.Arg]) -> Any:
-        return await self.call(name, enc.prefix(model), args)
+    async def run(self, operation: Operation[Reply]) -> Reply:
+        """Call one function."""
+        words = operation.words(self._suffix)
+        return operation.decode(await self._loaded(lambda: self._redis.execute_command(*words)))
 
-    async def call(self, name: str, key: str, args: Sequence[enc.Arg]) -> Any:
-        """The reply of one function on a key of its own, for what is stored beside jobs."""
-        command = self._command(name, key, args)
-        return await self._loaded(lambda: self._redis.execute_command(*command))
-
-    def _command(self, name: str, key: str, args: Sequence[enc.Arg]) -> tuple[Any, ...]:
-        return ("FCALL", f"penstock_{name}_{self._suffix}", 1, key, *args)
+    async def send(self, command: Command[Reply]) -> Reply:
+        return command.decode(await self._plain(self._redis.execute_command(*command.words)))
 
     async def _loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """What `call` answers; with the library loaded first where Redis does not have it."""
+        """The reply of `call`; loads the library first where Redis does not have it."""
         try:
             return await self._plain(call())
         except redis.ResponseError as error:
@@ -107,37 +95,35 @@ class AsyncStore:
         model = job.id.model
         commit = self._commits.get(model)
         if commit is None:
-            commit = self._commits[model] = GroupCommit(self._submit_all, size_of=_input_bytes, early=EARLY_JOBS)
+            commit = self._commits[model] = GroupCommit(self._submit_group, size_of=_input_bytes, early=EARLY_JOBS)
         return await commit.commit((job, max_depth))
 
-    def _submit_all(self, items: Sequence[tuple[NewJob, int]]) -> Awaitable[list[Submitted]]:
-        jobs = [job for job, _ in items]
-        model, max_depth = jobs[0].id.model, items[-1][1]
-        command = self._command("submit", enc.prefix(model), enc.submit_args(jobs, max_depth))
-        return self._submitted(model, command, self._link.call(command))
+    def _submit_group(self, items: Sequence[tuple[NewJob, int]]) -> Awaitable[list[Submitted]]:
+        operation = ops.submit([job for job, _ in items], items[-1][1])
+        words = operation.words(self._suffix)
+        return self._submitted(operation, words, self._link.call(words))
 
-    async def _submitted(self, model: str, command: tuple[Any, ...], sent: asyncio.Future[Any] | None) -> list[Submitted]:
+    async def _submitted(
+        self, operation: Operation[list[Submitted]], words: Sequence[Any], sent: asyncio.Future[Any] | None
+    ) -> list[Submitted]:
         calls = iter([sent] if sent is not None else [])
-        # Repeated by the pool where the library had to be loaded first; a serial that was stored is found again.
-        reply = await self._loaded(lambda: next(calls, None) or self._redis.execute_command(*command))
-        return enc.submit_reply(reply, model)
+        # If the library had to be loaded first, the pool repeats the call; a serial that was stored is found again.
+        return operation.decode(await self._loaded(lambda: next(calls, None) or self._redis.execute_command(*words)))
 
     def waiter(self, job: JobId) -> AbstractContextManager[Waiter]:
-        """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may pass unseen."""
+        """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may be missed."""
         return self._router.waiter(job)
 
     def wake_waiters(self) -> None:
-        """Have all of them look again at whether to go on waiting."""
+        """Have all waiters decide again whether to go on waiting."""
         self._router.wake_all()
 
     async def watch(self, job: JobId, *, every_change: bool = False) -> Job | None:
-        """Have the job's changes pushed to this process from now on; the record as it is now."""
-        mark = "+" if every_change else "="
-        found = enc.read_reply(await self._run("watch", job.model, [job.serial, mark + self.channel]), job)
-        return found and found[0]
+        """Have the job's changes pushed to this process from now on; returns the record as it is now."""
+        return await self.run(ops.watch(job, channel=self.channel, every_change=every_change))
 
     async def _recheck(self, job: JobId) -> Push | None:
-        """The end of a job whose push may have been lost, or None while it is live."""
+        """The end of a job whose push may have been lost, or None while the job is live."""
         found = await self.result(job)
         if found is None or not found[0].state.final:
             return None
@@ -146,82 +132,82 @@ class AsyncStore:
         return Push(job, record.state, output, error.code if error else "", error.message if error else "", record.batch)
 
     async def read(self, job: JobId) -> Job | None:
-        found = enc.read_reply(await self._run("read", job.model, [job.serial, "0"]), job)
-        return found and found[0]
+        return await self.run(ops.read(job))
 
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
-        return enc.read_reply(await self._run("read", job.model, [job.serial, "1"]), job)
+        return await self.run(ops.result(job))
 
     async def input(self, job: JobId) -> KeptInput | None:
-        return enc.input_reply(await self._run("input", job.model, [job.serial]))
+        return await self.run(ops.kept_input(job))
 
     async def collected_owner(self, job: JobId) -> str | None:
-        owner = await self._plain(self._redis.get(f"{enc.prefix(job.model)}tomb:{job.serial}"))
-        return None if owner is None else owner.decode()
+        return await self.send(ops.collected_owner(job))
 
     async def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
-        return CancelStatus((await self._run("cancel", job.model, [job.serial, owner])).decode())
+        return await self.run(ops.cancel(job, owner=owner))
 
     async def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return enc.list_reply(await self._run("list", model, [before, limit]), model)
+        return await self.run(ops.jobs(model, before=before, limit=limit))
 
     async def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return enc.list_reply(await self._run("inbox", model, [before, limit]), model)
+        return await self.run(ops.inbox(model, before=before, limit=limit))
 
     async def stats(self, model: str) -> QueueStats:
-        return enc.stats_reply(await self._run("stats", model, []), model)
+        return await self.run(ops.stats(model))
 
     async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
-        """The same of many models, in one round trip."""
+        """`stats` of each model, in one round trip."""
+        operations = [ops.stats(model) for model in models]
 
         def ask() -> Awaitable[Any]:
             pipe = self._redis.pipeline(transaction=False)
-            for model in models:
-                pipe.execute_command(*self._command("stats", enc.prefix(model), []))
+            for operation in operations:
+                pipe.execute_command(*operation.words(self._suffix))
             return pipe.execute()
 
         replies = await self._loaded(ask) if models else []
-        return [enc.stats_reply(reply, model) for reply, model in zip(replies, models, strict=True)]
+        return [operation.decode(reply) for operation, reply in zip(operations, replies, strict=True)]
 
     async def models(self) -> dict[str, StoredModel]:
         """What workers and gateways announced, by model."""
-        return stored_models(await self._plain(self._redis.hgetall(MODELS_KEY)))
-
-    async def workers(self) -> list[WorkerInfo]:
-        return fresh_workers(await self._plain(self._redis.hgetall(WORKERS_KEY)), time.time())
-
-    async def places(self, incarnations: Iterable[str]) -> dict[str, SlotPlace]:
-        """Where the slots with these names run or ran, by the names given; without those that nobody told of."""
-        names = sorted(set(incarnations))
-        pipe = self._redis.pipeline(transaction=False)
-        for name in names:
-            pipe.get(place_key(slot_of(name)))
-        found = await self._plain(pipe.execute()) if names else []
-        return {name: msgspec.json.decode(entry, type=SlotPlace) for name, entry in zip(names, found, strict=True) if entry}
+        return await self.send(registry.models())
 
     async def swap_model(self, found: StoredModel, wanted: ModelInfo) -> bool:
-        """Replace `found` by `wanted`; False when somebody else was quicker."""
-        return bool(await self.call("swap", MODELS_KEY, swap_args(wanted.name, found, wanted)))
+        """Replace `found` by `wanted`; False if another process changed it first."""
+        return await self.run(registry.swap_model(wanted.name, found, wanted))
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self.send(registry.workers(time.time()))
+
+    async def places(self, incarnations: Iterable[str]) -> dict[str, SlotPlace]:
+        """Where the slots of these incarnations run or ran, by incarnation; without those that announced no place."""
+        names = sorted(set(incarnations))
+        commands = [registry.place_of(name) for name in names]
+        pipe = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command.words)
+        replies = await self._plain(pipe.execute()) if names else []
+        places = [command.decode(reply) for command, reply in zip(commands, replies, strict=True)]
+        return {name: place for name, place in zip(names, places, strict=True) if place is not None}
 
     async def rollouts(self) -> dict[str, StoredRollout]:
-        """What operators changed, by model."""
-        return stored_rollouts(await self._plain(self._redis.hgetall(ROLLOUTS_KEY)))
+        """The operators' changes, by model."""
+        return await self.send(registry.rollouts())
 
     async def swap_rollout(self, model: str, found: StoredRollout, wanted: Rollout) -> bool:
-        """Replace `found` by `wanted`; False when somebody else was quicker."""
-        return bool(await self.call("swap", ROLLOUTS_KEY, swap_args(model, found, wanted)))
+        """Replace `found` by `wanted`; False if another process changed it first."""
+        return await self.run(registry.swap_rollout(model, found, wanted))
 
     async def profile_wish(self, model: str) -> ProfileWish | None:
-        found = await self._plain(self._redis.hget(PROFILES_KEY, model))
-        return msgspec.json.decode(found, type=ProfileWish) if found else None
+        return await self.send(registry.profile_wish(model))
 
     async def wish_profile(self, model: str, wish: ProfileWish) -> None:
-        """In place of the model's wish before; its workers see it at their next beat."""
-        await self._plain(self._redis.hset(PROFILES_KEY, model, msgspec.json.encode(wish).decode()))
+        """Replace the model's last profile request; its workers see the new one at their next beat."""
+        await self.send(registry.wish_profile(model, wish))
 
     async def keep_session(self, name: str, text: str, ttl_s: float) -> None:
-        """A browser's session, for every gateway of this store."""
-        await self._plain(self._redis.set(f"{_SESSION}{name}", text, px=enc.ms(ttl_s)))
+        """Keep a browser's session for every gateway of this store."""
+        await self._plain(self._redis.set(f"{_SESSION}{name}", text, px=ms(ttl_s)))
 
     async def session(self, name: str) -> str | None:
         kept = await self._plain(self._redis.get(f"{_SESSION}{name}"))
@@ -231,11 +217,11 @@ class AsyncStore:
         await self._plain(self._redis.delete(f"{_SESSION}{name}"))
 
     async def ping(self) -> None:
-        """Nothing, when Redis is reachable and takes writes."""
+        """Returns if Redis is reachable and takes writes."""
         await self._plain(self._redis.set("ps:ping", "1", px=60_000))
 
     async def health(self) -> StoreHealth | None:
-        """How its server is; None for a user who may not ask, as in a Redis whose administrator gave fewer rights."""
+        """The state of the Redis server; None for a user without the right to ask, where an administrator gave fewer rights."""
         try:
             return store_health(await self._redis.info(*SECTIONS))
         except redis.exceptions.NoPermissionError:
@@ -248,9 +234,9 @@ class AsyncStore:
         try:
             return await reply
         except (redis.RedisError, OSError) as error:
-            told = store_error(error)
-            self.errors += isinstance(told, StoreUnavailable)
-            raise told from error
+            translated = store_error(error)
+            self.errors += isinstance(translated, StoreUnavailable)
+            raise translated from error
 
 
 def _input_bytes(item: tuple[NewJob, int]) -> int:

@@ -1,4 +1,4 @@
-"""Redis clients as penstock needs them: short time-outs, no silent retries, replies as bytes."""
+"""Redis clients as penstock needs them: short time-outs, no silent retries, replies as bytes; and the errors they raise."""
 
 from __future__ import annotations
 
@@ -11,8 +11,34 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from penstock.errors import StoreUnavailable
+
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 5.0
+AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
+# redis-py has classes for some refusals and cuts their code off the message; the other refusals keep their code.
+_REFUSALS = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
+_REFUSED = ("MISCONF", "NOREPLICAS")
+_FORBIDDEN_HINT = "give this Redis user the rights that `penstock store users` prints"
+
+
+def store_error(error: Exception) -> Exception:
+    """`StoreUnavailable` if Redis is away, refuses writes or forbids the command; else the error itself."""
+    if isinstance(error, AWAY):
+        return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return StoreUnavailable(f"Redis does not allow this user what it needs: {error}", hint=_FORBIDDEN_HINT)
+    if isinstance(error, _REFUSALS) or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED)):
+        return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
+    return error
+
+
+def not_loaded(error: Exception) -> StoreUnavailable:
+    """The library is missing and this user may not load it; the hint says what an administrator has to do."""
+    return StoreUnavailable(
+        f"Redis lacks the functions of this version of penstock, and this user may not load them: {error}",
+        hint="load them as an administrator: penstock store load --redis-url URL (`penstock up` does it for its own store)",
+    )
 
 
 def _options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from penstock.broker.records import (
     NewJob,
     Push,
     QueueStats,
+    Settled,
     SubmitStatus,
     Submitted,
     SweepReport,
@@ -168,9 +169,21 @@ def pairs(items: Sequence[GiveBack]) -> list[Arg]:
     return [part for item in items for part in (item.id.serial, item.token)]
 
 
-def beat_reply(reply: Sequence[Any], model: str) -> LeaseRenewal:
+def extend_reply(reply: Sequence[Any], model: str) -> LeaseRenewal:
     ids = [JobId(serial.decode(), model) for serial in reply[2:]]
     return LeaseRenewal(lost=reply[0] == b"lost", cancelled=tuple(ids[: reply[1]]), overrun=tuple(ids[reply[1] :]))
+
+
+def settled_reply(reply: Sequence[bytes]) -> list[Settled]:
+    return [Settled(answer.decode()) for answer in reply]
+
+
+def names_reply(reply: Sequence[bytes]) -> list[str]:
+    return [name.decode() for name in reply]
+
+
+def text_reply(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode()
 
 
 def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
@@ -223,6 +236,12 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None
+
+
+def record_reply(reply: Sequence[Any] | None, job: JobId) -> Job | None:
+    """As `read_reply`, without the output."""
+    found = read_reply(reply, job)
+    return found and found[0]
 
 
 def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:

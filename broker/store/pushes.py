@@ -15,12 +15,12 @@ import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
-from penstock.broker.store.connection import connect_async
+from penstock.broker.store.connection import connect_async, store_error
 from penstock.broker.store.encoding import parse_pushes
-from penstock.broker.store.sync import store_error
 from penstock.errors import StoreUnavailable
 from penstock.job_id import JobId
 
+# D6: docs/design/store.md
 log = structlog.get_logger(__name__)
 RECHECK_S = 5.0
 _RECONNECT = Backoff(0.05, 2.0)

@@ -1,18 +1,23 @@
-"""What workers announce of themselves and their models, so that gateways need not load any model code. Pure."""
+"""What workers and operators publish beside the jobs: models, workers, slots, rollouts and profile requests. Pure.
+
+Gateways read all of it here, so that none of them needs to load model code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from penstock.model_spec import ModelInfo, WorkerInfo
+from penstock.broker.store.ops import Command, Operation
+from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
 MODELS_KEY = "ps:models"
 WORKERS_KEY = "ps:workers"
-STORE_KEY = "ps:store"
 ROLLOUTS_KEY = "ps:rollouts"
 PROFILES_KEY = "ps:profiles"
 # As long as results are kept by default, and a day more.
@@ -28,7 +33,7 @@ class _RegistryEntry(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
-    """A rollout, and its text in the store: what a change of it must find unchanged."""
+    """A rollout and its exact text in the store, which a change of the rollout must find unchanged."""
 
     rollout: Rollout = field(default_factory=Rollout)
     text: bytes = b""
@@ -36,38 +41,98 @@ class StoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """What the registry says of a model, and its text there, as above; None and empty where it says nothing."""
+    """A model's entry and its exact text in the store; None and empty for a model without an entry."""
 
     info: ModelInfo | None = None
     text: bytes = b""
 
 
-def stored_models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:
-    return {name.decode(): StoredModel(msgspec.json.decode(text, type=ModelInfo), text) for name, text in entries.items()}
+def models() -> Command[dict[str, StoredModel]]:
+    return Command(("HGETALL", MODELS_KEY), _models)
 
 
-def stored_rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
-    return {name.decode(): StoredRollout(msgspec.json.decode(text, type=Rollout), text) for name, text in entries.items()}
+def announce_model(info: ModelInfo) -> Command[None]:
+    return Command(("HSET", MODELS_KEY, info.name, msgspec.json.encode(info)), _nothing)
 
 
-def swap_args(model: str, found: StoredRollout | StoredModel, wanted: Rollout | ModelInfo | None) -> list[bytes | str]:
-    """The arguments of `swap`; with None, or a rollout that changes nothing, no entry is left."""
-    return [model, found.text, b"" if wanted in (None, Rollout()) else msgspec.json.encode(wanted)]
+def swap_model(name: str, found: StoredModel, wanted: ModelInfo | None) -> Operation[bool]:
+    """With None, no entry is left."""
+    text = b"" if wanted is None else msgspec.json.encode(wanted)
+    return Operation("swap", MODELS_KEY, [name, found.text, text], bool)
 
 
-def place_key(slot: str) -> str:
+def workers(now: float) -> Command[list[WorkerInfo]]:
+    return Command(("HGETALL", WORKERS_KEY), partial(_fresh_workers, now=now))
+
+
+def announce_worker(info: WorkerInfo, *, now: float, ttl_s: float) -> Command[None]:
+    entry = msgspec.json.encode(_RegistryEntry(now + ttl_s, replace(info, seen_at=now)))
+    return Command(("HSET", WORKERS_KEY, info.name, entry), _nothing)
+
+
+def withdraw_worker(name: str) -> Command[None]:
+    return Command(("HDEL", WORKERS_KEY, name), _nothing)
+
+
+def announce_place(place: SlotPlace) -> Command[None]:
+    return Command(("SET", _place_key(place.slot), msgspec.json.encode(place), "EX", PLACE_TTL_S), _nothing)
+
+
+def place_of(incarnation: str) -> Command[SlotPlace | None]:
+    """Where the slot of an incarnation runs or ran. The incarnation's name is the slot's name, a dot and a number."""
+    return Command(("GET", _place_key(incarnation.rpartition(".")[0])), _place)
+
+
+def rollouts() -> Command[dict[str, StoredRollout]]:
+    return Command(("HGETALL", ROLLOUTS_KEY), _rollouts)
+
+
+def swap_rollout(model: str, found: StoredRollout, wanted: Rollout) -> Operation[bool]:
+    """With a rollout that changes nothing, no entry is left."""
+    text = b"" if wanted == Rollout() else msgspec.json.encode(wanted)
+    return Operation("swap", ROLLOUTS_KEY, [model, found.text, text], bool)
+
+
+def profile_wishes() -> Command[dict[str, ProfileWish]]:
+    return Command(("HGETALL", PROFILES_KEY), _profile_wishes)
+
+
+def profile_wish(model: str) -> Command[ProfileWish | None]:
+    return Command(("HGET", PROFILES_KEY, model), _profile_wish)
+
+
+def wish_profile(model: str, wish: ProfileWish) -> Command[None]:
+    return Command(("HSET", PROFILES_KEY, model, msgspec.json.encode(wish)), _nothing)
+
+
+def _place_key(slot: str) -> str:
     return f"ps:slot:{slot}"
 
 
-def slot_of(incarnation: str) -> str:
-    """The slot of an incarnation, which is a slot's name and a number."""
-    return incarnation.rpartition(".")[0]
+def _nothing(_: Any) -> None:
+    """The reply of a plain write says nothing that its caller needs."""
 
 
-def worker_entry(info: WorkerInfo, now: float, ttl_s: float) -> bytes:
-    return msgspec.json.encode(_RegistryEntry(now + ttl_s, replace(info, seen_at=now)))
+def _models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:
+    return {name.decode(): StoredModel(msgspec.json.decode(text, type=ModelInfo), text) for name, text in entries.items()}
 
 
-def fresh_workers(entries: Mapping[bytes, bytes], now: float) -> list[WorkerInfo]:
+def _rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
+    return {name.decode(): StoredRollout(msgspec.json.decode(text, type=Rollout), text) for name, text in entries.items()}
+
+
+def _fresh_workers(entries: Mapping[bytes, bytes], now: float) -> list[WorkerInfo]:
     decoded = (msgspec.json.decode(entry, type=_RegistryEntry) for entry in entries.values())
     return [entry.info for entry in decoded if entry.expires_at > now]
+
+
+def _place(text: bytes | None) -> SlotPlace | None:
+    return msgspec.json.decode(text, type=SlotPlace) if text else None
+
+
+def _profile_wishes(entries: Mapping[bytes, bytes]) -> dict[str, ProfileWish]:
+    return {name.decode(): msgspec.json.decode(text, type=ProfileWish) for name, text in entries.items()}
+
+
+def _profile_wish(text: bytes | None) -> ProfileWish | None:
+    return msgspec.json.decode(text, type=ProfileWish) if text else None

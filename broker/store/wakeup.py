@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import redis
 
-from penstock.broker.store.connection import connect
+from penstock.broker.store.connection import connect, store_error
 from penstock.broker.store.encoding import prefix
-from penstock.broker.store.sync import store_error
 from penstock.job_id import JobId
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.broker.store.runs import Runs, RunStore
+from penstock.broker.run_contract import Runs
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.runs.display import OnRunProgress
 from penstock.cli.runs.environment import RunEnvironment

@@ -12,7 +12,7 @@ from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDir
 from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunArgument, RunSession, create_run, read_run
 
 if TYPE_CHECKING:
-    from penstock.broker.store.runs import Runs
+    from penstock.broker.run_contract import Runs
     from penstock.run import Run
 
 

@@ -18,7 +18,8 @@ from penstock.cli.display import print_faint, print_json
 from penstock.cli.exits import FAILED, INTERRUPTED, OK
 
 if TYPE_CHECKING:
-    from penstock.broker.store.runs import Runs, RunStore
+    from penstock.broker.run_contract import Runs
+    from penstock.broker.store.runs import RunStore
     from penstock.cli.runs.environment import RunEnvironment
     from penstock.cli.serve.supervisor import StopSignals
     from penstock.run import Run, RunSpec

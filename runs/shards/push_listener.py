@@ -10,9 +10,8 @@ from redis.client import PubSub
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
-from penstock.broker.store.connection import connect
+from penstock.broker.store.connection import connect, store_error
 from penstock.broker.store.encoding import parse_pushes
-from penstock.broker.store.sync import store_error
 from penstock.errors import StoreUnavailable
 from penstock.job_id import new_serial
 

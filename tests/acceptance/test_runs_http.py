@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from penstock.broker.store.runs import RunChange, RunStore
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.client.aio import AsyncClient
 from penstock.client.runs import RowFailed, RunEnded, RunOptions, RunView

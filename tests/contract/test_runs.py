@@ -11,8 +11,9 @@ import pytest
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.memory.runs import MemoryRunStore
+from penstock.broker.run_contract import DropStatus, ReopenStatus, RunChange, Runs, TakeStatus, UpdateStatus
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.runs import AsyncRunStore, DropStatus, ReopenStatus, RunChange, Runs, RunStore, RunWord, TakeStatus
+from penstock.broker.store.runs import AsyncRunStore, RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.run import Run, RunCounts, RunSpec, RunState
 
@@ -41,7 +42,7 @@ def taken(runs: Runs, driver: str = "d1", *, lease_s: float = 60.0) -> str:
 
 def ended(runs: Runs, state: RunState = RunState.COMPLETED) -> str:
     run = taken(runs)
-    assert runs.update(run, "d1", RunChange(state=state), lease_s=0) is RunWord.OK
+    assert runs.update(run, "d1", RunChange(state=state), lease_s=0) is UpdateStatus.OK
     return run
 
 
@@ -77,7 +78,7 @@ def test_a_driver_holds_its_run_while_its_lease_lasts(runs: Runs) -> None:
 def test_a_run_whose_drivers_lease_passed_is_anybodys(runs: Runs) -> None:
     run = taken(runs, "d1", lease_s=0)
     assert runs.take(run, "d2", lease_s=60).status is TakeStatus.TAKEN
-    assert runs.update(run, "d1", RunChange(counts=RunCounts(done=7)), lease_s=60) is RunWord.LOST
+    assert runs.update(run, "d1", RunChange(counts=RunCounts(done=7)), lease_s=60) is UpdateStatus.LOST
     assert read(runs, run).counts == RunCounts()
 
 
@@ -90,8 +91,8 @@ def test_an_ended_or_unknown_run_cannot_be_taken(runs: Runs) -> None:
 def test_an_update_writes_what_it_names_and_nothing_else(runs: Runs) -> None:
     run = taken(runs)
     first = RunChange(RunState.RUNNING, RunCounts(total=10, done=2, failed=1), "3", 12.5, 0.75, details={"parts": [1, 2]})
-    assert runs.update(run, "d1", first, lease_s=60) is RunWord.OK
-    assert runs.update(run, "d1", RunChange(error_code="x", error_message="y"), lease_s=60) is RunWord.OK
+    assert runs.update(run, "d1", first, lease_s=60) is UpdateStatus.OK
+    assert runs.update(run, "d1", RunChange(error_code="x", error_message="y"), lease_s=60) is UpdateStatus.OK
     found = read(runs, run)
     assert (found.state, found.counts, found.version) == (RunState.RUNNING, RunCounts(total=10, done=2, failed=1), "3")
     assert (found.rows_per_s, found.busy, found.details) == (12.5, 0.75, {"parts": [1, 2]})
@@ -115,16 +116,16 @@ def test_the_first_final_state_stands(runs: Runs, state: RunState) -> None:
     was = read(runs, run)
     assert (was.state, was.finished_at is not None) == (state, True)
     for change in (RunChange(state=RunState.RUNNING), RunChange(state=RunState.FAILED), RunChange(counts=RunCounts(done=1))):
-        assert runs.update(run, "d1", change, lease_s=60) is RunWord.FINAL
+        assert runs.update(run, "d1", change, lease_s=60) is UpdateStatus.FINAL
     assert read(runs, run) == was
 
 
 def test_a_driver_that_ended_its_run_says_no_more(runs: Runs) -> None:
-    assert runs.update(ended(runs), "d1", RunChange(state=RunState.FAILED), lease_s=0) is RunWord.FINAL
+    assert runs.update(ended(runs), "d1", RunChange(state=RunState.FAILED), lease_s=0) is UpdateStatus.FINAL
 
 
 def test_an_update_of_an_unknown_run_is_answered_missing(runs: Runs) -> None:
-    assert runs.update("nowhere", "d1", DONE, lease_s=60) is RunWord.MISSING
+    assert runs.update("nowhere", "d1", DONE, lease_s=60) is UpdateStatus.MISSING
 
 
 def test_a_driver_that_lets_go_leaves_the_run_to_others_at_once(runs: Runs) -> None:
@@ -144,8 +145,8 @@ def test_the_driver_is_told_that_somebody_asks_for_the_end(runs: Runs) -> None:
     run = taken(runs)
     assert runs.ask_cancel(run) is CancelStatus.REQUESTED
     assert read(runs, run).request == "cancel"
-    assert runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=60) is RunWord.CANCEL
-    assert runs.update(run, "d1", RunChange(state=RunState.CANCELLED), lease_s=0) is RunWord.CANCEL
+    assert runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=60) is UpdateStatus.CANCEL
+    assert runs.update(run, "d1", RunChange(state=RunState.CANCELLED), lease_s=0) is UpdateStatus.CANCEL
     assert read(runs, run).state is RunState.CANCELLED
 
 
@@ -186,7 +187,7 @@ def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: R
     assert found is not None
     assert (found.state, found.error_code, found.finished_at, found.driver) == (RunState.QUEUED, "", None, "")
     assert [each.id for each in runs.runs(states=[RunState.QUEUED])] == [run]
-    assert runs.update(run, "d1", RunChange(), lease_s=60.0) is RunWord.LOST
+    assert runs.update(run, "d1", RunChange(), lease_s=60.0) is UpdateStatus.LOST
     assert runs.take(run, "d2", lease_s=60.0).status is TakeStatus.TAKEN
     runs.update(run, "d2", RunChange(state=RunState.COMPLETED), lease_s=0)
     assert runs.reopen(run) is ReopenStatus.COMPLETED

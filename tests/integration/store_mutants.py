@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.broker.run_contract import Runs
 from penstock.broker.store.library import body
-from penstock.broker.store.runs import Runs, RunStore
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming

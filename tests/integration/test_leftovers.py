@@ -9,8 +9,9 @@ from contextlib import closing
 import pytest
 
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob, Unfinished
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.registry import StoredRollout
-from penstock.broker.store.runs import RunChange, RunStore
+from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobState, Payload
 from penstock.job_id import JobId, new_job_id

@@ -23,6 +23,7 @@ from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome
 from penstock.workers.slot.batcher import Batcher, ChildLoad
 from penstock.workers.slot.latency import Latency
 
+# D40: docs/design/batching.md
 _MODEL = "simulated"
 _VERSION = "1"
 _NOTHING = Payload("application/json")

@@ -9,14 +9,13 @@ import structlog
 
 from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
-from penstock.workers.devices.health import DeviceHealth
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, LoadFailed, Ready, ShardDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_process import ChildProcess
 from penstock.workers.slot.in_flight import InFlight
-from penstock.workers.slot.restarts import Recycling, Restarts
+from penstock.workers.slot.restarts import DeviceHealth, Recycling, Restarts
 
 log = structlog.get_logger(__name__)
 CHILD_STARTED = "child_started"
@@ -252,7 +251,7 @@ class ChildSupervisor:
 
     def _rest_s(self, now: float, how: str) -> float:
         """How long the device is left alone before the next try."""
-        rest_s = self._health.fault(now) if self._fault else 0.0
+        rest_s = self._health.on_fault(now) if self._fault else 0.0
         if rest_s:
             self.state, self.error = "failed", f"device {self._pin.device} is unhealthy; next try in {rest_s:.0f} s: {how}"
         return rest_s

@@ -1,4 +1,4 @@
-"""When a slot's child is started again, and when it is replaced while it still works."""
+"""When a slot's child is started again, how long its device rests before, and when a working child is replaced."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from penstock.workers.slot.child_process import ChildProcess
 _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8
 _BACKOFF = Backoff(1.0, 60.0)
+_MOST_FAULTS, _FAULT_WINDOW_S = 3, 60.0
+_REST = Backoff(60.0, 600.0)
 
 
 class Restarts:
@@ -26,6 +28,30 @@ class Restarts:
 
     def on_success(self) -> None:
         self._failures = 0
+
+
+class DeviceHealth:
+    """Counts the faults of one slot's device. After three within a minute it rests for a minute, then two, four, ... ten.
+
+    Moments are monotonic and passed in.
+    """
+
+    def __init__(self) -> None:
+        self._recent: list[float] = []
+        self._rests = 0
+        self._trusted_at = float("inf")
+
+    def on_fault(self, now: float) -> float:
+        """Seconds to rest, or 0.0. A minute without a fault after a rest clears the count."""
+        if now > self._trusted_at:
+            self._rests, self._recent, self._trusted_at = 0, [], float("inf")
+        self._recent = [*(at for at in self._recent if now - at < _FAULT_WINDOW_S), now]
+        if len(self._recent) < _MOST_FAULTS and not self._rests:
+            return 0.0
+        self._rests += 1
+        rest_s = _REST.delay_s(self._rests)
+        self._trusted_at = now + rest_s + _FAULT_WINDOW_S
+        return rest_s
 
 
 class Recycling:

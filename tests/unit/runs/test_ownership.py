@@ -1,4 +1,4 @@
-"""Who drives a run: one at a time, the next one when the first is gone, nobody when it is over."""
+"""Who drives a run: one driver at a time, another one when the first is gone, none when the run has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.store.runs import RunChange, RunWord
+from penstock.broker.run_contract import RunChange, UpdateStatus
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
@@ -51,7 +51,7 @@ def dead_driver() -> str:
 def test_a_process_knows_itself_alive_and_one_that_ended_gone() -> None:
     assert not is_gone(driver_name())
     assert is_gone(dead_driver())
-    assert not is_gone(ELSEWHERE), "of another machine nobody here can tell"
+    assert not is_gone(ELSEWHERE), "this machine cannot tell of a process on another one"
     assert is_gone(f"{os.uname().nodename}:{os.getpid()}:1:x"), "the same number, another process"
 
 
@@ -59,7 +59,7 @@ def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_
     runs.take("r", dead_driver(), lease_s=60.0)
     owned = take_run(runs, "r")
     assert not is_gone(owned.driver)
-    assert runs.update("r", owned.driver, RunChange(), lease_s=60.0) is RunWord.OK
+    assert runs.update("r", owned.driver, RunChange(), lease_s=60.0) is UpdateStatus.OK
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
     with pytest.raises(DrivenElsewhere, match="another-machine"):
@@ -90,7 +90,7 @@ def test_a_cancel_ends_a_run_that_nobody_drives_and_is_requested_of_the_driver_o
     runs.create("other", SPEC)
     runs.take("other", ELSEWHERE, lease_s=60.0)
     assert cancel_run(runs, "other") == "cancel requested"
-    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is RunWord.CANCEL
+    assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is UpdateStatus.CANCEL
 
 
 def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: MemoryRunStore) -> None:

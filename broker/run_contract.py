@@ -1,0 +1,122 @@
+"""The interface of the store of runs: who works on a run, how far it is, and what callers asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from penstock.broker.contract import CancelStatus
+from penstock.run import Run, RunCounts, RunSpec, RunState
+
+KEEP_S = 30 * 86_400.0
+
+
+class TakeStatus(StrEnum):
+    TAKEN = "taken"
+    HELD = "held"  # another driver has the run until `driver_until`
+    FINAL = "final"
+    MISSING = "missing"
+
+
+class UpdateStatus(StrEnum):
+    """The store's answer to a driver's update."""
+
+    OK = "ok"
+    CANCEL = "cancel"  # the change was written, and somebody asks that the run end
+    LOST = "lost"  # another driver has the run: nothing was written
+    FINAL = "final"  # the run has ended, perhaps by this very call before its reply was lost: nothing was written
+    MISSING = "missing"
+
+
+class DropStatus(StrEnum):
+    DROPPED = "dropped"
+    LIVE = "live"  # the run has not ended: nothing was done
+    MISSING = "missing"
+
+
+class ReopenStatus(StrEnum):
+    REOPENED = "reopened"
+    LIVE = "live"  # the run has not ended: nothing was done
+    COMPLETED = "completed"  # the run has nothing left to do
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedRun:
+    """`new` is False if the id was taken: `run` is then the earlier run, whatever its owner and its specification."""
+
+    run: Run
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRun:
+    """`run` is the record as it is now, None if missing. With HELD the record names the driver that has the run."""
+
+    status: TakeStatus
+    run: Run | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """What a driver reports of its run; fields that are None stay as they are. `details` replaces all earlier details."""
+
+    state: RunState | None = None
+    counts: RunCounts | None = None
+    version: str | None = None
+    rows_per_s: float | None = None
+    busy: float | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    details: dict[str, Any] | None = None
+
+
+class Runs(Protocol):
+    """Every call is one atomic, durable step, and may be repeated after a lost reply; raises `StoreUnavailable`.
+
+    `driver` is a name that no other process ever has. With `owner` None the run may be anybody's. Moments are by Redis' clock.
+    """
+
+    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun: ...
+
+    def take(self, run_id: str, driver: str, *, lease_s: float) -> TakenRun:
+        """Become the run's driver, unless the run has ended or another driver's lease lasts."""
+        ...
+
+    def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
+        """Write what changed and hold the run for another `lease_s`; 0 gives it up.
+
+        The first final state stands until `reopen`.
+        """
+        ...
+
+    def reopen(self, run_id: str) -> ReopenStatus:
+        """Queue a run again that ended failed, cancelled or expired, because a caller wants it resumed."""
+        ...
+
+    def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
+        """End a queued run without a driver at once; another run's driver learns of the request at its next `update`."""
+        ...
+
+    def read(self, run_id: str) -> Run | None: ...
+
+    def runs(
+        self,
+        *,
+        owner: str | None = None,
+        states: Collection[RunState] = (),
+        after: str = "",
+        limit: int = 20,
+        keep_s: float = KEEP_S,
+    ) -> list[Run]:
+        """Runs in any of `states` (empty: in all), newest first, starting behind `after`; none if `after` is not known.
+
+        Forgets runs that ended `keep_s` ago, as `create` does.
+        """
+        ...
+
+    def drop(self, run_id: str, *, owner: str | None = None) -> DropStatus:
+        """Forget an ended run."""
+        ...

@@ -1,0 +1,128 @@
+"""The operations of the store of runs, each described once: the functions of `runs.lua`. Pure; see `ops.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock.broker.contract import CancelStatus
+from penstock.broker.run_contract import (
+    CreatedRun,
+    DropStatus,
+    ReopenStatus,
+    RunChange,
+    TakenRun,
+    TakeStatus,
+    UpdateStatus,
+)
+from penstock.broker.store.encoding import Arg, ms
+from penstock.broker.store.ops import Operation
+from penstock.run import Run, RunCounts, RunSpec, RunState
+
+RUNS_KEY = "ps:runs:{runs}:"
+_counts = msgspec.json.Decoder(RunCounts)
+_spec = msgspec.json.Decoder(RunSpec)
+
+
+def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float) -> Operation[CreatedRun]:
+    args: list[Arg] = [run_id, owner, msgspec.json.encode(spec), ms(keep_s)]
+    return Operation("run_create", RUNS_KEY, args, partial(_created, run_id))
+
+
+def take(run_id: str, driver: str, *, lease_s: float) -> Operation[TakenRun]:
+    return Operation("run_take", RUNS_KEY, [run_id, driver, ms(lease_s)], partial(_taken, run_id))
+
+
+def update(run_id: str, driver: str, change: RunChange, *, lease_s: float) -> Operation[UpdateStatus]:
+    args = [run_id, driver, ms(lease_s), *_changed_fields(change)]
+    return Operation("run_update", RUNS_KEY, args, lambda reply: UpdateStatus(reply.decode()))
+
+
+def reopen(run_id: str) -> Operation[ReopenStatus]:
+    return Operation("run_reopen", RUNS_KEY, [run_id], lambda reply: ReopenStatus(reply.decode()))
+
+
+def ask_cancel(run_id: str, *, owner: str | None) -> Operation[CancelStatus]:
+    return Operation("run_ask", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: CancelStatus(reply.decode()))
+
+
+def read(run_id: str) -> Operation[Run | None]:
+    return Operation("run_read", RUNS_KEY, [run_id], lambda reply: _run(run_id, reply[1]))
+
+
+def runs(*, owner: str | None, states: Collection[RunState], after: str, limit: int, keep_s: float) -> Operation[list[Run]]:
+    args: list[Arg] = [ms(keep_s), _owner_filter(owner), after, limit, *states]
+    return Operation("run_list", RUNS_KEY, args, _listed)
+
+
+def drop(run_id: str, *, owner: str | None) -> Operation[DropStatus]:
+    return Operation("run_drop", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: DropStatus(reply.decode()))
+
+
+def _owner_filter(owner: str | None) -> str:
+    """Empty for any owner's runs; the mark tells the owner "" from any owner."""
+    return "" if owner is None else f"={owner}"
+
+
+def _changed_fields(change: RunChange) -> list[Arg]:
+    """Names and values of the record in `runs.lua`."""
+    fields: dict[str, Arg | None] = {
+        "state": change.state,
+        "counts": None if change.counts is None else msgspec.json.encode(change.counts),
+        "version": change.version,
+        "rate": None if change.rows_per_s is None else repr(change.rows_per_s),
+        "busy": None if change.busy is None else repr(change.busy),
+        "code": change.error_code,
+        "message": change.error_message,
+        "details": None if change.details is None else msgspec.json.encode(change.details),
+    }
+    return [part for name, value in fields.items() if value is not None for part in (name, value)]
+
+
+def _created(run_id: str, reply: Sequence[Any]) -> CreatedRun:
+    run = _run(run_id, reply[1])
+    assert run is not None
+    return CreatedRun(run, new=reply[0] == b"created")
+
+
+def _taken(run_id: str, reply: Sequence[Any]) -> TakenRun:
+    return TakenRun(TakeStatus(reply[0].decode()), _run(run_id, reply[1]))
+
+
+def _listed(reply: Sequence[Any]) -> list[Run]:
+    found = (_run(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2))
+    return [run for run in found if run is not None]
+
+
+def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:
+    """From the fields of RUN in `runs.lua`, in their order."""
+    if not record:
+        return None
+    (owner, spec, state, created, started, finished, version, counts, rate, busy, driver, until, request, code, message,
+     details) = record  # fmt: skip
+    return Run(
+        id=run_id,
+        spec=_spec.decode(spec),
+        state=RunState(state.decode()),
+        created_at=int(created) / 1000,
+        owner=owner.decode(),
+        counts=_counts.decode(counts) if counts else RunCounts(),
+        version=version.decode(),
+        started_at=_moment(started),
+        finished_at=_moment(finished),
+        rows_per_s=float(rate or 0),
+        busy=float(busy) if busy else None,
+        driver=driver.decode(),
+        driver_until=_moment(until) or 0.0,
+        request=request.decode(),
+        error_code=code.decode(),
+        error_message=message.decode(),
+        details=msgspec.json.decode(details) if details else {},
+    )
+
+
+def _moment(text: bytes) -> float | None:
+    return int(text) / 1000 if text else None
