@@ -11,7 +11,7 @@ from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, LoadFailed, Ready, ShardDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_process import ChildProcess
 from penstock.workers.slot.in_flight import InFlight

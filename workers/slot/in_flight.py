@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.job_id import JobId
 from penstock.workers.ipc.frames import BatchDone, Item
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
-from penstock.workers.slot.batcher import IDLE, Batch, ChildLoad
+from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause
 
 

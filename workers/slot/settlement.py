@@ -20,7 +20,7 @@ from penstock.job import Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.celery_messages import Rejected, job_from
 from penstock.workers.slot.child_events import BatchLost, Cause
 from penstock.workers.slot.context import Notify, SlotStore

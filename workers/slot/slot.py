@@ -16,7 +16,8 @@ from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, Ready
-from penstock.workers.slot.batcher import IDLE_POLL_S, Batch, Batcher
+from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batcher import IDLE_POLL_S
 from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims
@@ -49,11 +50,11 @@ class Slot:
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
         self._child_supervisor = ChildSupervisor(spec, pin, self._selector, max_batch_size=limit)
         self._latency = Latency()
-        self._batcher = Batcher(spec, self._latency)
         self._claims = Claims(
-            spec, context, self._selector, self._batcher, self._child_supervisor, name=name, device=pin.device
+            spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
         )
         self._settlements = self._claims.settlements
+        self._batcher = self._claims.batcher
         self._verdicts = Verdicts(spec, self._settlements, context.notify)
         self._inputs = Inputs(context.blobs)
         self.progress = LaneProgress()

@@ -13,7 +13,7 @@ from penstock.broker.records import Change, ClaimedJob, Ending, Settled
 from penstock.job import JobState
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import Release, Retry
 

@@ -18,7 +18,7 @@ from penstock.broker.records import Ending, Settled
 from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import Release, Retry
 

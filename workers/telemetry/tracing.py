@@ -16,7 +16,7 @@ from penstock.broker.store.encoding import queue_name
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone, Failed
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 

@@ -16,7 +16,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import Release, Retry
 

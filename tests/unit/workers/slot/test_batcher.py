@@ -6,7 +6,8 @@ from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import BatchPolicy, ModelSpec
-from penstock.workers.slot.batcher import IDLE, Batcher, ChildLoad
+from penstock.workers.slot.batch import IDLE, ChildLoad
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.latency import Latency
 
 CALL_S = 0.0005

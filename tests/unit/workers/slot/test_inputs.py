@@ -12,7 +12,7 @@ from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.records import ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId, new_job_id
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.inputs import Inputs
 
 

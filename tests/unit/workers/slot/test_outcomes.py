@@ -9,7 +9,7 @@ from penstock.errors import InternalError
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.outcomes import blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
 
 GOOD = Output("application/json", b"1")

@@ -13,7 +13,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.outcomes import Release, blob_name
 from penstock.workers.slot.settlement import Absence, Settlements
 
