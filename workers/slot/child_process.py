@@ -134,7 +134,7 @@ class ChildProcess:
     def kill(self) -> None:
         self._process.kill()
 
-    def ended(self, *, within_s: float = 0.0) -> bool:
+    def has_ended(self, *, within_s: float = 0.0) -> bool:
         try:
             self._process.wait(timeout=within_s)
         except subprocess.TimeoutExpired:

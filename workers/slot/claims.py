@@ -33,7 +33,7 @@ _NEVER = float("inf")
 class Claims:
     """Used by the slot's thread only, except for `lease`. `waiting`: claimed batches that the child has not been given yet.
 
-    `selector` reports messages for `hear` under the name `LISTENER`.
+    `selector` reports messages for `read_messages` under the name `LISTENER`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Claims:
 
     # The subscription.
 
-    def hear(self) -> None:
+    def read_messages(self) -> None:
         try:
             if any(isinstance(message, Wake) for message in self.lease.read()):
                 self.batcher.on_wake_up()

@@ -144,7 +144,7 @@ class Slot:
 
     def _serve(self) -> None:
         while not self._is_over:
-            self._listen()
+            self._wait()
             self._tend()
             self._claims.settle_and_claim(is_draining=self._drain_by is not None)
             self._hand_over()
@@ -152,13 +152,13 @@ class Slot:
             if self._claims.claim_shard(is_draining=self._drain_by is not None):
                 self._hand_over()
 
-    def _listen(self) -> None:
+    def _wait(self) -> None:
         now = self.turned_at = time.monotonic()
         for key, mask in self._selector.select(self._pause_s(now)):
             if key.data == _WAKER:
                 os.eventfd_read(self._waker)
             elif key.data == LISTENER:
-                self._claims.hear()
+                self._claims.read_messages()
             else:
                 for event in self._child_supervisor.handle(key.data, mask, time.monotonic()):
                     self._apply(event)
@@ -228,7 +228,7 @@ class Slot:
         in_flight = self._child_supervisor.in_flight
         if self._child_supervisor.is_worn:
             self._give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
-        self.progress.saw(in_flight.rows_done())
+        self.progress.note(in_flight.rows_done())
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
