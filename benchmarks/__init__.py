@@ -1,1 +1,1 @@
-"""Load generator, the measured figures of the main path, and the batching simulator; may import anything of ours."""
+"""Measurements of this repository: main path, models, runs, GPUs, other servers. Not in the wheel, imported by nobody."""

@@ -1,4 +1,4 @@
-"""What each figure is called, what it must reach, and how a run is printed and stored."""
+"""The figures of the main path with their targets, and how they are printed and stored."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`target` must be reached from above when `at_least`, else from below; None: stated, not judged. `peers`: the workload of
-    the comparison with other servers whose rates stand beside it, in units of `peers_unit`.
+    """A figure must be at least `target` if `at_least`, otherwise at most; None: it is reported, not judged. `peers`: the
+    workload of the comparison with other servers, whose rates are shown too, in units of `peers_unit`.
     """
 
     name: str
@@ -67,7 +67,7 @@ FIGURES = (
 
 @dataclass(slots=True)
 class Findings:
-    """What the runs found: flat figures for bench.json, everything else for bench_detail.json."""
+    """The results of the runs: `figures` for bench.json, everything else for bench_detail.json."""
 
     figures: dict[str, float] = field(default_factory=dict)
     detail: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def _number(value: float) -> str:
 
 
 def write_report(findings: Findings, out: Path, *, keep_others: bool) -> None:
-    """`out` gets the flat figures, `<stem>_detail.json` beside it the rest; `keep_others` leaves figures not measured now."""
+    """Writes the figures to `out` and the rest to `<stem>_detail.json`. `keep_others`: figures not measured now stay."""
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(f"{out.stem}_detail.json")
     old, old_detail = (_load(out), _load(beside)) if keep_others else ({}, {})

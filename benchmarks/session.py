@@ -1,4 +1,4 @@
-"""One measuring session: how long things last, where results go, and the one way a load is run, billed and noted."""
+"""One measuring session: the length of loads, the place of results, and how a load is run, billed and recorded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.loadtest.observed.costs import per_request_us, read_machine
 from penstock.loadtest.stack import Processes, free_port
 
 _FOREIGN_SHARE = 0.10
-_BAD_SHARE = 0.01  # more refusals than this and a closed loop measures refusals
+_BAD_SHARE = 0.01  # with more errors than this, a closed loop measures errors
 
 
 @dataclass(slots=True)
 class MeasuringSession:
-    """`seconds` is the length of one load; `deep_jobs` the depth that stands for a deep queue."""
+    """`seconds`: the length of one load. `deep_jobs`: the depth of a deep queue."""
 
     folder: Path
     seconds: float
@@ -34,7 +34,7 @@ class MeasuringSession:
         return StackPlan(self.folder / name, free_port(), fsync)
 
     def load(self, name: str, processes: Processes, plan: LoadPlan) -> LoadReport:
-        """Run one load against a started stack, after a short one to warm up; its CPU and figures go into the findings."""
+        """Runs one load against a started stack, after a short warm-up; its CPU time and figures become findings."""
         self._warm_up(name, plan)
         before, machine = processes.read_cpu(), read_machine()
         report = run_load(plan)
@@ -48,7 +48,7 @@ class MeasuringSession:
         return report
 
     def _warm_up(self, name: str, plan: LoadPlan) -> None:
-        """A short closed loop. With a deadline late answers are expected, and only their absence is a fault."""
+        """Runs a short closed loop. With a deadline, late answers are expected, and only missing answers are an error."""
         few = 32 if plan.rate else 64
         report = run_load(
             replace(plan, duration_s=min(2.0, plan.duration_s), rate=None, connections=min(plan.connections, few))
@@ -67,21 +67,21 @@ class MeasuringSession:
             self.findings.doubts.append(f"{name}: {report.unfinished} requests had no answer when the run ended")
 
     def note_foreign(self, name: str, share: float) -> None:
-        """Others on the machine make every figure worse; beyond a tenth the run should be made again."""
+        """Other processes make every figure worse; beyond a tenth of the machine, the run should be repeated."""
         self.findings.detail[name]["foreign_cpu_share"] = share
         if share > _FOREIGN_SHARE:
             self.findings.doubts.append(f"{name}: other processes took {share:.0%} of the machine's CPU meanwhile")
 
 
 def check_answers(name: str, report: LoadReport) -> None:
-    """Raise when the load met mostly errors: its figures would be those of the error path."""
+    """Raises `PenstockError` if too many answers are errors, because the figures would be those of the error path."""
     bad = sum(report.summary.errors.values())
     if report.summary.count == 0 or bad > report.summary.count * _BAD_SHARE:
         raise PenstockError(f"{name}: {bad} errors, {report.summary.count} answers: {report.summary.errors}; {report.bodies}")
 
 
 def post_plan(url: str, body: RequestBody, *, connections: int, duration_s: float, deadline_s: float = math.inf) -> LoadPlan:
-    """A closed loop of one POST repeated; `replace(plan, rate=...)` makes it an open one."""
+    """A closed loop that repeats one POST; `replace(plan, rate=...)` makes it an open loop."""
     target = parse_target(url)
     request = request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
     return LoadPlan(target, itertools.repeat(request), connections=connections, duration_s=duration_s, deadline_s=deadline_s)

@@ -1,4 +1,4 @@
-"""How values look on a terminal and to programs: columns, JSON lines, durations, and a job's line of timings."""
+"""Output for people and for programs: columns, JSON lines, ages, and a job's line of timings."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def print_json(value: Any) -> None:
 
 
 def print_faint(text: str) -> None:
-    """A remark beside the output, on stderr, so that pipes get the output alone."""
+    """A remark on stderr, so that a pipe gets only the output."""
     line = typer.style(text, dim=True) if is_colored(sys.stderr) else text
     sys.stderr.write(line + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns, never cut: an id that is cut cannot be copied."""
+    """Aligned columns, never cut, because a cut id cannot be copied."""
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     header = "  ".join(name.ljust(width) for name, width in zip(columns, widths, strict=True)).rstrip()
     sys.stdout.write((typer.style(header, bold=True) if is_colored(sys.stdout) else header) + "\n")
     for row in rows:
-        cells = [_painted(cell.ljust(width), cell) for cell, width in zip(row, widths, strict=True)]
+        cells = [_paint(cell.ljust(width), cell) for cell, width in zip(row, widths, strict=True)]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """One `name  value` line each; empty values are left out."""
+    """One `name  value` line per field; empty values are left out."""
     shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
-        sys.stdout.write(f"{name.ljust(width)}  {_painted(str(value), str(value))}\n")
+        sys.stdout.write(f"{name.ljust(width)}  {_paint(str(value), str(value))}\n")
 
 
 def timing_line(job: JobView, *, max_batch_size: int | None = None) -> str:
-    """`queued 1 ms | batch 3/8 (full) | ran 0.3 ms | total 4 ms`, as far as the record knows."""
+    """`queued 1 ms | batch 3/8 (full) | ran 0.3 ms | total 4 ms`, with the parts that the record has."""
     parts = [f"{word} {duration(seconds)}" for word, seconds in [("queued", _queued_s(job))] if seconds is not None]
     if job.batch is not None and job.batch.size:
         of = f"/{max_batch_size}" if max_batch_size else ""
@@ -71,7 +71,7 @@ def age(moment: datetime | None, *, now: datetime | None = None) -> str:
 
 
 def total_seconds(job: JobView) -> float | None:
-    """From accepted to ended; None while it has not."""
+    """Seconds from accepted to ended; None for a job that has not ended."""
     return _between(job.created_at, job.finished_at)
 
 
@@ -83,6 +83,6 @@ def _between(start: datetime | None, end: datetime | None) -> float | None:
     return max(0.0, (end - start).total_seconds()) if start and end else None
 
 
-def _painted(padded: str, word: str) -> str:
+def _paint(padded: str, word: str) -> str:
     color = _COLORS.get(word)
     return typer.style(padded, fg=color) if color and is_colored(sys.stdout) else padded

@@ -1,4 +1,4 @@
-"""Exit codes, and how an error is told: what, why, the next command. The table stands in docs/cli.md and in `--help`."""
+"""Exit codes, and the text of an error: what happened, why, what to do next. docs/cli.md and `--help` show the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELP = (
     "5 the gateway refused the request; 6 not yet, try again later; 7 could not start; 70 a bug; 130 interrupted."
 )
 
-# By kind and by the names of base classes, so that telling an error loads nothing that raised it.
+# By class name, so that reporting an error imports none of the modules that define these classes.
 _CODES = {
     "UsageError": USAGE,
     "JobEnded": FAILED,
@@ -42,33 +42,33 @@ _CODES = {
 
 
 class StartError(PenstockError):
-    """Something that `penstock up` needs is not to be had: the port, the state folder, a process that stays up."""
+    """Something that `penstock up` needs is missing: the port, the state folder, a process that stays up."""
 
     kind = "start_failed"
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code for an error: that of its nearest known class."""
+    """The exit code of an error: that of its nearest known base class."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), BUG)
 
 
 def message_of(error: BaseException) -> str:
-    """One text: what and why, then the next step on a line of its own unless the message says it already."""
+    """What happened and why; if the error has a hint, the next step on a second line."""
     if not isinstance(error, PenstockError):
         what = f"{type(error).__name__}: {error}; this is a bug"
-        return f"{what}\n  next: run it again with PENSTOCK_DEBUG=1 and report what it prints"
+        return f"{what}\n  next: run it again with PENSTOCK_DEBUG=1 and report the output"
     hint = error.hint or ""
     if not hint:
         return error.message
-    # The client's messages end with their hint; here it gets a line of its own.
+    # The client's messages end with their hint, which is shown here on a line of its own.
     text = error.message.partition(hint)[0].rstrip(" ;")
     return f"{text}\n  next: {hint}"
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
-    """Tells the error on stderr and returns the exit code. The traceback only under PENSTOCK_DEBUG=1."""
+    """Print the error on stderr and return the exit code. PENSTOCK_DEBUG=1 adds the traceback."""
     if os.environ.get("PENSTOCK_DEBUG") == "1":
         traceback.print_exception(error)
     code = code_of(error)
@@ -80,9 +80,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
 
 
 def record_of(error: BaseException) -> dict[str, Any]:
-    """The error as programs read it; a problem body of the gateway as it came."""
+    """The error as programs read it; a problem body of the gateway is passed on unchanged."""
     if code_of(error) == USAGE:
-        return {"code": "usage", "detail": _usage(error), "hint": "penstock COMMAND --help tells every option"}
+        return {"code": "usage", "detail": _usage(error), "hint": "penstock COMMAND --help lists every option"}
     if not isinstance(error, PenstockError):
         return {"code": "bug", "detail": f"{type(error).__name__}: {error}"}
     problem = getattr(error, "problem", None)
@@ -92,5 +92,5 @@ def record_of(error: BaseException) -> dict[str, Any]:
 
 
 def _usage(error: BaseException) -> str:
-    """Typer's sentence on wrong usage, which names the option or argument."""
+    """Typer's message, which names the option or argument."""
     return str(getattr(error, "format_message", error.__str__)())

@@ -1,4 +1,4 @@
-"""A stand-in for an accelerator, to see batching work without one: a batch of b takes 5 ms + b * 0.5 ms, whatever is in it."""
+"""A stand-in for an accelerator, to see batching at work without one: a batch of b inputs takes 5 ms + b * 0.5 ms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Digest:
 
 
 class Accelerator(Handler):
-    """SHA-256 and length of the body, at the pace of a device that pays per call and a little per item."""
+    """SHA-256 and length of the body, at the speed of a device with a fixed cost per call and a small one per item."""
 
     max_batch_size: ClassVar[int | None] = 32
     sample = b"warm-up"

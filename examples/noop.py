@@ -1,4 +1,4 @@
-"""Returns every input as it came: what is left is the cost of penstock itself. Takes JSON, text or raw bytes."""
+"""Returns every input unchanged, so that a measurement shows the cost of penstock itself. Takes JSON, text or raw bytes."""
 
 from __future__ import annotations
 

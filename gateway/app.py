@@ -28,7 +28,8 @@ from penstock.gateway.asgi.negotiation import (
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.auth.roles import Caller, is_public, require_role
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
@@ -129,7 +130,7 @@ class Gateway:
                 scope["caller"] = self._admit(scope, head)
                 route, status = await self._answer_with_fastapi(scope, receive, send)
             else:
-                scope["caller"] = caller = self._admit(scope, head)
+                scope["caller"] = caller = self._check_key(scope, head)
                 status = await self._answer_submit(target, scope, receive, send, head, caller)
         except ClientGone:
             status = CLIENT_GONE
@@ -153,12 +154,14 @@ class Gateway:
             raise GatewayBusy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
-        """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
-        authorization = head.get(b"authorization")
         if is_public(scope["path"]):
-            return self._auth.identify(authorization)
+            return self._auth.identify(head.get(b"authorization"))
+        return self._check_key(scope, head)
+
+    def _check_key(self, scope: Scope, head: Head) -> Caller:
+        """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
         try:
-            return self._auth.admit(authorization, (scope.get("client") or ("",))[0])
+            return self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0])
         except RateLimited as error:
             self._metrics.count_refusal("unknown", error)
             raise

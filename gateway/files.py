@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore
 from penstock.errors import NotFound
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 
 
 class WholeFile(FileResponse):

@@ -36,7 +36,7 @@ class TooManyFailed(CallerError):
 
 
 class StopReason(StrEnum):
-    """Why a drive ends before its last row; empty: it goes on."""
+    """Why a drive ends before its last row. GO_ON is empty: there is no reason to stop."""
 
     GO_ON = ""
     CANCEL = "cancel"
@@ -174,6 +174,7 @@ class Driver:
             self._check_failed()
 
     def _append(self, finished: FinishedBatch) -> None:
+        # D43: a batch that was read is written as a whole, so the position behind it is one to resume from.
         self._sink.append(finished.results)
         rows, failed = len(finished.results.outputs), len(finished.results.failed)
         self._meter.add_rows(done=rows - failed, failed=failed, now=time.monotonic())

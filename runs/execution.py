@@ -1,4 +1,4 @@
-"""One run from the moment a process takes it until it ends or is left: open files, drive rows, publish the output."""
+"""One run from its start in this process until it ends or is interrupted: open files, drive rows, publish the output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ResumeOptions:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """How a drive ended. `state` is RUNNING if the run was only left. `details`: what was published, or the faults.
+    """How a drive ended. `state` is RUNNING if the run was interrupted. `details`: what was published, or the faults.
 
     `hint`: what to do about the error, where resuming the run unchanged would end the same way.
     """
@@ -97,7 +97,7 @@ class Execution:
             self._lease.interrupt()
 
     def execute(self) -> DriveResult:
-        """Returns when the run has ended or was left, and the store has the result, if it could be reached."""
+        """Returns when the run has ended or was interrupted. The store then has the result, if it could be reached."""
         with closing(RedisStore(self._services.redis_url, name="penstock-run-beat")) as store:
             lease = self._lease = RunLease(
                 self._owned, RunStore(store), count_slots=lambda: self._count_slots(store), on_progress=self._on_progress
@@ -160,7 +160,7 @@ class Execution:
         return files
 
     def _await_model(self, store: RedisStore, lease: RunLease) -> ServedModel | None:
-        """The version that the run uses; None at a reason to stop. Raises `NotFound` when the patience is over."""
+        """The version that the run uses; None if there is a reason to stop. Raises `NotFound` after `patience_s`."""
         run, give_up_at = self._owned.run, time.monotonic() + self._services.patience_s
         wanted = "" if self._options.accept_changes else run.version or run.spec.version
         while not lease.stop_reason():

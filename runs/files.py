@@ -131,12 +131,12 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file to fill. It replaces `path`, whole and synced, if the block ends without an error."""
-    aside = path.with_name(path.name + ".new")
-    with aside.open("wb") as file:
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    new.replace(path)
     sync_folder(path.parent)
 
 

@@ -1,6 +1,7 @@
 """The journal of one run, in its partial folder: the state of source and sink, one synced JSON line per commit.
 
-A line that a crash cut short is ignored, with everything behind it.
+The journal, not the record in the store, says where a run resumes (D42). A line that a crash cut short is ignored, with
+everything behind it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from msgspec import Struct
 from penstock.errors import Conflict, InternalError
 from penstock.runs.files import sync_folder
 
+# D42: docs/design/runs.md
 NAME = "journal.jsonl"
 _DIGITS = 8
 

@@ -103,14 +103,14 @@ class RunLease:
         except StoreUnavailable as away:
             log.info("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
 
-    def _follow(self, word: UpdateStatus) -> None:
-        if word is UpdateStatus.MISSING:
-            # The store lost its records; the journal beside the output still has the run. Creating the record again lets
+    def _follow(self, status: UpdateStatus) -> None:
+        if status is UpdateStatus.MISSING:
+            # D42: the store lost its records; the journal beside the output still has the run. Creating the record again lets
             # others find the run under its id.
             run = self._owned.run
             self._runs.create(run.id, run.spec, owner=run.owner)
             self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
-        self._stop = _STOPS.get(word, self._stop)
+        self._stop = _STOPS.get(status, self._stop)
 
     def write(self, change: RunChange, *, lease_s: float = LEASE_S) -> UpdateStatus | None:
         """Write a change, trying again for half a minute while the store is away. None if it stayed away."""

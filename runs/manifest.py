@@ -15,7 +15,7 @@ SUFFIX = ".manifest.json"
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
-    """One published file. `bytes` and `sha256` describe the file as published, after any compression."""
+    """One published file. `bytes` and `sha256` describe the file as published."""
 
     path: str
     rows: int

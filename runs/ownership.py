@@ -29,7 +29,8 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
     driver = driver_name()
     taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.status is TakeStatus.HELD and taken.run is not None and is_gone(taken.run.driver):
-        # The dead driver's lease is ended in its name; otherwise the run would stay taken until the lease expires.
+        # D37: a driver's name is the fence. The dead driver's lease is ended in its name, because the run would otherwise stay
+        # taken until the lease expires.
         runs.update(run_id, taken.run.driver, RunChange(), lease_s=0.0)
         taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.run is None:

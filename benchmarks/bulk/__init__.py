@@ -1,1 +1,1 @@
-"""What `make bench-bulk` measures: runs over files against the same model in a loop, their memory, and their neighbours."""
+"""`make bench-bulk`: runs over files against the same model in a loop, their memory, and online traffic beside them."""

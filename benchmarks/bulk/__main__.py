@@ -1,8 +1,8 @@
-"""What runs over files cost and give, beside the same model without penstock.
+"""The speed and the cost of runs over files, compared with the same model in a loop without penstock.
 
-`python -m benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]`, about 9 minutes. Texts embedded and
-digits read, each against the best loop in the same minutes; a model of next to no cost; peak memory of driver and store at
-10^5 and 10^6 rows; and a run at full speed beside online traffic. Leaves with 1 when a target was missed.
+`python -m benchmarks.bulk [--quick] [--only embed|digits|cheap|memory|online]` takes about 9 minutes. It embeds texts and reads
+digits, each in turns with the best loop; runs a model that costs almost nothing; reads the peak memory of driver and store at
+10^5 and 10^6 rows; and runs at full speed beside online traffic. The exit status is 1 if a target was missed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bulk.environment import BenchEnvironment, Model, ground, peak_bytes
+from benchmarks.bulk.environment import BenchEnvironment, Model, bench_environment, peak_bytes
 from benchmarks.bulk.inputs import write_images, write_numbers, write_texts
-from benchmarks.bulk.online_traffic import shared
-from benchmarks.bulk.ratio import compared
+from benchmarks.bulk.online_traffic import measure_shared_slot
+from benchmarks.bulk.ratio import compare_with_loops
 from benchmarks.stack import EXAMPLES, on_memory
 from penstock.loadtest.observed.machine import describe_machine
 
@@ -35,7 +35,7 @@ ALONE = Model("embeddings", EMBEDDINGS.source, workers=1, lines=("max_batch_size
 
 @dataclass(frozen=True, slots=True)
 class FigureTarget:
-    """`least` or else at most `bound`."""
+    """A figure must be at least `bound` if `least`, otherwise at most `bound`."""
 
     bound: float
     least: bool
@@ -46,13 +46,13 @@ class FigureTarget:
 
 
 TARGETS = {
-    "embed_ratio": FigureTarget(0.95, True, "texts embedded by a run, by the best loop"),
-    "digits_ratio": FigureTarget(0.95, True, "digits read by a run, by the best loop"),
+    "embed_ratio": FigureTarget(0.95, True, "texts embedded by a run, divided by those of the best loop"),
+    "digits_ratio": FigureTarget(0.95, True, "digits read by a run, divided by those of the best loop"),
     "cheap_rows_per_s": FigureTarget(100_000, True, "rows per second of a model of 1 ms per 256, Parquet to Parquet"),
     "rss_growth_ratio": FigureTarget(
-        1.10, False, "peak memory at 10^6 rows by that at 10^5, driver or store, whichever grew more"
+        1.10, False, "peak memory at 10^6 rows divided by that at 10^5, of driver or store, whichever grew more"
     ),
-    "online_p99_ratio": FigureTarget(1.5, False, "online p99 beside a run, by that alone"),
+    "online_p99_ratio": FigureTarget(1.5, False, "online p99 beside a run, divided by that without"),
     "bulk_share": FigureTarget(0.80, True, "the run's share of what online traffic leaves of the slot"),
 }
 Figures = dict[str, float]
@@ -73,7 +73,7 @@ QUICK = Scale(1_000, 2_000, 50_000, (20_000, 50_000), 2.0, 1)
 
 
 class BulkSession:
-    """Measures part by part; `details` is what lies behind the figures."""
+    """Measures part by part. `details` holds the measurements from which the figures are computed."""
 
     def __init__(self, folder: Path, scale: Scale) -> None:
         self._folder = folder
@@ -83,56 +83,56 @@ class BulkSession:
     def embed(self) -> Figures:
         file = self._folder / "texts.jsonl"
         write_texts(file, self._scale.texts)
-        with ground(self._folder / "embed", [EMBEDDINGS]) as place:
-            found = compared(place, EMBEDDINGS, file, "--column", "text", turns=1 + (self._scale is FULL))
+        with bench_environment(self._folder / "embed", [EMBEDDINGS]) as bench:
+            found = compare_with_loops(bench, EMBEDDINGS, file, "--column", "text", turns=1 + (self._scale is FULL))
         self.details["embed"] = found.figures()
         return {"embed_ratio": found.ratio}
 
     def digits(self) -> Figures:
         file = self._folder / "images.parquet"
         write_images(file, self._scale.images)
-        with ground(self._folder / "digits", [DIGITS]) as place:
-            found = compared(place, DIGITS, file, "--column", "image", turns=1 + 2 * (self._scale is FULL))
+        with bench_environment(self._folder / "digits", [DIGITS]) as bench:
+            found = compare_with_loops(bench, DIGITS, file, "--column", "image", turns=1 + 2 * (self._scale is FULL))
         self.details["digits"] = found.figures()
         return {"digits_ratio": found.ratio}
 
     def cheap(self) -> Figures:
-        with ground(self._folder / "cheap", [CHEAP]) as place:
-            rates = [self._numbers(place, self._scale.numbers)[0] for _ in range(2)]
+        with bench_environment(self._folder / "cheap", [CHEAP]) as bench:
+            rates = [self._numbers(bench, self._scale.numbers)[0] for _ in range(2)]
         self.details["cheap"] = {"turns": [round(rate) for rate in rates]}
         return {"cheap_rows_per_s": max(rates)}
 
     def memory(self) -> Figures:
-        """A fresh store for each size, so that its peak is of that run alone."""
+        """A new store for each size, so that its peak memory is that of one run."""
         peaks: dict[int, tuple[int, int]] = {}
         for rows in self._scale.memory:
-            with ground(self._folder / f"memory-{rows}", [CHEAP]) as place:
-                _, driver = self._numbers(place, rows)
-                peaks[rows] = driver, peak_bytes(place.store_pid)
+            with bench_environment(self._folder / f"memory-{rows}", [CHEAP]) as bench:
+                _, driver = self._numbers(bench, rows)
+                peaks[rows] = driver, peak_bytes(bench.store_pid)
         few, many = (peaks[rows] for rows in self._scale.memory)
         self.details["memory"] = {str(rows): {"driver_bytes": d, "store_bytes": s} for rows, (d, s) in peaks.items()}
         return {"rss_growth_ratio": max(after / before for before, after in zip(few, many, strict=True))}
 
-    def _numbers(self, place: BenchEnvironment, rows: int) -> tuple[float, int]:
+    def _numbers(self, bench: BenchEnvironment, rows: int) -> tuple[float, int]:
         file = self._folder / f"numbers-{rows}.parquet"
         if not file.exists():
             write_numbers(file, rows)
-        ran = place.run(CHEAP.name, file, self._folder / "numbers.out.parquet")
+        ran = bench.run(CHEAP.name, file, self._folder / "numbers.out.parquet")
         return ran.rows_per_s, ran.driver_peak_bytes
 
     def online(self) -> Figures:
-        """One slot on a core of its own; driver, gateway, store and callers have the others."""
+        """The slot has a core of its own; driver, gateway, store and callers share the other cores."""
         file = self._folder / "more-texts.jsonl"
         write_texts(file, 40_000)
-        with ground(self._folder / "online", [ALONE], worker_cores={0}) as place:
-            found = shared(place, ALONE, file, seconds=self._scale.seconds, rounds=self._scale.rounds)
+        with bench_environment(self._folder / "online", [ALONE], worker_cores={0}) as bench:
+            found = measure_shared_slot(bench, ALONE, file, seconds=self._scale.seconds, rounds=self._scale.rounds)
         self.details["online"] = found.figures()
         return {"online_p99_ratio": found.p99_ratio, "bulk_share": found.bulk_share}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rows: to see that it runs, not to quote")
+    parser.add_argument("--quick", action="store_true", help="few rows: shows that everything runs, but figures mean nothing")
     parser.add_argument("--only", choices=["embed", "digits", "cheap", "memory", "online"])
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args(arguments)
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _disk() -> str:
-    """The folder for temporary files, or the current folder where that lies in memory: syncs cost nothing there."""
+    """The temporary folder; the current folder if the temporary one lies in memory, where syncs cost nothing."""
     return str(Path.cwd()) if on_memory(Path(tempfile.gettempdir())) else tempfile.gettempdir()
 
 
@@ -166,7 +166,7 @@ def _print(figures: Figures) -> None:
 
 
 def store(out: Path, figures: Figures, details: dict[str, Any]) -> None:
-    """Figures of parts that were not measured now stay."""
+    """Writes the figures; those of parts that were not measured now stay in the file."""
     before: dict[str, Any] = msgspec.json.decode(out.read_bytes()) if out.exists() else {}
     rounded = {name: round(value, 3) for name, value in figures.items()}
     kept = {**before, **rounded, "details": {**before.get("details", {}), **details}, "machine": describe_machine()}

@@ -1,4 +1,4 @@
-"""A model of next to no cost: 1 ms of processor time per 256 rows, so that what is left is the cost of the engine."""
+"""A model that costs almost nothing, 1 ms of CPU time per 256 rows, so that a run shows the cost of penstock itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cheap(Handler):
     def inference(self, batch: list[Any], /) -> list[Any]:
         until = time.perf_counter() + ROW_S * len(batch)
         outputs = [{"y": row["x"] * row["x"]} for row in batch]
-        # Spun, not slept: a device that waits would leave its core to the rest of the engine.
+        # Spinning occupies the core like a model; sleeping would leave the core to the rest of the stack.
         while time.perf_counter() < until:
             pass
         return outputs

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.loadtest.stack import Processes, await_ready, environment, free_port, running
 
 _WATCH_S = 0.02
-# Longer than a shard of the size used for such runs takes.
+# Longer than one shard takes.
 _QUIET_S = 1.5
 _HIGH_WATER = "VmHWM:"
 _ROWS = "penstock_bulk_rows_total{"
@@ -27,7 +27,7 @@ _ROWS = "penstock_bulk_rows_total{"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model as the settings name it; `options` are more lines of its table."""
+    """A model of the configuration; `lines` are further lines of its table."""
 
     name: str
     source: str
@@ -37,14 +37,14 @@ class Model:
 
 @dataclass(slots=True)
 class FinishedRun:
-    """One run: its record as `penstock run show` tells it, and the driver's peak memory in bytes."""
+    """A finished run: its record as in `penstock run list --json`, and the driver's peak memory in bytes."""
 
     record: dict[str, Any]
     driver_peak_bytes: int
 
     @property
     def rows_per_s(self) -> float:
-        """From the first row asked for to the file in its place."""
+        """Rows per second from the start of the run until its output file is complete."""
         seconds: float = self.record["finished_at"] - self.record["started_at"]
         done: int = self.record["counts"]["done"]
         return done / seconds
@@ -52,6 +52,8 @@ class FinishedRun:
 
 @dataclass(slots=True)
 class BenchEnvironment:
+    """A running stack, and `penstock run` against it. `started` holds the processes of all runs."""
+
     folder: Path
     url: str
     port: int
@@ -61,7 +63,7 @@ class BenchEnvironment:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, model: str, source: Path, output: Path, *options: str) -> FinishedRun:
-        """Start a run and see it through; raises `PenstockError` unless it completed."""
+        """Starts a run and waits for its end. Raises `PenstockError` unless the run completed."""
         process = self.begin(model, source, output, *options)
         peak = 0
         while process.poll() is None:
@@ -80,20 +82,20 @@ class BenchEnvironment:
         return process
 
     def newest(self) -> dict[str, Any]:
-        """The record of the run begun last."""
+        """The record of the newest run."""
         command = self._command("list", "--json", "--limit", "1")
-        told = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True, timeout=60)
-        record: dict[str, Any] = json.loads(told.stdout.splitlines()[0])
+        listed = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True, timeout=60)
+        record: dict[str, Any] = json.loads(listed.stdout.splitlines()[0])
         return record
 
     def check(self, process: subprocess.Popen[str]) -> None:
-        """Raise when the stack or this run ended by itself."""
+        """Raises `PenstockError` if the stack or this run has ended by itself."""
         self.processes.check()
         if process.poll() is not None:
             raise PenstockError(f"the run ended by itself: {self._log.read_text()[-1_000:]}")
 
     def end(self, process: subprocess.Popen[str]) -> None:
-        """Cancel the run under way, and wait until the workers have nothing of it any more."""
+        """Cancels the newest run, and waits until the workers settle no more of its rows."""
         command = self._command("cancel", self.newest()["id"])
         subprocess.run(command, env=self._environment, capture_output=True, check=True, timeout=60)
         process.wait(60)
@@ -103,7 +105,7 @@ class BenchEnvironment:
             time.sleep(_QUIET_S)
 
     def bulk_rows(self) -> int:
-        """Rows of shards that the worker has settled since it started."""
+        """The rows of shards that the worker has settled since it started."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_ROWS)))
@@ -121,7 +123,7 @@ class BenchEnvironment:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process ever had resident; 0 once it is gone."""
+    """The largest resident memory that a process has had; 0: the process has ended."""
     try:
         with open(f"/proc/{pid}/status") as status:
             lines = [line for line in status if line.startswith(_HIGH_WATER)]
@@ -131,8 +133,10 @@ def peak_bytes(pid: int) -> int:
 
 
 @contextmanager
-def ground(folder: Path, models: Sequence[Model], *, worker_cores: set[int] | None = None) -> Iterator[BenchEnvironment]:
-    """The stack up and ready. `worker_cores`: the worker gets those and all else the others."""
+def bench_environment(
+    folder: Path, models: Sequence[Model], *, worker_cores: set[int] | None = None
+) -> Iterator[BenchEnvironment]:
+    """A stack that is ready. `worker_cores`: the worker's cores; all other processes get the rest."""
     every = os.sched_getaffinity(0)
     others = every - (worker_cores or set()) or every
     folder.mkdir(parents=True, exist_ok=True)

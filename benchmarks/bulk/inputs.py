@@ -1,4 +1,4 @@
-"""The files that the measured runs read, made on the spot; the same for the same count."""
+"""The input files of the measured runs, generated on the spot and equal for equal counts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ROW_GROUP = 65_536
 
 
 def write_texts(path: Path, count: int) -> None:
-    """JSON Lines: one text of mixed length each."""
+    """JSON Lines with one text of mixed length per line."""
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in mixed_texts(count)))
 
 
 def write_images(path: Path, count: int) -> None:
-    """Parquet: the real digits of the example as PNG bytes, again and again."""
+    """Parquet with the real digits of the example as PNG bytes, repeated."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -27,7 +27,7 @@ def write_images(path: Path, count: int) -> None:
 
 
 def write_numbers(path: Path, count: int) -> None:
-    """Parquet: one column of numbers, written group by group."""
+    """Parquet with one column of numbers, written group by group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -39,7 +39,7 @@ def write_numbers(path: Path, count: int) -> None:
 
 
 def read_inputs(path: Path) -> list[object]:
-    """All rows of one of these files as the model gets them, for the loop beside."""
+    """All rows of one of these files, for a loop, as the model gets them."""
     if path.suffix == ".jsonl":
         return [json.loads(line)["text"] for line in path.read_text().splitlines()]
     import pyarrow.parquet as pq
@@ -49,13 +49,13 @@ def read_inputs(path: Path) -> list[object]:
 
 
 def as_body(value: object) -> tuple[str, bytes]:
-    """A row as a request of its own: its media type and bytes."""
+    """The media type and the bytes of a row as a single request."""
     if isinstance(value, bytes):
         return "image/png", value
     return "application/json", json.dumps(value).encode()
 
 
 def described(value: object) -> str:
-    """Short, for messages."""
+    """The beginning of a value, for messages."""
     text = base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
     return text[:40]

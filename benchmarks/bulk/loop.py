@@ -1,10 +1,10 @@
-"""The best that a loop without penstock does with a file: rows sorted by length, the best batch size.
+"""The fastest loop over a file without penstock: rows sorted by length, in batches of the best size.
 
-`python -m benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORES`, started by `benchmarks.bulk`. It loads
-the model from the same settings as the worker does, with a thread for each of its cores (0,1), reads every PARTS-th row of
-FILE, tries batch sizes on a sample, says which is best, and at each line of its input runs all its rows once: read, sort,
-preprocess, inference, postprocess, the model's calls one after another with all threads. What it answers are the seconds that
-took. Results stay in memory: a loop in a notebook does no more.
+`benchmarks.bulk` starts `python -m benchmarks.bulk.loop CONFIG MODEL FILE PART PARTS CORES`. The loop loads the model from the
+worker's settings, with one thread for each of CORES (such as 0,1), and reads every PARTS-th row of FILE. It tries batch sizes
+on a sample and prints the best one. For each line of its input, it then runs all of its rows once (read, sort, preprocess,
+inference, postprocess, the model's calls one after another with all threads) and prints the seconds. Results stay in memory, as
+in a notebook.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUNDS = 2
 
 
 def run_all(loaded: Loaded, rows: Sequence[Any], size: int) -> list[Any]:
-    """Every row in batches of `size`, the short ones first; one output per row, in the order they ran."""
+    """Runs all rows in batches of `size`, short rows first; one output per row, in the order of the runs."""
     ordered = sorted(rows, key=len)
     outputs: list[Any] = []
     for first in range(0, len(ordered), size):
@@ -42,7 +42,7 @@ def run_all(loaded: Loaded, rows: Sequence[Any], size: int) -> list[Any]:
 
 
 def best_size(loaded: Loaded, rows: Sequence[Any], sizes: Sequence[int] = _SIZES) -> int:
-    """The fastest of the sizes on a sample that holds every length."""
+    """The fastest size on a sample of the rows."""
     sample = rows[:: max(1, len(rows) // _SAMPLE)]
     return min(sizes, key=lambda size: min(_seconds(loaded, sample, size) for _ in range(_ROUNDS)))
 
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _serve(loaded: Loaded, read: Callable[[], list[object]], answers: TextIO) -> None:
-    """Looks for the best size, then runs all rows for each line of the input, and tells the seconds."""
+    """Prints the best size, then for each line of the input runs all rows and prints the seconds."""
     rows = read()
     size = best_size(loaded, rows)
     gc.collect()

@@ -1,9 +1,8 @@
-"""Online traffic and a run on one slot: what each loses. The run at full speed alone, the traffic alone, both together, in
-turns.
+"""What online traffic and a run on the same slot cost each other: the run alone, the traffic alone, and both, in turns.
 
-The traffic is Poisson at 30 % of what the run does alone, one row per request. `online_p99_ratio` is the traffic's p99 beside
-the run by that alone. What the traffic leaves is one less the share of the slot's core that worker and child take for it alone;
-`bulk_share` is the run's rows per second beside the traffic by that share of what it reaches alone.
+The traffic is Poisson at 30 % of the run's rate alone, with one row per request. `online_p99_ratio` is the traffic's p99 beside
+the run divided by its p99 alone. The traffic alone takes a share of the slot's core (worker and child) and leaves the rest;
+`bulk_share` is the run's rate beside the traffic divided by this rest of the run's rate alone.
 """
 
 from __future__ import annotations
@@ -28,12 +27,14 @@ ONLINE_LOAD = 0.30
 _CONNECTIONS = 256
 _SETTLED_S = 2.0
 _BODIES = 512
-# Shards as short as this are counted often enough for windows of seconds.
+# Rows count when their shard is settled; short shards are settled several times in each window of seconds.
 _OPTIONS = ("--column", "text", "--shard-rows", "64")
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedSlot:
+    """Rates of the run, latencies of the traffic, and the share of the core that the traffic takes alone."""
+
     bulk_alone: list[float] = field(default_factory=list)
     bulk_beside: list[float] = field(default_factory=list)
     alone_s: list[float] = field(default_factory=list)
@@ -65,58 +66,58 @@ def _p99_ms(latencies_s: list[float]) -> float:
     return percentile(sorted(latencies_s), 99.0) * 1e3
 
 
-def shared(ground: BenchEnvironment, model: Model, file: Path, *, seconds: float, rounds: int) -> Shared:
-    """`file` must hold more rows than the run does in all that time."""
-    found = Shared()
-    with _running(ground, model, file):
-        found.bulk_alone.append(_rate(ground, seconds))
-    requests = _requests(ground, model, file)
+def measure_shared_slot(bench: BenchEnvironment, model: Model, file: Path, *, seconds: float, rounds: int) -> SharedSlot:
+    """`file` must hold more rows than the run can do in the whole time."""
+    found = SharedSlot()
+    with _running(bench, model, file):
+        found.bulk_alone.append(_rate(bench, seconds))
+    requests = _requests(bench, model, file)
     rate = found.bulk_alone[0] * ONLINE_LOAD
-    _ask(ground, model, requests, rate, min(2.0, seconds))
+    _send_traffic(bench, model, requests, rate, min(2.0, seconds))
     for _ in range(rounds):
-        cpu, began_at = ground.processes.read_cpu(), time.monotonic()
-        found.alone_s += _ask(ground, model, requests, rate, seconds)
-        spent = ground.processes.read_cpu().since(cpu)
+        cpu, began_at = bench.processes.read_cpu(), time.monotonic()
+        found.alone_s += _send_traffic(bench, model, requests, rate, seconds)
+        spent = bench.processes.read_cpu().since(cpu)
         found.online_core.append((spent["worker"] + spent["child"]) / (time.monotonic() - began_at))
-        with _running(ground, model, file):
-            before, began_at = ground.bulk_rows(), time.monotonic()
-            found.beside_s += _ask(ground, model, requests, rate, seconds)
-            found.bulk_beside.append((ground.bulk_rows() - before) / (time.monotonic() - began_at))
-            found.bulk_alone.append(_rate(ground, seconds))
+        with _running(bench, model, file):
+            before, began_at = bench.bulk_rows(), time.monotonic()
+            found.beside_s += _send_traffic(bench, model, requests, rate, seconds)
+            found.bulk_beside.append((bench.bulk_rows() - before) / (time.monotonic() - began_at))
+            found.bulk_alone.append(_rate(bench, seconds))
     return found
 
 
 @contextmanager
-def _running(ground: BenchEnvironment, model: Model, file: Path) -> Iterator[None]:
-    # Each with an output of its own: a run that is stopped keeps what it has written, and its name.
-    output = file.with_name(f"beside-{len(ground.started)}.jsonl")
-    process = ground.begin(model.name, file, output, *_OPTIONS)
+def _running(bench: BenchEnvironment, model: Model, file: Path) -> Iterator[None]:
+    # Each run needs an output file of its own, because a cancelled run keeps its output.
+    output = file.with_name(f"beside-{len(bench.started)}.jsonl")
+    process = bench.begin(model.name, file, output, *_OPTIONS)
     try:
-        before = ground.bulk_rows()
-        while ground.bulk_rows() == before:
-            ground.check(process)
+        before = bench.bulk_rows()
+        while bench.bulk_rows() == before:
+            bench.check(process)
             time.sleep(0.1)
         time.sleep(_SETTLED_S)
         yield
     finally:
-        ground.end(process)
+        bench.end(process)
 
 
-def _rate(ground: BenchEnvironment, seconds: float) -> float:
-    before, began_at = ground.bulk_rows(), time.monotonic()
+def _rate(bench: BenchEnvironment, seconds: float) -> float:
+    before, began_at = bench.bulk_rows(), time.monotonic()
     time.sleep(seconds)
-    return (ground.bulk_rows() - before) / (time.monotonic() - began_at)
+    return (bench.bulk_rows() - before) / (time.monotonic() - began_at)
 
 
-def _requests(ground: BenchEnvironment, model: Model, file: Path) -> list[bytes]:
-    target = parse_target(f"http://127.0.0.1:{ground.port}/predictions/{model.name}")
+def _requests(bench: BenchEnvironment, model: Model, file: Path) -> list[bytes]:
+    target = parse_target(f"http://127.0.0.1:{bench.port}/predictions/{model.name}")
     bodies = [as_body(value) for value in read_inputs(file)[:_BODIES]]
     return [request_bytes(target, method="POST", body=data, headers={"Content-Type": media}) for media, data in bodies]
 
 
-def _ask(ground: BenchEnvironment, model: Model, requests: list[bytes], rate: float, seconds: float) -> list[float]:
-    target = parse_target(f"http://127.0.0.1:{ground.port}/predictions/{model.name}")
+def _send_traffic(bench: BenchEnvironment, model: Model, requests: list[bytes], rate: float, seconds: float) -> list[float]:
+    target = parse_target(f"http://127.0.0.1:{bench.port}/predictions/{model.name}")
     report = run_load(LoadPlan(target, cycle(requests), connections=_CONNECTIONS, duration_s=seconds, rate=rate))
-    ground.processes.check()
+    bench.processes.check()
     check_answers(model.name, report)
     return report.latencies_s

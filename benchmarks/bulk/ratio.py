@@ -1,7 +1,7 @@
-"""A run over a file and the best loops without penstock over the same file, in turns: loops, run, loops, run, loops.
+"""A run over a file, in turns with the fastest loops without penstock over the same file: loops, run, loops, run, loops.
 
-There are two kinds of loop: in one process, whose runtime has as many threads as the run has workers, as a notebook would have
-it; and a process of one thread on each core, for whoever takes that trouble.
+There are two kinds of loop: one process whose runtime has as many threads as the run has workers, as in a notebook; and one
+process with one thread per core, which takes its user more effort.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from penstock.loadtest.stack import environment
 
 @dataclass(slots=True)
 class TurnRates:
-    """Rows per second of each turn. `size`: the loop's best batch."""
+    """Rows per second of each turn. `size`: the loop's best batch size."""
 
     size: int
     rates: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """`loop`: the best in one process. `per_core`: one process on each core."""
+class RunComparison:
+    """`loop`: the loop in one process. `per_core`: the loops with one process per core."""
 
     run: Sequence[float]
     loop: TurnRates
@@ -63,16 +63,16 @@ def _figures(name: str, run: Sequence[float], turns: TurnRates) -> dict[str, Any
 
 
 class FileLoops:
-    """Processes that share out the rows of one file."""
+    """Processes that share the rows of one file."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
-        told: list[dict[str, int]] = [json.loads(self._answer(process)) for process in processes]
-        self.rows = sum(one["rows"] for one in told)
-        self.turns = TurnRates(max(one["size"] for one in told))
+        ready: list[dict[str, int]] = [json.loads(self._answer(process)) for process in processes]
+        self.rows = sum(one["rows"] for one in ready)
+        self.turns = TurnRates(max(one["size"] for one in ready))
 
     def turn(self) -> None:
-        """Note the rows per second of all together: all rows, by the time of the slowest."""
+        """Runs all loops at once, and records all rows divided by the time of the slowest loop."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write("run\n")
@@ -90,7 +90,7 @@ class FileLoops:
 
 @contextmanager
 def loops(config: Path, model: Model, file: Path, *, parts: Sequence[set[int]]) -> Iterator[FileLoops]:
-    """A process for each part, on those cores and with a thread for each of them."""
+    """One process per part, on the part's cores, with one thread per core."""
     processes = [_loop(config, model, file, place, parts) for place in range(len(parts))]
     try:
         yield FileLoops(processes)
@@ -106,7 +106,7 @@ def _loop(config: Path, model: Model, file: Path, place: int, parts: Sequence[se
     arguments = [str(config), model.name, str(file), str(place), str(len(parts)), cores]
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.bulk.loop", *arguments],
-        # What the worker gives its children: libraries start no more threads than they have cores.
+        # As a worker sets it for its children, so that libraries start no more threads than cores.
         env=environment({"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -114,10 +114,10 @@ def _loop(config: Path, model: Model, file: Path, place: int, parts: Sequence[se
     )
 
 
-def compared(ground: BenchEnvironment, model: Model, file: Path, *options: str, turns: int = 2) -> Compared:
-    """The first run of each is a warm-up, not counted."""
+def compare_with_loops(bench: BenchEnvironment, model: Model, file: Path, *options: str, turns: int = 2) -> RunComparison:
+    """Runs `turns` runs, and the loops before, between and after them."""
     output = file.with_name(f"{file.stem}.out{'.parquet' if file.suffix == '.parquet' else '.jsonl'}")
-    config, cores = ground.folder / "penstock.toml", sorted(os.sched_getaffinity(0))[: model.workers]
+    config, cores = bench.folder / "penstock.toml", sorted(os.sched_getaffinity(0))[: model.workers]
     rates, busy = [], None
     with (
         loops(config, model, file, parts=[set(cores)]) as one,
@@ -126,9 +126,9 @@ def compared(ground: BenchEnvironment, model: Model, file: Path, *options: str, 
         for _ in range(turns):
             one.turn()
             per_core.turn()
-            ran = ground.run(model.name, file, output, *options)
+            ran = bench.run(model.name, file, output, *options)
             rates.append(ran.rows_per_s)
             busy = ran.record.get("busy")
         one.turn()
         per_core.turn()
-    return Compared(rates, one.turns, per_core.turns, busy)
+    return RunComparison(rates, one.turns, per_core.turns, busy)

@@ -1,1 +1,1 @@
-"""Measurements behind single decisions, each a command of its own."""
+"""Measurements behind single decisions, each with a command of its own."""

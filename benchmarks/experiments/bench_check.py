@@ -1,10 +1,9 @@
-"""Whether `penstock bench` measures right: against a server of known service times, mean and percentiles within 3 %.
+"""Checks that `penstock bench` measures right: against a server with known service times, mean and percentiles within 3 %.
 
-`python -m benchmarks.experiments.bench_check [--seconds 20] [--out benchmarks/results/bench_check.json]`, two minutes or more.
-The expected figures are an exact simulation of the same seeded arrivals. For M/D/1 they stand beside the long-run mean of
-theory.
-A run in which other processes took more than a tenth of the machine is no measurement: it is made again, up to `--tries` times,
-and the first one that was left alone is kept, whatever it says.
+`python -m benchmarks.experiments.bench_check [--seconds 20] [--out benchmarks/results/bench_check.json]` takes two minutes or
+more. The expected figures are an exact simulation of the same seeded arrivals; for M/D/1 the theoretical mean is reported too.
+A run in which other processes took more than a tenth of the machine does not count: it is repeated, up to `--tries` times,
+and the first undisturbed run is kept, whatever its result.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ CASES = (
 
 @contextmanager
 def server(device: KnownDevice) -> Iterator[str]:
-    """Its URL."""
+    """The server's URL."""
     numbers = (str(device.fixed_s), str(device.per_item_s), str(device.most))
     command = [sys.executable, "-m", "benchmarks.experiments.known_server", *numbers]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -67,8 +66,10 @@ def server(device: KnownDevice) -> Iterator[str]:
 def measure(case: CheckCase, seconds: float) -> LoadTestResult:
     shape = Shape(duration_s=seconds, warm_up_s=1.0, profile=(Stretch(case.rate, case.rate, seconds),))
     with server(case.device) as url:
-        door = make_adapter(Kind.HTTP, url, "", method="GET")
-        return asyncio.run(run_load_test(LoadTest(door, shape, [], {}, processes=case.processes), lambda seconds, said: None))
+        adapter = make_adapter(Kind.HTTP, url, "", method="GET")
+        return asyncio.run(
+            run_load_test(LoadTest(adapter, shape, [], {}, processes=case.processes), lambda seconds, progress: None)
+        )
 
 
 def expected(case: CheckCase, seconds: float) -> Spread:
@@ -79,25 +80,25 @@ def expected(case: CheckCase, seconds: float) -> Spread:
     return found
 
 
-def off(measured: Spread | None, known: Spread) -> dict[str, float]:
-    """By what share each judged figure differs from what is known."""
+def differences(measured: Spread | None, known: Spread) -> dict[str, float]:
+    """By which share each judged figure differs from the known one."""
     if measured is None:
         return dict.fromkeys(_JUDGED, math.inf)
     return {name: getattr(measured, name) / getattr(known, name) - 1.0 for name in _JUDGED}
 
 
 def undisturbed(case: CheckCase, seconds: float, tries: int) -> LoadTestResult:
-    """The first run that was left alone; the last one if none was."""
+    """The first run without much other load on the machine; the last run if there is none."""
     result = measure(case, seconds)
     while tries > 1 and result.foreign_share > FOREIGN_SHARE:
-        print(f"{case.name}: others took {result.foreign_share:.0%} of the machine: once more", flush=True)
+        print(f"{case.name}: other processes took {result.foreign_share:.0%} of the machine: measuring again", flush=True)
         result, tries = measure(case, seconds), tries - 1
     return result
 
 
 def check(case: CheckCase, seconds: float, tries: int) -> dict[str, object]:
     result, known = undisturbed(case, seconds, tries), expected(case, seconds)
-    difference = off(result.outcome.latency, known)
+    difference = differences(result.outcome.latency, known)
     worst = max(abs(value) for value in difference.values())
     theory_ms = mean_latency_s(case.rate, case.device.fixed_s) * 1e3 if case.device.most == 1 else None
     print(f"{case.name}: worst {worst:.1%} off, {'within' if worst <= TOLERANCE else 'NOT within'} {TOLERANCE:.0%}", flush=True)
@@ -115,15 +116,15 @@ def check(case: CheckCase, seconds: float, tries: int) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every figure is within the tolerance."""
+    """0: every figure is within the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experiments.bench_check", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="measured, per case")
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured time per case")
     parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
-    parser.add_argument("--tries", type=int, default=5, help="how often a disturbed run is made again")
+    parser.add_argument("--tries", type=int, default=5, help="how often a disturbed run is repeated")
     options = parser.parse_args(arguments)
     cases = {case.name: check(case, options.seconds, options.tries) for case in CASES}
-    told = {"tolerance": TOLERANCE, "seconds": options.seconds, "machine": describe_machine(), "cases": cases}
-    options.out.write_text(json.dumps(told, indent=2) + "\n")
+    report = {"tolerance": TOLERANCE, "seconds": options.seconds, "machine": describe_machine(), "cases": cases}
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
     print(f"written: {options.out}")
     return 0 if all(case["within"] for case in cases.values()) else 1
 

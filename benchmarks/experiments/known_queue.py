@@ -1,6 +1,6 @@
-"""A server whose latencies are known: one device that serves up to `most` waiting calls in `fixed_s` + n `per_item_s`.
+"""A server with known latencies: one device that serves up to `most` waiting calls in `fixed_s` + n `per_item_s` seconds.
 
-With `most` 1 and Poisson arrivals it is the textbook's M/D/1. Pure; `known_server` is the same one with real sockets.
+With `most` 1 and Poisson arrivals it is the M/D/1 queue. Pure; `known_server` is the same server with real sockets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class KnownDevice:
 
 
 def latencies(device: KnownDevice, arrivals: Sequence[float]) -> list[float]:
-    """Of each of the ascending arrivals, in their order."""
+    """The latency of each of the ascending arrivals."""
     found: list[float] = []
     free_at = 0.0
     while len(found) < len(arrivals):
@@ -39,6 +39,6 @@ def _waiting(arrivals: Sequence[float], first: int, now: float, most: int) -> in
 
 
 def mean_latency_s(rate: float, service_s: float) -> float:
-    """Of M/D/1 in the long run: service and the wait of Pollaczek and Khinchine, rho D / (2 (1 - rho))."""
+    """The long-run mean of M/D/1: the service time and the Pollaczek-Khinchine wait, rho D / (2 (1 - rho))."""
     rho = rate * service_s
     return service_s + rho * service_s / (2.0 * (1.0 - rho))

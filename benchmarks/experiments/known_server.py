@@ -1,6 +1,6 @@
 """An HTTP server with the latencies of `known_queue`: `python -m benchmarks.experiments.known_server FIXED_S PER_ITEM_S MOST`.
 
-Prints its port. A thread sleeps for the device, since an event loop's timers count whole milliseconds. It ends with its stdin.
+It prints its port and ends with its stdin. A thread sleeps for the device, because timers of an event loop count milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Waiting = queue.SimpleQueue[tuple[float, Answer]]
 
 
 def _work(device: KnownDevice, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> None:
-    """Batches begin when they would on paper: what a sleep takes too long is not passed on to the next."""
+    """Each batch begins at its computed moment, so that a sleep that takes too long does not delay the next batch."""
     free_at = 0.0
     while True:
         arrived_at, answer = waiting.get()

@@ -1,7 +1,7 @@
-"""What log lines about single jobs cost: the no-op model through HTTP with `log.jobs` off, problems and all, in turns.
+"""The cost of log lines about single jobs: the no-op model over HTTP with `log.jobs` off, problems and all, in turns.
 
-`python -m benchmarks.experiments.log_cost [--seconds 5] [--rounds 2] [--state-dir FOLDER]`. The rate depends on what else the
-machine does; CPU per request is steadier, and its ratio to `off` is the figure.
+`python -m benchmarks.experiments.log_cost [--seconds 5] [--rounds 2] [--state-dir FOLDER]`. The rate depends on other load on
+the machine; CPU per request is steadier, and its ratio to `off` is the figure that counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reading:
 
 
 def measure(folder: Path, lines: JobLines, seconds: float) -> Reading:
-    """One fresh stack under a closed loop; what the client itself used is not counted."""
+    """A new stack under a closed loop; the client's CPU time does not count."""
     plan = StackPlan(folder, free_port())
     with whole_stack(plan, {"PENSTOCK_LOG__JOBS": lines.value}) as processes:
         load = post_plan(f"{plan.url}/predictions/noop", NOOP_BODY, connections=_CONNECTIONS, duration_s=_WARM_S)
@@ -46,7 +46,7 @@ def measure(folder: Path, lines: JobLines, seconds: float) -> Reading:
 
 
 def table(found: dict[JobLines, list[Reading]]) -> list[str]:
-    """A line per setting: medians, and the ratios to `off`."""
+    """One line per setting: medians, and the ratios to `off`."""
     middle = {lines: (median(r.rps for r in all_), median(r.cpu_us for r in all_)) for lines, all_ in found.items()}
     off_rps, off_us = middle[JobLines.OFF]
     return [
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[JobLines, list[Reading]] = {lines: [] for lines in (JobLines.OFF, JobLines.PROBLEMS, JobLines.ALL)}
     with tempfile.TemporaryDirectory(prefix="penstock-logs-", dir=options.state_dir) as folder:
         for number in range(options.rounds):
-            # In turns, so that a machine that drifts slows all of them alike.
+            # In turns, so that a machine whose speed drifts slows all settings equally.
             for lines, readings in found.items():
                 readings.append(measure(Path(folder) / f"{lines.value}{number}", lines, options.seconds))
     print("\n".join(table(found)))

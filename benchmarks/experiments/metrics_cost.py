@@ -1,8 +1,8 @@
-"""What metrics cost: throughput with them served and scraped every second against without, and a scrape of 50 models.
+"""The cost of metrics: throughput with and without metrics that are scraped every second, and a scrape of 50 models.
 
-`python -m benchmarks.experiments.metrics_cost [--rounds 5] [--out benchmarks/results/metrics.json]`, about a minute. Two stacks
-stand side by side and take the load in short turns, so that a machine whose speed drifts slows both alike. Beside throughput
-stands the CPU that gateway, worker, child and store spent per job. On a machine that does other work neither means anything.
+`python -m benchmarks.experiments.metrics_cost [--rounds 5] [--out benchmarks/results/metrics.json]` takes about a minute. Two
+stacks take the load in short turns, so that a machine whose speed drifts slows both equally. Also reported is the CPU time of
+gateway, worker, child and store per job. On a machine that does other work, neither means anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DEFAULT_OUT = Path("benchmarks/results/metrics.json")
 
 @dataclass(frozen=True, slots=True)
 class MetricsSide:
-    """One store, gateway and worker, whose process ids are `roots`. `scrapes`: pages read meanwhile, none without metrics."""
+    """One store, gateway and worker with the process ids `roots`. `scrapes`: the metrics pages to read, if any."""
 
     plan: StackPlan
     store: RedisStore
@@ -55,7 +55,7 @@ class MetricsSide:
 
 @dataclass(slots=True)
 class SideUsage:
-    """What one side did in all its turns."""
+    """The jobs and the CPU seconds of one side over all turns."""
 
     jobs: float = 0.0
     cpu_s: float = 0.0
@@ -77,7 +77,7 @@ def _side(folder: Path, *, metrics_port: int) -> Iterator[MetricsSide]:
 
 @contextmanager
 def _scraped(side: MetricsSide) -> Iterator[None]:
-    """Its pages are read every second until the block ends."""
+    """Reads the side's metrics pages every second until the block ends."""
     over = threading.Event()
 
     def read() -> None:
@@ -98,7 +98,7 @@ def _scraped(side: MetricsSide) -> Iterator[None]:
 
 
 def _http(side: MetricsSide) -> tuple[float, float]:
-    """Predictions answered, and in how many seconds."""
+    """The number of answered predictions, and their seconds."""
     url = f"{side.plan.url}/predictions/{_MODEL}"
     report = run_load(post_plan(url, NOOP_BODY, connections=64, duration_s=_TURN_S))
     check_answers("metrics_cost", report)
@@ -106,7 +106,7 @@ def _http(side: MetricsSide) -> tuple[float, float]:
 
 
 def _engine(side: MetricsSide) -> tuple[float, float]:
-    """The same of jobs through store and worker alone."""
+    """The number of jobs through store and worker alone, and their seconds."""
     before = side.store.stats(_MODEL)
     supply(side.redis_url, _MODEL, seconds=_TURN_S, keep=_KEEP, data=NOOP_BODY.data)
     _empty(side)
@@ -135,16 +135,16 @@ def _turn(side: MetricsSide, measure: Measure, spent: SideUsage) -> float:
     return jobs / seconds
 
 
-def _overhead(name: str, told: MetricsSide, silent: MetricsSide, measure: Measure, *, rounds: int) -> dict[str, float]:
-    """Shares of throughput and of CPU per job. Who goes first changes, for the second finds warmer caches."""
-    for side in (told, silent):
+def _overhead(name: str, metered: MetricsSide, silent: MetricsSide, measure: Measure, *, rounds: int) -> dict[str, float]:
+    """The shares of throughput and of CPU time per job. The order changes, because the second side finds warmer caches."""
+    for side in (metered, silent):
         measure(side)
     with_metrics, without = SideUsage(), SideUsage()
     ratios = []
     for number in range(rounds):
-        order = [(told, with_metrics), (silent, without)]
+        order = [(metered, with_metrics), (silent, without)]
         rates = {side.plan.port: _turn(side, measure, spent) for side, spent in (order if number % 2 else reversed(order))}
-        ratios.append(rates[told.plan.port] / rates[silent.plan.port])
+        ratios.append(rates[metered.plan.port] / rates[silent.plan.port])
     cpu = (with_metrics.cpu_s / with_metrics.jobs) / (without.cpu_s / without.jobs)
     return {
         f"overhead_share_{name}": 1.0 - statistics.median(ratios),
@@ -156,10 +156,10 @@ def _overhead(name: str, told: MetricsSide, silent: MetricsSide, measure: Measur
 
 def measure_cost(folder: Path, *, rounds: int) -> dict[str, float]:
     with ExitStack() as stack:
-        told = stack.enter_context(_side(folder / "told", metrics_port=free_port()))
+        metered = stack.enter_context(_side(folder / "metered", metrics_port=free_port()))
         silent = stack.enter_context(_side(folder / "silent", metrics_port=0))
-        found = _overhead("http", told, silent, _http, rounds=rounds)
-        found |= _overhead("engine", told, silent, _engine, rounds=rounds)
+        found = _overhead("http", metered, silent, _http, rounds=rounds)
+        found |= _overhead("engine", metered, silent, _engine, rounds=rounds)
     return {"overhead_share": max(found["overhead_share_http"], found["overhead_share_engine"]), **found}
 
 

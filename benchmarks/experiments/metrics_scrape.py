@@ -7,13 +7,14 @@ import statistics
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import generate_latest
 
 from benchmarks.main_path.producer import fill
 from benchmarks.stack import StackPlan, store_server, stores_environment
-from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Settled
+from penstock.broker.records import ClaimedJob, Ending, Settled
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import new_job_id
@@ -22,13 +23,11 @@ from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.slot.outcomes import accepted
-from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
 
 _MODELS = [f"model-{number}" for number in range(50)]
-_JOBS = 400  # per model: deep enough that the oldest is looked for in samples
+_JOBS = 400  # per model: deep enough that the gateway samples the queue for its oldest job
 _TIMES = 15
 
 
@@ -66,7 +65,7 @@ def _read(url: str) -> str:
 
 
 def _worker() -> tuple[float, int]:
-    """A worker of 50 models would be 50 processes; its page is the same when it is told what they would tell."""
+    """The page of a worker with 50 models, filled directly, because a real one would need 50 child processes."""
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
@@ -86,7 +85,7 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
     metrics.claimed(spec, held)
     metrics.ran(spec, held, BatchDone(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
-    metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(held, jobs)), [Settled.OK] * len(jobs), 0.1)
+    metrics.settled(spec, replace(held, endings=endings), [Settled.OK] * len(jobs), 0.1)
     metrics.loaded(spec, 1.0)
     for cause in Cause:
         metrics.lost(spec, cause, held)
@@ -95,7 +94,7 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
 
 
 def _median(scrape: Callable[[], str]) -> tuple[float, int]:
-    """Milliseconds and series."""
+    """The median milliseconds of a scrape, and its number of series."""
     took_ms, text = [], ""
     for _ in range(_TIMES):
         began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What it costs and gains that ONNX Runtime's threads spin while they wait: time of a call and CPU used for it.
+"""The cost and gain of spinning threads in ONNX Runtime: time of a call, and CPU time used for it.
 
 `python -m benchmarks.experiments.onnx_spinning [--threads 2] [--pause-ms 5]`; needs the extra `test` (it builds a model).
-A pause stands for the gap between two batches, in which threads that spin take the cores from everything else.
+A pause stands for the gap between two batches, in which spinning threads take cores from other processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _session(model: bytes, threads: int, entries: Mapping[str, str]) -> Any:
 
 
 def _measured(session: Any, pause_s: float) -> tuple[float, float]:
-    """Median time of a call and CPU time per call, pauses included, in milliseconds."""
+    """The median time of a call, and the CPU time per call with pauses, in milliseconds."""
     import numpy as np
 
     feed = {"x": np.random.default_rng(1).standard_normal((_BATCH, _WIDTH)).astype(np.float32)}

@@ -1,8 +1,8 @@
-"""Working trees beside each other: the same load on a stack of each, in turns of a second, so that a drift slows all.
+"""Compares working trees: the same load on a stack of each, in turns of a second, so that a drift slows all equally.
 
 `python -m benchmarks.experiments.side_by_side TREE TREE ... [--turns 12] [--connections 64] [--path PATH] [--body BYTES]`:
-rates and CPU per request, the medians of the turns; `ratio` is the median of each turn's rate by that of the first tree.
-A TREE is a checkout with its `.typing` folder. Settings may stand behind it, so that one tree is compared with itself:
+prints the medians of rates and CPU per request; `ratio` is the median of each turn's rate divided by that of the first tree.
+A TREE is a checkout with its `.typing` folder. Settings may follow it, which also compares a tree with itself:
 `.,PENSTOCK_STORE__INLINE_INPUT_BYTES=65536`.
 """
 
@@ -26,14 +26,14 @@ from penstock.loadtest.observed.costs import CpuReading, per_request_us, read_cp
 from penstock.loadtest.stack import Processes
 
 _WARM_UP_S = 2.0
-# As trees before the one-room-per-duty layout started them.
+# The modules that earlier trees start.
 _EARLIER_MODULES = {"penstock.gateway.server": "gateway", "penstock.workers.main": "worker"}
 _STAGES = ("gateway", "redis", "worker", "child", "total")
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSide:
-    """One tree's stack and what its turns showed: requests per second, p50 in ms, microseconds by stage."""
+    """One tree's stack and the figures of its turns. `costs`: microseconds per request by stage."""
 
     name: str
     url: str
@@ -54,7 +54,7 @@ class TreeSide:
     def _read_cpu(self) -> CpuReading:
         return read_cpu(self.processes.pids, others=_EARLIER_MODULES)
 
-    def told(self, first: TreeSide) -> str:
+    def report_line(self, first: TreeSide) -> str:
         ratio = statistics.median(mine / other for mine, other in zip(self.rates, first.rates, strict=True))
         costs = ", ".join(f"{stage} {statistics.median(cost[stage] for cost in self.costs):.0f}" for stage in _STAGES)
         rate, p50 = statistics.median(self.rates), statistics.median(self.p50_ms)
@@ -67,9 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn")
     parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--path", default="/predictions/noop", help="what is asked: /v1/models/noop/jobs only submits")
+    parser.add_argument("--path", default="/predictions/noop", help="the path of requests: /v1/models/noop/jobs only submits")
     parser.add_argument(
-        "--body", type=int, default=0, metavar="BYTES", help="of noise as octets, for accel (default: a small JSON)"
+        "--body", type=int, default=0, metavar="BYTES", help="size of a body of random bytes, for accel (default: a small JSON)"
     )
     options = parser.parse_args(arguments)
     body = random_body(options.body) if options.body else NOOP_BODY
@@ -81,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for side in sides:
             run_load(post_plan(side.url, side.body, connections=options.connections, duration_s=_WARM_UP_S))
         for turn in range(options.turns):
-            # Each goes first as often as the others.
+            # Each tree goes first equally often.
             for place in range(len(sides)):
                 sides[(turn + place) % len(sides)].turn(connections=options.connections, seconds=options.seconds)
                 time.sleep(0.05)
         for side in sides:
-            print(side.told(sides[0]))
+            print(side.report_line(sides[0]))
 
 
 def _side(name: str, folder: Path, stack: contextlib.ExitStack, *, path: str, body: RequestBody) -> TreeSide:
@@ -94,8 +94,8 @@ def _side(name: str, folder: Path, stack: contextlib.ExitStack, *, path: str, bo
     place, *settings = name.split(",")
     tree = Path(place).resolve()
     plan = MeasuringSession(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
-    told = {"PYTHONPATH": f"{tree / '.typing'}:{tree}", **dict(setting.split("=", 1) for setting in settings)}
-    return TreeSide(name, f"{plan.url}{path}", stack.enter_context(whole_stack(plan, told)), body)
+    variables = {"PYTHONPATH": f"{tree / '.typing'}:{tree}", **dict(setting.split("=", 1) for setting in settings)}
+    return TreeSide(name, f"{plan.url}{path}", stack.enter_context(whole_stack(plan, variables)), body)
 
 
 if __name__ == "__main__":

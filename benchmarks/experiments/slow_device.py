@@ -1,4 +1,4 @@
-"""A stand-in so slow that the load, penstock and two of these fit on two cores: a batch of b takes 20 ms + b * 4 ms."""
+"""A stand-in so slow that two of them, penstock and the load fit on two cores: a batch of b takes 20 ms + b * 4 ms."""
 
 from __future__ import annotations
 

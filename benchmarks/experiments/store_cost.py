@@ -1,7 +1,7 @@
-"""What one job costs the store: commands run by the functions, and microseconds of the server's CPU, without workers or HTTP.
+"""The cost of one job in the store: commands run by the functions, and CPU time of the server, without workers or HTTP.
 
 `python -m benchmarks.experiments.store_cost [--batch 64] [--jobs 19200] [--owner NAME] [--output BYTES]`; run it before and
-after a change to the functions. The commands are exact, the microseconds those of the machine.
+after a change to the functions. The commands are exact; the microseconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKER = "cost"
 
 
 class StoreMeter:
-    """Commands and CPU of one server, and wall time, between two marks, per job."""
+    """Measures commands, CPU time and wall time of one server per job."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._process = psutil.Process(server.pid or 0)
@@ -43,7 +43,7 @@ class StoreMeter:
         print(f"{what + ':':<15} {used}, wall {wall_s / jobs * 1e6:.1f} us per job")
 
     def _run(self) -> int:
-        """Commands so far, those that functions run included; our own questions and the calls of functions not."""
+        """The commands so far, also those that functions run, but without INFO and the calls of functions."""
         stats: dict[str, Any] = dict(self._redis.info("commandstats"))
         return sum(entry["calls"] for name, entry in stats.items() if name not in ("cmdstat_info", "cmdstat_fcall"))
 
@@ -53,9 +53,9 @@ class StoreMeter:
 
 
 def _new(count: int, owner: str) -> list[NewJob]:
-    """Each is waited for, as by a request to a gateway."""
-    given = Payload("application/json", b"x" * 100)
-    return [NewJob(new_job_id("cost"), "1", given, owner=owner, reply_to="cost") for _ in range(count)]
+    """New jobs that a gateway's request waits for."""
+    payload = Payload("application/json", b"x" * 100)
+    return [NewJob(new_job_id("cost"), "1", payload, owner=owner, reply_to="cost") for _ in range(count)]
 
 
 def _ask(batch: int) -> ClaimRequest:
@@ -63,7 +63,7 @@ def _ask(batch: int) -> ClaimRequest:
 
 
 def _drain(store: RedisStore, batch: int, output: Payload) -> int:
-    """Claim and finish until the queue is empty; the number of jobs."""
+    """Claims and finishes until the queue is empty; the number of jobs."""
     done, claim = 0, store.claim(_ask(batch))
     while claim.jobs:
         done += len(claim.jobs)
@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=19_200)
-    parser.add_argument("--owner", default="", help="whose jobs they are; nobody's by default")
+    parser.add_argument("--owner", default="", help="the owner of the jobs (default: none)")
     parser.add_argument("--output", type=int, default=1, metavar="BYTES", help="size of each answer (an embedding has 4,700)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder)) as server:

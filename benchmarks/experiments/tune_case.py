@@ -1,8 +1,8 @@
-"""The case study again: the best settings for a detector within a latency goal, found by `penstock tune`.
+"""The case study: the best settings for a detector within a latency goal, found by `penstock tune`.
 
-`make tune-case`, or `python -m benchmarks.experiments.tune_case [--quick]`. On the CPU, some 11 minutes on 2 cores, and where
-there is a GPU as long again on it. The model is examples/detection, its files are written first. The results go into
-benchmarks/results/tune_case.json by device, the reports into docs/reports/; `--docs` searches nothing and puts the table of
+`make tune-case`, or `python -m benchmarks.experiments.tune_case [--quick]`, takes about 11 minutes on 2 cores, and equally long
+on a GPU if there is one. The model is examples/detection, whose files are written first. The results go into
+benchmarks/results/tune_case.json by device, the reports into docs/reports/; `--docs` searches nothing and writes the table of
 the saved results into docs/tune.md.
 """
 
@@ -38,13 +38,13 @@ _REPORTS = EXAMPLES.parent / "docs" / "reports"
 _TRIED = EXAMPLES.parent / "build" / "tune_case"
 _MOST_ROWS = 12
 _PAGE_WIDTH = 120
-# Of `penstock tune`: a winner, and none.
+# Exit codes of `penstock tune` with a winner and without one.
 _DONE = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class CaseStudy:
-    """What is searched on one kind of device. `space` is beside, and instead of, what the sweep file has."""
+    """The search on one kind of device. `space` adds to the sweep file's dimensions, and replaces those of the same name."""
 
     slo: str
     space: tuple[str, ...]
@@ -52,7 +52,7 @@ class CaseStudy:
 
 
 CASES = {
-    # About four times what one item takes alone on one core, as the limit of the case study was of its model's on a GPU.
+    # About four times the time of one item alone on one core, as in the original case study on a GPU.
     "cpu": CaseStudy("p99=500ms", ("device=cpu",), "tune-case.html"),
     "cuda": CaseStudy(
         "p99=100ms",
@@ -71,9 +71,9 @@ _QUICK = ("batch_size=1,4", "workers=1", "threads=1", "precision=fp32", "compile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when each device has a winner, else 1."""
+    """0: each device has a winner; otherwise 1."""
     options = _parser().parse_args(arguments)
-    # What a quick try finds is not to be kept as the case's result.
+    # A quick try must not replace the result of the case study.
     options.out = options.out or (_TRIED / RESULTS.name if options.quick else RESULTS)
     options.reports = options.reports or (_TRIED if options.quick else _REPORTS)
     if options.docs:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_files() -> None:
-    """The detector's model files and pictures, where they are not there yet: some ten seconds, once. Raises `BadRequest`."""
+    """Writes the missing files of the detector, which takes about ten seconds, once. Raises `BadRequest`."""
     done = subprocess.run([sys.executable, str(DETECTION / "export.py")], capture_output=True, text=True, check=False)
     if done.returncode:
         raise BadRequest(f"the model files were not written: {done.stderr[-2_000:]}", hint="pip install 'penstock[torch,test]'")
@@ -104,7 +104,7 @@ def devices_here() -> list[str]:
 
 
 def command(device: str, *, budget: str, quick: bool, report: Path) -> list[str]:
-    """`penstock tune` as a user would write it; a dimension of `--space` goes before the sweep file's."""
+    """The command line of `penstock tune`; dimensions of `--space` replace those of the sweep file."""
     case = CASES[device]
     space = [word for pair in ((f"device={device}", *_QUICK) if quick else case.space) for word in ("--space", pair)]
     files = ["--config", str(DETECTION / "penstock.toml"), "--sweep", str(DETECTION / "sweep.yaml")]
@@ -113,14 +113,14 @@ def command(device: str, *, budget: str, quick: bool, report: Path) -> list[str]
 
 
 def save(found: Mapping[str, TuneResult], path: Path) -> None:
-    """By device; what the file has of other devices stays."""
+    """Writes results by device; those of other devices stay in the file."""
     whole = {**(saved(path) if path.exists() else {}), **found}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
 
 
 def saved(path: Path) -> dict[str, TuneResult]:
-    """Raises `BadRequest` for a file that is not this command's."""
+    """Raises `BadRequest` for a file that this command did not write."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, TuneResult])
     except msgspec.DecodeError as fault:
@@ -138,21 +138,21 @@ def markdown(path: Path) -> str:
     """The saved results as paragraphs and tables for docs/tune.md."""
     if not path.exists():
         return "No results are kept yet: `make tune-case` writes them.\n"
-    return "\n".join(_told(device, result) for device, result in saved(path).items())
+    return "\n".join(_device_section(device, result) for device, result in saved(path).items())
 
 
 def put_into(docs: Path, path: Path) -> str:
-    """Replaces what stands between the marks of the page; returns it."""
+    """Replaces the text between the marks of the page, and returns it."""
     head, mark, rest = docs.read_text("utf-8").partition(BEGINS)
     _, end, tail = rest.partition(ENDS)
     if not mark or not end:
         raise BadRequest(f"{docs} has no place for the results", hint=f"it stands between {BEGINS.strip()} and {ENDS.strip()}")
-    told = markdown(path)
-    docs.write_text(f"{head}{mark}{told}{end}{tail}", "utf-8")
-    return told
+    text = markdown(path)
+    docs.write_text(f"{head}{mark}{text}{end}{tail}", "utf-8")
+    return text
 
 
-def _told(device: str, result: TuneResult) -> str:
+def _device_section(device: str, result: TuneResult) -> str:
     lines = [findings.CASE_COLUMNS, ["---"] * len(findings.CASE_COLUMNS), *findings.case_rows(result, most=_MOST_ROWS)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     spent = result.spent
@@ -169,7 +169,7 @@ def _searched(device: str, options: argparse.Namespace) -> TuneResult:
         report = Path(folder) / "result.json"
         done = subprocess.run(command(device, budget=options.budget, quick=options.quick, report=report), check=False)
         if done.returncode not in _DONE or not report.exists():
-            raise BadRequest(f"penstock tune ended with {done.returncode} on {device}", hint="its own words are above")
+            raise BadRequest(f"penstock tune ended with {done.returncode} on {device}", hint="its output is above")
         return read_result(report)
 
 
@@ -182,11 +182,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="four configurations only, to see that it runs; kept in build/tune_case"
     )
-    parser.add_argument("--budget", default="10m", help="how long each search may take (default: 10m)")
-    parser.add_argument("--device", action="append", choices=tuple(CASES), help="only this one; default: all that are here")
+    parser.add_argument("--budget", default="10m", help="the time for each search (default: 10m)")
+    parser.add_argument("--device", action="append", choices=tuple(CASES), help="only this device (default: all)")
     parser.add_argument("--out", type=Path, help=f"default: {RESULTS.name} of the benchmarks' results")
     parser.add_argument("--reports", type=Path, help="the folder of the HTML reports; default: docs/reports")
-    parser.add_argument("--docs", action="store_true", help="search nothing; put the saved results into docs/tune.md")
+    parser.add_argument("--docs", action="store_true", help="search nothing; write the saved results into docs/tune.md")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""Is `penstock tune` right? A small space searched both ways: by a tuning, and with every configuration under real load.
+"""Checks `penstock tune`: a small space is searched twice, by a tuning and with every configuration under real load.
 
 `python -m benchmarks.experiments.tune_check` takes about five minutes on an otherwise idle machine and writes
-benchmarks/results/tune_check.json. It checks that the tuned configuration reaches within 5 % of the best that the exhaustive
-sweep found, and that its second run lies within 10 % of the predicted throughput and p99.
+benchmarks/results/tune_check.json. The tuned configuration must come within 5 % of the best one of the exhaustive sweep, and
+its second run within 10 % of the predicted throughput and p99.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ from penstock.tune.trial_stack import TuneEnvironment
 from penstock.workers.devices.machine import discover
 
 NEAR_BEST, NEAR_PREDICTED = 0.05, 0.10
-# Of a 2-core machine: one thread for each of at most two children that only sleep.
+# For a 2-core machine: at most two children with one thread each, which only sleep.
 SPACE: dict[str, list[Any]] = {"batch_size": [1, 4, 16], "workers": [1, 2], "threads": [1], "max_wait_s": [0.0]}
 GOAL = Goal(limit_s=0.3)
 MODEL = Path(__file__).with_name("slow_device.py")
 _BUDGET_S = 300.0
 _LOAD_S, _WARM_UP_S = 3.0, 0.7
-# From 60 % of the ceiling on, each load halves what is not known: 2.5 % of the ceiling after four.
+# Bisects between 60 % of the ceiling and the ceiling: four loads find the rate to 2.5 % of the ceiling.
 _LOADS = 4
 _BODY = RequestBody(b"penstock tune", "application/octet-stream")
 _DEFAULT_OUT = Path(__file__).parents[1] / "results" / "tune_check.json"
 
 
-def tuned(spec: ModelSpec) -> TuneResult:
+def tune(spec: ModelSpec) -> TuneResult:
     question = TuneQuestion(spec, {"source": spec.source}, GOAL, discover(), checked(SPACE), (_BODY,), budget_s=_BUDGET_S)
     return search(question, lambda step, done, text: print(f"  {step}: {text}", flush=True))
 
 
-def swept(spec: ModelSpec, result: TuneResult, folder: Path) -> dict[Choice, float]:
-    """The highest rate that each configuration carried under real load, without any prediction."""
-    site = TuneEnvironment(folder, spec.name, spec.version, {"source": spec.source}, (_BODY,))
-    return {one.choice: _carried(site, one, result, number) for number, one in enumerate(result.configurations)}
+def sweep(spec: ModelSpec, result: TuneResult, folder: Path) -> dict[Choice, float]:
+    """The highest rate that each configuration carried under real load, without predictions."""
+    environment = TuneEnvironment(folder, spec.name, spec.version, {"source": spec.source}, (_BODY,))
+    return {one.choice: _carried(environment, one, result, number) for number, one in enumerate(result.configurations)}
 
 
-def _carried(site: TuneEnvironment, one: Configuration, result: TuneResult, number: int) -> float:
+def _carried(environment: TuneEnvironment, one: Configuration, result: TuneResult, number: int) -> float:
     choice = one.choice
     times = next(each.times for each in result.measured if (each.engine, each.workers) == (choice.engine, choice.workers))
     ceiling = StackModel(times, BatchPolicy(choice.batch_size, choice.max_wait_s), choice.workers).ceiling_rps()
     low, high = 0.6 * ceiling, ceiling
     carried = 0.0
-    with site.stack(choice, number=number) as stack:
+    with environment.stack(choice, number=number) as stack:
         for load in range(_LOADS):
             rate = (low + high) / 2
-            met = stack.offer(rate, GOAL, seconds=_LOAD_S, warm_up_s=_WARM_UP_S, seed=load + 1)
-            kept = met.figures is not None and keeps_goal(met.figures, GOAL)
+            found = stack.offer(rate, GOAL, seconds=_LOAD_S, warm_up_s=_WARM_UP_S, seed=load + 1)
+            kept = found.figures is not None and keeps_goal(found.figures, GOAL)
             carried = rate if kept else carried
             low, high = (rate, high) if kept else (low, rate)
     print(f"  swept: {choice.label}: {carried:.4g}/s", flush=True)
     return carried
 
 
-def judged(result: TuneResult, carried: dict[Choice, float]) -> dict[str, Any]:
-    """The bars and what was reached."""
+def judge(result: TuneResult, carried: dict[Choice, float]) -> dict[str, Any]:
+    """The figures that are compared with the bars, and whether they are within."""
     winner = result.winner
     if winner is None:
         return {"within": False, "why": "the tuning has no winner"}
@@ -98,29 +98,29 @@ def _off(predicted: Figures | None, rerun: Figures | None) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when both bars are met."""
+    """0: both bars are found."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experiments.tune_check", description=__doc__)
     parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
     options = parser.parse_args(arguments)
     began = time.monotonic()
     spec = ModelSpec("slow-device", str(MODEL))
-    result = tuned(spec)
+    result = tune(spec)
     folder = Path(tempfile.mkdtemp(prefix=".penstock-tune-", dir=Path.cwd()))
     try:
-        carried = swept(spec, result, folder)
+        carried = sweep(spec, result, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    told = {
+    report = {
         "bars": {"behind_best": NEAR_BEST, "rerun_off_predicted": NEAR_PREDICTED},
-        **judged(result, carried),
+        **judge(result, carried),
         "swept_rps": {choice.label: round(rate, 1) for choice, rate in carried.items()},
         "seconds": round(time.monotonic() - began, 1),
         "notes": result.notes,
         "machine": describe_machine(),
     }
-    options.out.write_text(json.dumps(told, indent=2) + "\n")
-    print(f"{'within' if told['within'] else 'NOT within'} the bars; written: {options.out}")
-    return 0 if told["within"] else 1
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{'within' if report['within'] else 'NOT within'} the bars; written: {options.out}")
+    return 0 if report["within"] else 1
 
 
 if __name__ == "__main__":

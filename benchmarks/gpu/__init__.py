@@ -1,1 +1,1 @@
-"""What can only be shown on a GPU: `python -m benchmarks.gpu`."""
+"""Measurements that need a GPU: `python -m benchmarks.gpu`."""

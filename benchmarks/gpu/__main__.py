@@ -1,10 +1,10 @@
-"""The device's part of the evidence: `make gpu`, or `python -m benchmarks.gpu [--part PART] [--budget-s SECONDS]`.
+"""Tests and measurements that need a GPU: `make gpu`, or `python -m benchmarks.gpu [--part PART] [--budget-s SECONDS]`.
 
-On a machine with a GPU that NVML and torch see, in this order: the tests marked `gpu`; CUDA running out of memory, and all jobs
-succeeding; then rows like those of benchmarks.models, by batch, precision and compilation, with the share of time
-that the device was busy. The result is benchmarks/results/gpu-<name>.json, written after every part and every row. A further
-call goes on with what is missing there or has failed, as long as device, sources and torch are the same. Anywhere else it says
-why not, and ends with 0.
+On a machine with a GPU that NVML and torch see, it runs in this order: the tests marked `gpu`; jobs that make CUDA run out of
+memory and must succeed nevertheless; rows like those of benchmarks.models, by batch, precision and compilation, with the share
+of time in which the device is busy. The result, benchmarks/results/gpu-<name>.json, is written after every part and every row.
+A further call measures what is missing or has failed, as long as device, sources and torch are the same. On other machines it
+says why it cannot measure, and exits with 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.console import Console
 
 from benchmarks.gpu.device_tests import LIMIT_S, run_tests
 from benchmarks.gpu.memory import run_out_of_memory
-from benchmarks.gpu.results import PARTS, GpuResults, aside, resumed, sources_digest
+from benchmarks.gpu.results import PARTS, GpuResults, resume, set_aside_path, sources_digest
 from benchmarks.gpu.rows import busy_share, gpu_rows, result_name
 from benchmarks.models.__main__ import QUICK, ModelsBench, TurnLengths, Watch, chosen_or_exit, make_models, rich_table
 from benchmarks.models.rows import Row
@@ -41,24 +41,24 @@ from penstock.workers.telemetry.gpu_meter import GpuMeter
 
 _RESULTS = Path("benchmarks/results")
 _SAMPLE_EVERY_S = 0.05
-# Of one row's worker, compilation included: one that hangs must not take the other rows' time.
+# The limit for a row's worker to load, with compilation: a worker that hangs must not take the other rows' time.
 _READY_S = 240.0
-_BEGUN = "begun, and the call was ended before the row was"
-# In a process of its own: one that has opened CUDA holds memory on the device until it ends.
+_BEGUN = "the process was killed while it measured this row"
+# Runs in a process of its own, because a process that has opened CUDA holds device memory until it ends.
 _TORCH_SEES = "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 'torch ' + torch.__version__ + ' sees no GPU')"
 
 
 def why_not(gpus: Gpus) -> str:
-    """Why nothing can be measured here; empty if it can."""
+    """Why this machine cannot measure; empty: it can."""
     if not gpus.units:
         return gpus.absent or "the driver sees no GPU"
     tried = subprocess.run([sys.executable, "-c", _TORCH_SEES], capture_output=True, text=True, check=False)
-    told = tried.stderr.strip().rpartition("\n")[2]
-    return told or f"asking torch ended with code {tried.returncode}" if tried.returncode else ""
+    reason = tried.stderr.strip().rpartition("\n")[2]
+    return reason or f"asking torch ended with code {tried.returncode}" if tried.returncode else ""
 
 
 def device_watch(meter: GpuMeter) -> Watch:
-    """Samples how busy the row's devices are for as long as it is held."""
+    """A watcher that samples how busy the row's devices are."""
 
     @contextmanager
     def watch(devices: Sequence[str]) -> Iterator[dict[str, float | None]]:
@@ -68,8 +68,8 @@ def device_watch(meter: GpuMeter) -> Watch:
 
         def sample() -> None:
             while not over.wait(_SAMPLE_EVERY_S):
-                looks = [meter.read(uuid) for uuid in devices]
-                readings.extend(look.utilization if look else None for look in looks)
+                samples = [meter.read(uuid) for uuid in devices]
+                readings.extend(one.utilization if one else None for one in samples)
 
         sampler = threading.Thread(target=sample)
         sampler.start()
@@ -85,7 +85,7 @@ def device_watch(meter: GpuMeter) -> Watch:
 
 @dataclass(slots=True)
 class GpuRun:
-    """One call of this program: what it adds to `results`, and until when it begins anything (`ends_at`, monotonic)."""
+    """One call of this program, which adds to `results` and begins nothing after the monotonic moment `ends_at`."""
 
     results: GpuResults
     out: Path
@@ -96,7 +96,7 @@ class GpuRun:
     say: Callable[[str], None]
 
     def run(self, folder: Path, rows: Sequence[Row]) -> None:
-        """The parts that were asked for and are not there yet. `folder` takes the stores."""
+        """Runs the requested parts that have no result yet. `folder` holds the stores."""
         steps: dict[str, Callable[[], None]] = {
             "tests": self._tests,
             "memory": partial(self._memory, folder),
@@ -115,7 +115,7 @@ class GpuRun:
 
     def _keep(self) -> None:
         for row in self.results.rows:
-            # Rows of several calls stand in one file.
+            # One file may hold rows of several calls.
             row.setdefault("measured_at", now())
             row.setdefault("quick", self.quick)
         self.results.not_run = self.results.unknown(self.every)
@@ -131,7 +131,7 @@ class GpuRun:
             self.results.out_of_memory = run_out_of_memory(folder)
         except (PenstockError, OSError) as error:
             self.results.out_of_memory = {"recovered": False, "failed": str(error)}
-        except Exception as error:  # noqa: BLE001 - the rows must not be lost to it
+        except Exception as error:  # noqa: BLE001 - the rows must not be lost because of this part
             self.say(traceback.format_exc())
             self.results.out_of_memory = {"recovered": False, "failed": f"this is a bug: {type(error).__name__}: {error}"}
         self.say(f"    {self.results.out_of_memory}")
@@ -146,12 +146,12 @@ class GpuRun:
             with model_stack(folder, due, ready_s=_READY_S) as stack:
                 bench.run(stack, due, may_begin=self._may_begin)
         except PenstockError as error:
-            # The models' files or the stack: what concerns one row alone does not come here.
+            # The model files or the stack failed, which concerns all rows; the bench records failures of single rows.
             self.say(str(error))
             self.results.failed |= dict.fromkeys(self.results.unknown(due), str(error))
 
     def _may_begin(self, row: Row) -> bool:
-        """Notes the rows before it, and the row as begun: who is killed in it finds it last in the next call, not first."""
+        """Saves the results, with this row as failed: if the process is killed in this row, the next call measures it last."""
         if not self._left_s():
             return False
         self.results.failed[row.name] = _BEGUN
@@ -160,7 +160,7 @@ class GpuRun:
 
 
 def exit_code(results: GpuResults, parts: Sequence[str], rows: Sequence[Row]) -> int:
-    """Of what was asked for: 2 when a row has no figures, 1 when a test, the memory or a row's target failed, else 0."""
+    """2: a requested row has no figures; 1: a test, the memory part or a row's target failed; otherwise 0."""
     names = {row.name for row in rows} if "rows" in parts else set()
     if names & {*results.failed, *results.not_run}:
         return 2
@@ -172,13 +172,13 @@ def exit_code(results: GpuResults, parts: Sequence[str], rows: Sequence[Row]) ->
     return 0 if all(passed[part] for part in parts) else 1
 
 
-def started(unit: Unit, gpus: Gpus, out: Path, *, fresh: bool) -> GpuResults:
-    """The results that this call adds to: those of the file, or none."""
+def results_to_extend(unit: Unit, gpus: Gpus, out: Path, *, fresh: bool) -> GpuResults:
+    """The results of the file, to which this call adds; empty ones if there is no file, or `fresh`."""
     device = {"name": unit.name, "memory_bytes": unit.memory_bytes, "driver": gpus.driver}
     empty = GpuResults(device=device, sources=sources_digest(), machine=describe_machine())
     if fresh and out.exists():
-        out.replace(aside(out))
-    return resumed(out, empty)
+        out.replace(set_aside_path(out))
+    return resume(out, empty)
 
 
 def _cores() -> int:
@@ -186,7 +186,7 @@ def _cores() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 also where there is no GPU: then nothing is written."""
+    """0 also without a GPU; then nothing is written."""
     began, parser = time.monotonic(), _parser()
     options = parser.parse_args(arguments)
     every = gpu_rows(_cores())
@@ -197,13 +197,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: no usable GPU here ({reason}); nothing was measured or written")
         return 0
     unit = gpus.units[0]
-    # All that is started sees this device and no other, so that what is measured is what the file is named by.
+    # All processes see only this device, so that the file is named after the device that was measured.
     os.environ |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": unit.uuid}
     out: Path = options.out or _RESULTS / result_name(unit.name)
-    results = started(unit, gpus, out, fresh=options.fresh)
+    results = results_to_extend(unit, gpus, out, fresh=options.fresh)
     parts = options.part or PARTS
     call = GpuRun(results, out, every, parts, options.quick, began + options.budget_s, _say)
-    _say(f"{unit.name}, {unit.memory_bytes / 2**30:.0f} GiB; {len(results.rows)} rows in {out} to go on with")
+    _say(f"{unit.name}, {unit.memory_bytes / 2**30:.0f} GiB; {len(results.rows)} rows in {out} already")
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-", dir=options.state_dir) as folder:
         if on_memory(Path(folder)):
             _say(f"{folder} lies in memory, where fsync is free: name a disk with --state-dir")
@@ -216,7 +216,7 @@ def _finish(results: GpuResults, out: Path, code: int) -> int:
     for name, reason in {**results.skipped, **results.failed}.items():
         _say(f"no figures for {name}: {reason}")
     if results.not_run:
-        _say(f"not run yet: {', '.join(results.not_run)}; the next call goes on with them")
+        _say(f"not run yet: {', '.join(results.not_run)}; the next call measures them")
     _say(f"written: {out}")
     return code
 
@@ -230,10 +230,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given more than once")
-    parser.add_argument("--budget-s", type=float, default=math.inf, help="begin nothing more after so many seconds")
+    parser.add_argument("--budget-s", type=float, default=math.inf, help="begin nothing new after this many seconds")
     parser.add_argument("--quick", action="store_true", help="a few rows, one short turn each")
     parser.add_argument("--only", default="", help="rows whose name holds this text, such as fp16")
-    parser.add_argument("--fresh", action="store_true", help="go on with no file: what is there is put aside")
+    parser.add_argument("--fresh", action="store_true", help="start a new file; an existing one is renamed")
     parser.add_argument("--out", type=Path, default=None, help="default: benchmarks/results/gpu-<name>.json")
     parser.add_argument("--state-dir", default=None, help="where the stores keep their files (default: the temp folder)")
     return parser

@@ -1,4 +1,4 @@
-"""CUDA running out of memory under load, and what becomes of the jobs: batches are halved, the cap is learned, all succeed."""
+"""CUDA runs out of memory under load: batches must be halved, the worker must learn a cap, and all jobs must succeed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """One load of jobs. `largest_batch` is of those that were settled together."""
+    """One load of jobs. `largest_batch`: the most jobs that were settled together."""
 
     jobs: int
     succeeded: int
@@ -31,8 +31,8 @@ class Wave:
 
 
 def memory_figures(waves: Sequence[Wave], *, restarts: int) -> dict[str, Any]:
-    """`ran_out`: a batch was larger than the device holds. `recovered`: it did, every job succeeded in the first child, and the
-    second load had no batch as large."""
+    """`ran_out`: a batch was larger than the device holds. `recovered`: this happened, every job succeeded without a restart of
+    the child, and the second load had only smaller batches."""
     first, later = waves
     ran_out = first.largest_batch * SHARE_PER_ITEM > 1
     learned = later.largest_batch < first.largest_batch
@@ -48,7 +48,7 @@ def memory_figures(waves: Sequence[Wave], *, restarts: int) -> dict[str, Any]:
 
 
 def run_out_of_memory(folder: Path, *, source: Path = HOG, device: str = "cuda") -> dict[str, Any]:
-    """Raises `PenstockError` when the stack does not come up, or a job fails."""
+    """Raises `PenstockError` if the stack does not become ready, or a job fails."""
     port, config = free_port(), folder / "memory.toml"
     config.write_text(
         f'[store]\nstate_dir = "{folder / "memory-state"}"\n[gateway]\nport = {port}\n[models.hog]\nsource = "{source}"\n'
@@ -63,7 +63,7 @@ def run_out_of_memory(folder: Path, *, source: Path = HOG, device: str = "cuda")
 
 
 def _wave(client: Client) -> Wave:
-    # Many at once: the queue must fill faster than the model empties it, or no batch is large.
+    # Many jobs at once: the queue must fill faster than the model empties it, or all batches are small.
     with ThreadPoolExecutor(_SUBMITTERS) as pool:
         handles = list(pool.map(lambda number: client.submit("hog", number), range(_JOBS)))
     views = [_ended(handle) for handle in handles]
@@ -74,6 +74,6 @@ def _wave(client: Client) -> Wave:
 def _ended(handle: JobHandle) -> JobView:
     view = handle.wait(_TIMEOUT_S)
     if view.status == "failed":
-        # Which one does not matter: the first that failed says what happened.
+        # The first failed job is enough to say what happened.
         raise PenstockError(f"job {view.id} failed on a device short of memory: {view.body.get('error')}")
     return view

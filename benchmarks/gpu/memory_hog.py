@@ -1,4 +1,4 @@
-"""A model that needs a fixed share of the GPU's memory per item, so that a full batch does not fit: real CUDA runs out."""
+"""A model that needs a fixed share of the GPU's memory per item, so that CUDA runs out of memory at a full batch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from penstock import Context, Handler
 
-# The largest batch of 64 that fits is then about a dozen.
+# About a dozen of a batch of 64 items fit.
 SHARE_PER_ITEM = 1 / 14
-# As a model would compute: meanwhile the queue fills.
+# Stands for the model's computation, during which the queue fills.
 _COMPUTE_S = 0.05
 
 
 class MemoryHog(Handler):
-    """Each item's number, after a tensor of a fourteenth of the device has been filled for it."""
+    """Fills a tensor of a fourteenth of the device's memory per item, and returns the items."""
 
     def initialize(self, context: Context, /) -> None:
         import torch
@@ -26,14 +26,14 @@ class MemoryHog(Handler):
         self.provider = torch.cuda.get_device_name(context.device)
 
     def inference(self, batch: list[Any], /) -> list[Any]:
-        held = []
+        tensors = []
         try:
             for _ in batch:
-                # One by one, as activations of an item are; plain device memory by the allocator of torch.
-                held.append(self._torch.empty(self._item_bytes, dtype=self._torch.uint8, device=self._device).fill_(1))
+                # One by one, like the activations of items; the memory comes from torch's allocator.
+                tensors.append(self._torch.empty(self._item_bytes, dtype=self._torch.uint8, device=self._device).fill_(1))
             self._torch.cuda.synchronize()
             time.sleep(_COMPUTE_S)
         finally:
-            held.clear()
+            tensors.clear()
             self._torch.cuda.empty_cache()
         return list(batch)

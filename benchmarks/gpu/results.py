@@ -1,4 +1,4 @@
-"""What is known of one device: read from its file, gone on with by the next call, written after every step."""
+"""The results of one device: read from its file, continued by the next call, written after every step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.models.__main__ import RowResults
 from benchmarks.models.rows import Row
 
 _ROOT = Path(__file__).resolve().parents[2]
-# In the order in which they run.
+# In the order in which the parts run.
 PARTS = ("tests", "memory", "rows")
 _PACKAGES = ("broker", "cli", "client", "core", "gateway", "handlers", "workers")
 
 
 @dataclass(slots=True)
 class GpuResults(RowResults):
-    """`sources` is the digest of the code that the rows ran; `not_run` names the rows of which nothing is known yet."""
+    """`sources`: a digest of the code that the rows ran. `not_run`: the rows without any result."""
 
     device: dict[str, Any] = field(default_factory=dict)
     sources: str = ""
@@ -32,12 +32,12 @@ class GpuResults(RowResults):
 
     @property
     def subject(self) -> tuple[Any, ...]:
-        """What figures must have in common to stand in one file."""
+        """What the figures in one file must have in common."""
         return self.device.get("name"), self.sources, self.machine.get("packages", {}).get("torch")
 
     @property
     def tests_passed(self) -> bool:
-        """Not where all were skipped."""
+        """False if all tests were skipped."""
         return self.tests is not None and self.tests["exit_code"] == 0 and self.tests["passed"] > 0
 
     @property
@@ -45,13 +45,13 @@ class GpuResults(RowResults):
         return self.out_of_memory is not None and bool(self.out_of_memory["recovered"])
 
     def parts_due(self, asked: Collection[str]) -> list[str]:
-        """Of those asked for; what once passed is not done again. Rows are looked at one by one (`due`)."""
+        """The parts of `asked` without a passed result. The part `rows` is always due, because `due` decides row by row."""
         passed = {"tests": self.tests_passed, "memory": self.memory_recovered}
         return [part for part in PARTS if part in asked and not passed.get(part, False)]
 
     def due(self, rows: Iterable[Row], *, quick: bool) -> list[Row]:
-        """What is left to measure: first those that will be skipped, last those that failed before. A quick run's figures do
-        for another quick run only."""
+        """The rows to measure: those that will be skipped first, those that failed before last. Figures of a quick run count
+        only for a quick run."""
         measured = {row["name"] for row in self.rows if quick or not row["quick"]}
         left = (row for row in rows if row.name not in measured)
         return sorted(left, key=lambda row: (not row.lacking, row.name in self.failed))
@@ -61,7 +61,7 @@ class GpuResults(RowResults):
         return [row.name for row in rows if row.name not in known]
 
     def write(self, path: Path) -> None:
-        """Under another name until it is whole: whoever is killed meanwhile leaves the one before."""
+        """Writes under another name first, so that a process killed meanwhile leaves the previous file intact."""
         facts = asdict(self)
         content = {name: facts.pop(name) for name in ("device", "sources", "tests", "out_of_memory")} | facts
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,24 +70,24 @@ class GpuResults(RowResults):
         part.replace(path)
 
 
-def resumed(path: Path, fresh: GpuResults) -> GpuResults:
-    """The file's results, where they are of the same device, sources and torch; else `fresh`, and the file is put aside."""
+def resume(path: Path, fresh: GpuResults) -> GpuResults:
+    """The file's results if they are of the same device, sources and torch; otherwise `fresh`, and the file is set aside."""
     if not path.exists():
         return fresh
     old = _read(path)
     if old is None or old.subject != fresh.subject:
-        path.replace(aside(path))
+        path.replace(set_aside_path(path))
         return fresh
     return replace(old, device=fresh.device, machine=fresh.machine)
 
 
-def aside(path: Path) -> Path:
-    """Where a file goes that is not gone on with."""
+def set_aside_path(path: Path) -> Path:
+    """The new name of a file that is not continued."""
     return path.with_suffix(".older.json")
 
 
 def _read(path: Path) -> GpuResults | None:
-    """None for a file of another form."""
+    """None: the file has another format."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=GpuResults)
     except msgspec.DecodeError:
@@ -95,8 +95,8 @@ def _read(path: Path) -> GpuResults | None:
 
 
 def sources_digest(root: Path = _ROOT) -> str:
-    """Of all that runs in a row. The modules of `benchmarks/gpu` only choose and note. No commit: a copied tree may have no
-    history, and the results are committed between two calls."""
+    """A digest of the code that runs in a row, without `benchmarks/gpu`, which only chooses rows and records them. The commit
+    would not do: a copied tree may have no history, and results are committed between two calls."""
     files = [file for package in _PACKAGES for kind in ("*.py", "*.lua") for file in (root / package).rglob(kind)]
     files += list((root / "benchmarks" / "models").glob("*.py"))
     files += [file for example in ("vision", "embeddings") for file in (root / "examples" / example).glob("*.py")]

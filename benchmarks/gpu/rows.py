@@ -13,13 +13,13 @@ _BATCHES = (64, 1, 8, 32)
 # A compilation takes longer than the rest of its row: two sizes show what it brings.
 _COMPILED = (64, 8)
 _QUICK = 8
-# Decoding images is the CPU's part; more cores than these do not feed a device faster, and the other processes need some.
+# The CPU decodes images. More threads than this do not feed a device faster, and the other processes need cores too.
 _MOST_THREADS = 8
 _OTHERS = 3
 
 
 def gpu_rows(cores: int) -> list[Row]:
-    """The most telling first. Those on ONNX Runtime are skipped where its build for GPUs is missing (`Row.lacking`)."""
+    """The most informative rows first. Rows on ONNX Runtime are skipped if its build for GPUs is missing (`Row.lacking`)."""
     threads = max(1, min(_MOST_THREADS, cores - _OTHERS))
 
     def row(model: str, runtime: str, batch: int, precision: str = "fp32") -> Row:
@@ -40,6 +40,6 @@ def result_name(device_name: str) -> str:
 
 
 def busy_share(readings: Iterable[float | None]) -> float | None:
-    """The mean of the readings that the device gave, None if it gave none; NVML's are each of the last moment."""
-    told = [reading for reading in readings if reading is not None]
-    return sum(told) / len(told) if told else None
+    """The mean of all known readings; None: the device gave none."""
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) / len(known) if known else None

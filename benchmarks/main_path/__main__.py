@@ -30,11 +30,11 @@ _DEFAULT_OUT = Path("benchmarks/results/bench.json")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every figure measured met its target, 1 when one missed it, 2 when a run could not be made."""
+    """0: every measured figure met its target; 1: a figure missed it; 2: a run failed."""
     options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     failed = 0
-    # On a disk, not in a memory file system: fsync must cost what it costs.
+    # On a disk, because fsync costs nothing in a memory file system.
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.state_dir) as folder:
         session = _session(options, Path(folder), console)
         if on_memory(Path(folder)):
@@ -57,7 +57,7 @@ def _session(options: argparse.Namespace, folder: Path, console: Console) -> Mea
 
 
 def _run(name: str, session: MeasuringSession, console: Console) -> int:
-    """1 when the run failed; the others still go on, and their figures are kept."""
+    """1: the run failed, which does not stop the other runs."""
     try:
         RUNS[name](session)
     except (PenstockError, OSError) as error:

@@ -1,7 +1,7 @@
-"""What a queue of a million jobs costs: submit, status and cancel beside the same calls on an empty queue, and memory per job.
+"""The cost of a queue of a million jobs: submit, status and cancel compared with an empty queue, and memory per job.
 
-Two stores with a gateway each stand side by side, one empty, one filled; no worker drains them. The calls go to both in turn,
-in short blocks, so that a machine whose speed drifts slows both alike.
+There are two stores with a gateway each, one empty and one filled, without workers. The calls go to both in turn, in short
+blocks, so that a machine whose speed drifts slows both equally.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INPUT = b'{"x": 4, "pad": "' + b"p" * (1_024 - 19) + b'"}'  # 1 KiB
 
 @dataclass(slots=True)
 class QueueSide:
-    """One store and its gateway. `latencies_s` are by operation."""
+    """One store and its gateway, with the latencies of each operation."""
 
     plan: StackPlan
     store: RedisStore
@@ -56,7 +56,7 @@ def measure_deep_queue(session: MeasuringSession) -> None:
         ids = _fill_deep(session, deep, sample=(blocks + 1) * _BLOCK)
         for block in range(blocks + 1):
             turn = [(empty, _fresh_ids(empty)), (deep, ids[block * _BLOCK : (block + 1) * _BLOCK])]
-            # Who goes second finds warmer caches: take turns at that too.
+            # The second side finds warmer caches, so the order changes with each block.
             for side, own in turn if block % 2 else reversed(turn):
                 _run_block(side, own, keep=block > 0)
     _note(session, empty, deep)
@@ -72,7 +72,7 @@ def _side(plan: StackPlan) -> Iterator[QueueSide]:
 
 
 def _fill_deep(session: MeasuringSession, deep: QueueSide, *, sample: int) -> list[JobId]:
-    """Fill the queue; as many ids from all over it as `sample`, in random order."""
+    """Fills the queue; `sample` job ids from all parts of it, in random order."""
     before, chosen, choice = deep.memory(), [], random.Random(1)
     chance = 2 * sample / session.deep_jobs
     for group in fill(deep.store, _MODEL, session.deep_jobs, data=_INPUT):
@@ -97,7 +97,7 @@ def _fresh_ids(empty: QueueSide) -> list[JobId]:
 
 
 def _run_block(side: QueueSide, ids: Sequence[JobId], *, keep: bool) -> None:
-    """One block of each call on one side; the first block of a run only warms up."""
+    """Sends one block of each call to one side. `keep`: the block counts; the first one is a warm-up."""
     url = side.plan.url
     submit = request_bytes(
         parse_target(f"{url}/v1/models/{_MODEL}/jobs"),
@@ -117,7 +117,7 @@ def _run_block(side: QueueSide, ids: Sequence[JobId], *, keep: bool) -> None:
 
 
 def _one_by_one(name: str, url: str, requests: Sequence[bytes]) -> list[float]:
-    """Latencies without the first, which pays for the new connection."""
+    """The latencies without the first one, which includes the connection."""
     report = run_load(LoadPlan(parse_target(url), iter(requests), connections=1, duration_s=60.0))
     check_answers(name, report)
     return report.latencies_s[1:]

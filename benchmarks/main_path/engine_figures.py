@@ -1,4 +1,4 @@
-"""Broker and worker alone: a producer process feeds the store, a worker drains it, no HTTP takes part."""
+"""Broker and worker alone: a producer process feeds the store and a worker drains it, without HTTP."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _measure_supply(session: MeasuringSession, plan: StackPlan, store: RedisStor
 
 
 def _measure_drain(session: MeasuringSession, plan: StackPlan, store: RedisStore, *, server_url: str) -> None:
-    """A full queue first, a worker after: what it does when the store serves nobody else."""
+    """Fills the queue first and then starts a worker, so that the store serves only the worker."""
     jobs = int(10_000 * session.seconds)
     start = _ended(store)[0]
     for _ in fill(store, _MODEL, jobs, data=NOOP_BODY.data):
@@ -78,15 +78,15 @@ def _watch(store: RedisStore, start: int, jobs: int, processes: Processes) -> li
 
 
 def drain_rate(points: list[tuple[int, float]], jobs: int) -> float:
-    """Jobs per second between a fifth and nine tenths done: without the start of the worker and the last, partial batches."""
+    """Jobs per second between 20 % and 90 % done, without the worker's start and the last, partial batches."""
     inner = [point for point in points if 0.2 * jobs <= point[0] <= 0.9 * jobs]
     if len(inner) < 2 or inner[-1][1] == inner[0][1]:
-        raise PenstockError(f"{jobs} jobs drained between two looks: measure with more")
+        raise PenstockError(f"{jobs} jobs drained between two samples: measure with more jobs")
     return (inner[-1][0] - inner[0][0]) / (inner[-1][1] - inner[0][1])
 
 
 def _ended(store: RedisStore) -> tuple[int, float]:
-    """Jobs that succeeded so far, and when, by Redis' clock."""
+    """The number of succeeded jobs, and the moment by the store's clock."""
     stats = store.stats(_MODEL)
     return stats.ended.get("succeeded", 0), stats.now
 
@@ -97,7 +97,7 @@ def _spent(processes: Processes, roots: list[int]) -> CpuReading:
 
 @contextmanager
 def _worker(plan: StackPlan, store: RedisStore, server_url: str) -> Iterator[Processes]:
-    """One worker process, its child for the no-op model ready."""
+    """One worker process whose child for the no-op model is ready."""
     with running(Processes(plan.folder, stores_environment(plan, server_url)), [["worker"]]) as processes:
         give_up_at = time.monotonic() + _READY_S
         while not _slot_ready(store):

@@ -1,4 +1,4 @@
-"""The figures taken through HTTP: the no-op model, the stand-in accelerator, and submitting without waiting."""
+"""The figures over HTTP: the no-op model, the stand-in accelerator, and submitting without waiting."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.loadtest.stack import Processes
 
 NOOP_BODY = RequestBody(b'{"x": 4}', "application/json")
 _AT_ONCE = 64
-_SATURATING = 128  # four batches: one runs, one is claimed ahead, the rest are on their way
+_SATURATING = 128  # four batches: one runs, one is claimed ahead, two are in transit
 _DEADLINE_S = 0.2
-# At 120 % of the limit a request may take the deadline and some more: 1,829/s x 0.2 s = 366 under way, and a margin.
+# At 120 % of the limit, requests take a little longer than the deadline: 1,829/s x 0.2 s = 366 under way, plus a margin.
 _OPEN_CONNECTIONS = 1_000
 
 
@@ -47,7 +47,7 @@ def measure_accel(session: MeasuringSession) -> None:
     with whole_stack(plan) as processes:
         _closed_accel(session, plan, processes)
         _open_accel(session, plan, processes)
-        # Last: it leaves the disk with gigabytes to write back, which would slow the store's syncs in a later run.
+        # Last, because the disk has gigabytes to write back afterwards, which would slow the syncs of a later run.
         _large_accel(session, plan, processes)
 
 
@@ -76,7 +76,7 @@ def _open_accel(session: MeasuringSession, plan: StackPlan, processes: Processes
 
 
 def measure_submit(session: MeasuringSession) -> None:
-    """The worker runs what is submitted meanwhile, as it would for a user."""
+    """The worker runs the submitted jobs meanwhile, as in normal use."""
     plan = session.stack_plan("submit")
     with whole_stack(plan) as processes:
         url = f"{plan.url}/v1/models/noop/jobs"

@@ -1,4 +1,4 @@
-"""Jobs put straight into the store, without HTTP: a steady supply for a running worker, or a queue filled in advance."""
+"""Submits jobs straight to the store, without HTTP: a steady supply for a running worker, or a queue filled in advance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL_S = 0.0005
 
 
 def fill(store: RedisStore, model: str, count: int, *, data: bytes) -> Iterator[list[JobId]]:
-    """Submit `count` jobs in groups of 64; the ids of each group once it is stored."""
+    """Submits `count` jobs in groups of 64; yields the ids of each stored group."""
     for start in range(0, count, _GROUP):
         jobs = _group(model, min(_GROUP, count - start), data)
         store.submit(jobs, max_depth=NO_LIMIT)
@@ -34,7 +34,7 @@ def _group(model: str, size: int, data: bytes) -> list[NewJob]:
 
 
 def supply(url: str, model: str, *, seconds: float, keep: int, data: bytes) -> int:
-    """Submit as fast as a worker takes, never letting more than about `keep` wait; the number submitted."""
+    """Submits as fast as a worker claims, with at most about `keep` jobs waiting; the number of jobs."""
     store, probe, queue = RedisStore(url), connect(url), f"penstock.{{{model}}}"
     ends_at = time.monotonic() + seconds
     for group in itertools.count(1):

@@ -1,14 +1,14 @@
-"""Real models behind the whole way, beside the same model called in a loop without penstock.
+"""Real models over HTTP through the whole of penstock, compared with the same models in a loop without penstock.
 
-`python -m benchmarks.models [--quick] [--only TEXT]`, about 8 minutes; `--markdown` prints the table of the last run.
+`python -m benchmarks.models [--quick] [--only TEXT]` takes about 8 minutes; `--markdown` prints the table of the last run.
 
-For each row a worker of its own is started, and beside it one process per worker slot that loads the same model from the same
-settings on the same cores (benchmarks.models.loop). They take turns, four times: the loop of all stages, inference
-alone, then requests over HTTP, four batches of them under way. `ratio` is items per second over HTTP by those of the loop of
-preprocess, inference and postprocess in one thread: the same model called in a loop without penstock. `parallel_ratio` is by
-the same loop with penstock's parallel calls, where a row has them (several threads of ONNX Runtime). `inference_ratio` is by
-inference alone, the part that nothing can run beside on the same cores. Over HTTP the machine also runs the load generator,
-gateway, store and supervisor; where a row's threads or workers take every core, they compete with it.
+Each row has a worker of its own, and for each of its slots a process that loads the same model from the same settings on the
+same cores (benchmarks.models.loop). They take turns, four times: the loop of all stages, inference alone, then requests over
+HTTP with four batches under way. `ratio` is the rate over HTTP divided by the rate of the loop, which runs preprocess,
+inference and postprocess in one thread. `parallel_ratio` compares with the same loop with parallel calls, for rows that have
+them (several threads of ONNX Runtime). `inference_ratio` compares with inference alone, which no overlap of stages can beat.
+Over HTTP the machine also runs the load generator, gateway, store and supervisor; if a row uses every core, they compete with
+the model.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class TurnLengths:
-    """Seconds per turn, and batches that a turn over HTTP holds at least after its ramp; `turns` of each."""
+    """Seconds per turn, the least number of batches in a turn over HTTP, and the number of turns."""
 
     loop_s: float = 1.0
     http_s: float = 2.0
@@ -65,7 +65,7 @@ class TurnLengths:
     turns: int = 4
 
 
-# Given the uuids of the GPUs that the row runs on.
+# A watcher gets the uuids of the row's GPUs.
 Watch = Callable[[Sequence[str]], AbstractContextManager[dict[str, float | None]]]
 
 
@@ -79,14 +79,14 @@ QUICK = TurnLengths(loop_s=0.6, http_s=1.2, http_batches=4, turns=1)
 
 @dataclass(slots=True)
 class RowResults:
-    """By row: why it was `skipped` (something is not installed) or `failed`."""
+    """Measured rows; and by name, why a row was `skipped` (something is not installed) or `failed`."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def forget(self, name: str) -> None:
-        """Before the row is measured again."""
+        """Removes a row that is measured again."""
         self.rows = [row for row in self.rows if row["name"] != name]
         self.skipped.pop(name, None)
         self.failed.pop(name, None)
@@ -96,9 +96,9 @@ class RowResults:
 
 
 class ModelsBench:
-    """Measures row by row into `results` and says how far it is; a row that cannot run leaves its reason, and the others go on.
+    """Measures row by row into `results`. If a row cannot run, its reason is recorded and the next row follows.
 
-    `watch` is held while a row is asked over HTTP; what it has put into its table by then is in the row.
+    `watch` is entered during a row's load over HTTP, and the figures that it yields become part of the row.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ModelsBench:
         self.results = RowResults() if results is None else results
 
     def run(self, stack: ModelStack, rows: Sequence[Row], *, may_begin: Callable[[Row], bool] = lambda _row: True) -> None:
-        """`may_begin` is asked before each row; the first no ends it."""
+        """Ends at the first row for which `may_begin` is false."""
         began = time.monotonic()
         for number, row in enumerate(rows):
             if not may_begin(row):
@@ -130,7 +130,7 @@ class ModelsBench:
             found = self._measured(stack, row)
         except (PenstockError, OSError) as error:
             self._failed(row, str(error))
-        except Exception as error:  # noqa: BLE001 - the rows after it, and those before, must not be lost to it
+        except Exception as error:  # noqa: BLE001 - no other row may be lost because of this one
             self._say(traceback.format_exc())
             self._failed(row, f"this is a bug: {type(error).__name__}: {error}")
         else:
@@ -142,13 +142,13 @@ class ModelsBench:
 
     def _measured(self, stack: ModelStack, row: Row) -> dict[str, Any]:
         with stack.row(row) as loops:
-            # The first requests find a gateway that has never met the model.
+            # Warm-up: the gateway has never served this model.
             stack.load(row, ramp_s(0.0))
             return record(row, [self._block(stack, row, loops) for _ in range(self._lengths.turns)])
 
     def _note(self, found: dict[str, Any]) -> None:
         self.results.rows.append(found)
-        doubt = ", doubtful: others used the machine" if found["doubtful"] else ""
+        doubt = ", doubtful: other processes used the machine" if found["doubtful"] else ""
         self._say(f"    {found['items_per_s']:,.1f} of {found['in_process_items_per_s']:,.1f}/s: {found['ratio']:.2f}{doubt}")
 
     def _block(self, stack: ModelStack, row: Row, loops: ModelLoops) -> RowTurn:
@@ -175,9 +175,9 @@ class ModelsBench:
 
 
 def make_models(rows: Sequence[Row]) -> None:
-    """The examples' files that rows want and that are not there: less than a minute, once.
+    """Writes the examples' model files that rows need and that are missing, which takes less than a minute, once.
 
-    Raises `PenstockError` when one cannot be written; why stands on standard error.
+    Raises `PenstockError` if a file cannot be written; standard error says why.
     """
     for command in export_commands(row for row in rows if not row.lacking):
         done = subprocess.run([sys.executable, *command], check=False, stdout=subprocess.DEVNULL)
@@ -212,7 +212,7 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every judged row met its target, 1 when one missed it, 2 when a row could not be measured."""
+    """0: every judged row met its target; 1: a row missed it; 2: a row could not be measured."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.markdown:
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen_or_exit(parser: argparse.ArgumentParser, rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
-    """Those that `--quick` and `--only` name; the parser's error and exit status where they name none."""
+    """The rows of `--quick` and `--only`; if there are none, the parser's error and exit status."""
     try:
         return chosen(rows, quick=options.quick, only=options.only)
     except PenstockError as mistyped:

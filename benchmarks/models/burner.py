@@ -1,4 +1,4 @@
-"""A stand-in for a model on the CPU: a known amount of work per item, done outside the interpreter's lock."""
+"""A stand-in for a model on the CPU: a fixed amount of work per item, done without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock import Context, Handler
 
 
 class Burner(Handler):
-    """`options.rounds` (default 10,000) of a hash per item; each takes some 0.5 us of one core."""
+    """Computes `options.rounds` (default 10,000) rounds of a hash per item; each takes about 0.5 us of one core."""
 
     def initialize(self, context: Context, /) -> None:
         self._rounds = int(context.options.get("rounds", 10_000))

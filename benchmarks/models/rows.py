@@ -18,7 +18,7 @@ VISION, EMBEDDINGS = EXAMPLES / "vision", EXAMPLES / "embeddings"
 _IMAGE = {"image": {"shape": [3, 224, 224]}}
 _SCRIPT_OPTIONS = {"inputs": _IMAGE, "outputs": ["scores"]}
 _WEIGHTS_OPTIONS = {**_SCRIPT_OPTIONS, "model_class": "../net.py:ResNet18"}
-# Runtime of a row -> the vision example's file and what it needs to be told.
+# Runtime of a row -> the vision example's file and the options that this file needs.
 _VISION_FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "onnx": ("model.onnx", {}),
     "torch.export": ("model.pt2", {}),
@@ -28,13 +28,13 @@ _VISION_FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "torch compile": ("model.safetensors", _WEIGHTS_OPTIONS),
 }
 _COMPILED = ("aotinductor", "torch compile")
-# Nothing may be refused for depth, and nothing end by its deadline: a closed loop waits for every answer.
+# The queue must not refuse a request, because a closed loop waits for every answer.
 _LIMITS = {"max_queue_depth": 1_000_000, "load_timeout_s": 600.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`quick` rows are those of a short run. `precision` int8 means weights quantized dynamically."""
+    """`quick`: part of a short run. `precision` int8: dynamically quantized weights."""
 
     model: str
     runtime: str
@@ -47,20 +47,20 @@ class Row:
 
     @property
     def name(self) -> str:
-        """A model's name for penstock, and the row's in the output."""
+        """The name of the row, and of its model for penstock."""
         text = f"{self.model}-{self.runtime}-b{self.batch}-{self.precision}-t{self.threads}-w{self.workers}"
         return text.replace(" ", "-")
 
     @property
     def in_parallel(self) -> bool:
-        """Whether the worker makes several of the model's calls at once."""
+        """Whether the worker makes several calls of the model at once."""
         return self.runtime == "onnx" and self.threads > 1
 
     @property
     def lacking(self) -> str:
         """What must be installed before the row can be measured; empty if nothing."""
         if self.runtime == "onnx" and self.device != "cpu" and version_of("onnxruntime-gpu") == ABSENT:
-            # Both wheels bring the module `onnxruntime`: which of them is here, only its distribution tells.
+            # Both wheels install a module `onnxruntime`; only the distribution's name distinguishes them.
             return "onnxruntime-gpu (extra onnx-gpu, in place of onnx)"
         wanted = {"onnx": "onnxruntime"}.get(self.runtime, "torch")
         wants = [wanted, *(["torch"] if self.model == "vision" else [])]
@@ -93,7 +93,7 @@ ROWS = (
 
 
 def chosen(rows: Iterable[Row], *, quick: bool, only: str) -> list[Row]:
-    """Raises `PenstockError` when no row's name holds `only`."""
+    """The rows whose name contains `only`. Raises `PenstockError` if there is none."""
     found = [row for row in rows if only in row.name and (row.quick or not quick)]
     if not found:
         raise PenstockError(f"no row's name holds {only!r}; there are {', '.join(row.name for row in rows)}")
@@ -101,7 +101,7 @@ def chosen(rows: Iterable[Row], *, quick: bool, only: str) -> list[Row]:
 
 
 def export_commands(rows: Iterable[Row]) -> list[list[str]]:
-    """What writes the files that the rows load, behind `python`; a compiled one takes long, so only what is wanted."""
+    """The arguments of `python` that write the files of these rows; compiling takes long, so no other files are written."""
     rows = list(rows)
     vision = sorted({_VISION_FILES[row.runtime][0] for row in rows if row.model == "vision"})
     commands = [[str(VISION / "export.py"), "--only", *vision]] if vision else []
@@ -111,7 +111,7 @@ def export_commands(rows: Iterable[Row]) -> list[list[str]]:
 
 
 def table(row: Row) -> dict[str, Any]:
-    """The row's model as penstock.toml declares it."""
+    """The table of the row's model in penstock.toml."""
     common = {
         "max_batch_size": row.batch,
         "threads": row.threads,
@@ -134,7 +134,7 @@ def _vision(row: Row) -> dict[str, Any]:
     found = {"source": str(VISION / "build" / file), "task": "image-classification", "options": options}
     if row.runtime != "torch compile":
         return found
-    # One size, so one compilation; its kernels are kept beside the model files for the next run.
+    # One batch size needs one compilation; the cache keeps its kernels for the next run.
     return {**found, "compile": "default", "batch_buckets": [row.batch], "cache_dir": "compiled"}
 
 
@@ -163,7 +163,7 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """JSON but for tables."""
+    """A value in TOML, which differs from JSON only in tables."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_toml(name)} = {_toml(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list):

@@ -1,15 +1,15 @@
 """How fairly two models share one device: what a flood on one does to the other's latency.
 
-`python -m benchmarks.models.shared_device [--seconds 4] [--blocks 5]`, about 2 minutes. One caller asks the first model again
-and again, in turns with the second idle and with more jobs waiting there than it can run, so that a machine whose speed drifts
-slows both alike. Twice: with two cores for the worker, of which the plan gives both models both and one thread each
-(`placement = "shared"`); and with one core, where whatever one model takes the other lacks. Store, gateway and load have the
-cores that are left, or all if none is.
+`python -m benchmarks.models.shared_device [--seconds 4] [--blocks 5]` takes about 2 minutes. One caller sends requests to the
+first model, in turns while the second model is idle and while the second model has more jobs than it can run, so that a machine
+whose speed drifts slows both equally. There are two cases: two cores for the worker, which both models share with one thread
+each (`placement = "shared"`), and one core, where the models take time from each other. Store, gateway and load have the
+remaining cores, or all if none remains.
 
-The target, for both: in the median block a flood leaves the other model's p99 within twice its lone value. A block is one turn
-of each. The percentiles are of all blocks' answers together, and `ratio` is theirs; it is not judged. Others who took more than
-a tenth of the machine in a block make the figures `doubtful`: measure again when it is idle. The exit status is 1 when the
-target was missed.
+Target of both cases: in the median block, the flood at most doubles the first model's p99. A block is one turn of each kind.
+The percentiles and `ratio` are over the answers of all blocks; `ratio` is not judged. If other processes took more than a tenth
+of the machine in a block, the figures are `doubtful`: measure again when the machine is idle. The exit status is 1 if a target
+was missed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class FloodTurn:
-    """Seconds per answer of the steady model, alone and beside a flood of `flood_jobs`. `foreign_share`: see `Usage`."""
+    """Latencies of the steady model, alone and beside a flood of `flood_jobs`. `foreign_share`: see `Usage`."""
 
     lone_s: Sequence[float]
     flooded_s: Sequence[float]
@@ -63,7 +63,7 @@ class FloodTurn:
 
 
 def figures(blocks: Sequence[FloodTurn]) -> dict[str, Any]:
-    """One case's lines in the file; `met` is judged by the median of the blocks' ratios."""
+    """One case in the file; `met` depends on the median of the blocks' ratios."""
     whole = FloodTurn([s for block in blocks for s in block.lone_s], [s for block in blocks for s in block.flooded_s])
     middle, foreign = median(block.ratio for block in blocks), max(block.foreign_share for block in blocks)
     return {
@@ -90,7 +90,7 @@ def _ms(latencies_s: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SharedStack:
-    """The running stack: `redis_url` for the flood, `port` for the steady caller, `roots` for the bill (process ids)."""
+    """A running stack: `redis_url` for the flood, `port` for the caller, and `roots`, the processes whose CPU time counts."""
 
     redis_url: str
     port: int
@@ -111,7 +111,7 @@ class SharedStack:
 
     @contextmanager
     def flood(self, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-        """The other model's queue kept full for at least `seconds`; it is empty again at the end."""
+        """Keeps the other model's queue full for at least `seconds`; the queue is empty again at the end."""
         command = [sys.executable, "-m", "benchmarks.main_path.producer", self.redis_url, _FLOODED, "--input", "1"]
         options = ["--seconds", str(seconds), "--keep", str(_KEEP)]
         with subprocess.Popen([*command, *options], stdout=subprocess.PIPE) as producer:
@@ -129,7 +129,7 @@ class SharedStack:
 
 @contextmanager
 def stack(folder: Path, rounds: int, device: set[int]) -> Iterator[SharedStack]:
-    """`device` are the worker's cores."""
+    """`device`: the worker's cores."""
     every = os.sched_getaffinity(0)
     others = every - device or every
     config, port = folder / "penstock.toml", free_port()
@@ -172,9 +172,9 @@ def _block(bench: SharedStack, seconds: float) -> FloodTurn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when both cases met the target, 1 when one missed it."""
+    """0: both cases met the target; 1: a case missed it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models.shared_device", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one block; lone and flooded blocks take turns")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of one turn")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20_000, help="work per item")
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -191,8 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verdict(case: Mapping[str, Any]) -> str:
-    """The rule with its outcome, in one line."""
-    doubt = ", doubtful: others used the machine" if case["doubtful"] else ""
+    """The rule and its outcome in one line."""
+    doubt = ", doubtful: other processes used the machine" if case["doubtful"] else ""
     return f"{'met' if case['met'] else 'MISSED'}{doubt}: median of the blocks' ratios of p99 at most {TARGET:g}"
 
 

@@ -1,4 +1,4 @@
-"""A store and a gateway for all rows of `make bench-models`; for each row a worker of its own and the loops beside it."""
+"""One store and gateway for all rows of `make bench-models`, and for each row a worker and the loops to compare it with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 
 from benchmarks.models.inputs import inputs
-from benchmarks.models.loop import Counted
+from benchmarks.models.loop import LoopCount
 from benchmarks.models.rows import Row, config_text
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
@@ -33,9 +33,9 @@ from penstock.model_spec import SlotInfo
 from penstock.workers.devices.pins import Pin
 from penstock.workers.slot.child_process import child_environment
 
-# Batches under way: one runs, one is claimed ahead, the others are on their way there and back.
+# Batches under way: one runs, one is claimed ahead, the others are in transit.
 _BATCHES_AHEAD = 4
-# Small batches of a fast model end before the answers have reached the caller and his next requests the queue.
+# With small batches of a fast model, more requests must be under way, or the queue runs empty between batches.
 _LEAST_UNDER_WAY = 16
 _READY_S = 600.0  # a compilation takes minutes
 _POLL_S = 0.05
@@ -44,7 +44,7 @@ _DRAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LoopLoad:
-    """A closed loop's answers; sending ended at `until` (monotonic). `cpu_s`: CPU seconds per item, by stage of the way."""
+    """A closed loop's answers. `until`: the monotonic moment when sending ended. `cpu_s`: CPU seconds per item, by stage."""
 
     samples: Samples
     began_at: float
@@ -54,15 +54,15 @@ class LoopLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoopPace:
-    """`cpu_s` is what the model's processes spend per item: a busy machine changes it less than it changes the rate."""
+    """`cpu_s`: CPU seconds of the model's processes per item. A busy machine changes it less than the rate."""
 
     items_per_s: float
     cpu_s: float
 
 
 class ModelLoops:
-    """One process per worker of the row, each on the cores of one slot; they run at the same time. `devices` are the GPUs of
-    these slots, by uuid; `log` takes what the processes say."""
+    """One process per worker of the row, each on the cores of one slot; all run at the same time. `devices`: the uuids of the
+    slots' GPUs. `log`: the file that gets the processes' standard error."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]], *, devices: Sequence[str], log: Path) -> None:
         self._processes = processes
@@ -74,12 +74,12 @@ class ModelLoops:
             self._answer(process)
 
     def ask(self, what: str, seconds: float) -> LoopPace:
-        """Of all together."""
+        """Runs a command in all loops at once; the sum of their rates."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(f"{what} {seconds}\n")
             process.stdin.flush()
-        found = [msgspec.json.decode(self._answer(process), type=Counted) for process in self._processes]
+        found = [msgspec.json.decode(self._answer(process), type=LoopCount) for process in self._processes]
         items = sum(counted.items for counted in found)
         return LoopPace(sum(one.items / one.seconds for one in found), sum(one.cpu_s for one in found) / items)
 
@@ -92,7 +92,7 @@ class ModelLoops:
 
 
 class ModelStack:
-    """`folder` must be on a real disk: fsync on memory costs nothing. `ready_s`: how long a row's worker may take to load."""
+    """`folder` must lie on a real disk, because fsync in memory costs nothing. `ready_s`: how long a row's worker may load."""
 
     def __init__(self, folder: Path, server: EmbeddedServer, *, port: int, gateway_pid: int, ready_s: float) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ class ModelStack:
 
     @contextmanager
     def row(self, row: Row) -> Iterator[ModelLoops]:
-        """The row's worker, ready, and its loops, ready."""
+        """Starts the row's worker and loops; yields when all are ready."""
         config = self._folder / f"{row.name}.toml"
         config.write_text(config_text([row], state_dir=self._folder / "state", port=self._port))
         environment = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": self._server.url}
@@ -124,7 +124,7 @@ class ModelStack:
 
     @contextmanager
     def _rooted(self) -> Iterator[None]:
-        """What is added to the roots meanwhile is gone from them afterwards: no row is billed for another's processes."""
+        """Removes this row's processes from the roots at the end, so that no other row is billed for them."""
         before = list(self._roots)
         try:
             yield
@@ -145,7 +145,7 @@ class ModelStack:
         raise PenstockError(f"no worker was ready within {self._ready_s:.0f} s; {worker.tail()}")
 
     def _known(self, row: Row) -> bool:
-        """Whether the gateway has heard of all the row's slots: before, it may refuse what the model takes."""
+        """Whether the gateway knows all slots of the row; before that it may refuse valid requests."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/models/{row.name}", timeout=5) as answer:
             return bool(msgspec.json.decode(answer.read())["ready_slots"] == row.workers)
 
@@ -170,7 +170,7 @@ class ModelStack:
             _end(process)
 
     def load(self, row: Row, seconds: float) -> LoopLoad:
-        """The row's model asked over HTTP for `seconds`, with as many requests under way as keep every worker busy."""
+        """Sends requests over HTTP for `seconds`, with enough of them under way to keep every worker busy."""
         target = parse_target(f"http://127.0.0.1:{self._port}/predictions/{row.name}")
         requests = [
             request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
@@ -182,8 +182,8 @@ class ModelStack:
         uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))
         samples = loop.recorder.samples
         if loop.unfinished or samples.errors():
-            told = {code: body[:300].decode("utf-8", "replace") for code, body in loop.recorder.bodies.items() if code != 200}
-            raise PenstockError(f"{loop.unfinished} requests had no answer, {samples.errors()} others failed: {told}")
+            bodies = {code: body[:300].decode("utf-8", "replace") for code, body in loop.recorder.bodies.items() if code != 200}
+            raise PenstockError(f"{loop.unfinished} requests had no answer, {samples.errors()} others failed: {bodies}")
         spent = read_cpu(self._roots).since(before)
         per_item = {stage: seconds / len(samples.statuses) for stage, seconds in spent.items()}
         return LoopLoad(samples, began_at, began_at + seconds, per_item)
@@ -203,7 +203,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def model_stack(folder: Path, rows: Sequence[Row], *, ready_s: float = _READY_S) -> Iterator[ModelStack]:
-    """A store and a gateway that knows all rows' models."""
+    """A store, and a gateway that knows the models of all rows."""
     port = free_port()
     config = folder / "penstock.toml"
     config.write_text(config_text(rows, state_dir=folder / "state", port=port))

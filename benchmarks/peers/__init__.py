@@ -1,5 +1,5 @@
 """The same workloads on other model servers and on penstock, one after another on one machine: docs/peers.md.
 
-The folders beside these modules hold a server's definition each and its pinned requirements. They run in environments of their
-own and are never imported here.
+Each folder beside these modules holds the definition of one server and its pinned requirements. Definitions run in environments
+of their own and are never imported here.
 """

@@ -21,12 +21,12 @@ from penstock.errors import PenstockError
 _FOLDER = Path("build/peers")
 _PAGE = Path("docs/peers.md")
 _README = Path("README.md")
-# Where penstock is to be ahead; the no-op stands beside theirs.
+# On these workloads penstock must be ahead; the rates of the no-op are only reported.
 _JUDGED = (ACCELERATOR, EMBEDDINGS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 when penstock is behind a peer where it is to be ahead, or a peer was not set up; 2 when nothing could be done."""
+    """0: success; 1: penstock is behind a peer, or a peer could not be set up; 2: the command failed."""
     options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     try:
@@ -77,20 +77,20 @@ def _table(options: argparse.Namespace, console: Console) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    setup = commands.add_parser("setup", help="make the environments; what is there already stays")
+    setup = commands.add_parser("setup", help="make the environments that are missing")
     setup.add_argument("peers", nargs="?", default="all", help="names, separated by commas, or all")
     setup.set_defaults(command=_setup)
-    run = commands.add_parser("run", help="measure; some 10 minutes for all with two rounds")
+    run = commands.add_parser("run", help="measure; all servers with two rounds take about 10 minutes")
     run.add_argument("--peers", default="all")
     run.add_argument("--workloads", default="all")
     run.add_argument("--rounds", type=int, default=2)
-    run.add_argument("--seconds", type=float, default=4.0, help="of each load with 64 at once")
+    run.add_argument("--seconds", type=float, default=4.0, help="length of each load with 64 requests at once")
     run.set_defaults(command=_run)
     table = commands.add_parser("table", help="print the saved result")
-    table.add_argument("--docs", action="store_true", help=f"and put it into {_PAGE} and {_README}")
+    table.add_argument("--docs", action="store_true", help=f"and write it into {_PAGE} and {_README}")
     table.set_defaults(command=_table)
     for command in (setup, run):
-        command.add_argument("--folder", type=Path, default=_FOLDER, help="where the environments lie")
+        command.add_argument("--folder", type=Path, default=_FOLDER, help="the folder of the environments")
     for command in (run, table):
         command.add_argument("--out", type=Path, default=RESULTS)
     return parser

@@ -1,4 +1,4 @@
-"""Which servers are compared, and how each is spoken to. Pure."""
+"""The servers that are compared, and the form of their requests and answers. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _as_is(workload: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ComparedServer:
-    """`name` is its folder; `package` is whose version is told; `wrap` makes an input what the server's route takes, `unwrap`
-    takes the answer out again. `settings` says in words what was set beside the batch size and the wait, as in docs/peers.md.
-    `batches`: whether it can run several requests in one call. `commands` must be on the path.
+    """`name` is the server's folder; the version reported is that of `package`. `wrap` makes a request of an input, `unwrap`
+    takes the output from an answer. `settings` says in words what is set besides batch size and wait, as in docs/peers.md.
+    `batches`: the server can run several requests in one call. `commands` must be on the path.
     """
 
     name: str
@@ -102,7 +102,7 @@ PEERS = (
 
 
 def peers_named(names: str) -> list[ComparedServer]:
-    """Those of a comma-separated list, in the table's order; raises `BadRequest` for an unknown one."""
+    """The servers of a comma-separated list, in the table's order. Raises `BadRequest` for an unknown name."""
     known = {peer.name for peer in PEERS}
     wanted = known if names in ("", "all") else {name.strip() for name in names.split(",")}
     if unknown := sorted(wanted - known):

@@ -1,4 +1,4 @@
-"""A whole comparison: all turns of all servers, and the file that they leave."""
+"""A whole comparison: all turns of all servers, and the result file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Comparison:
     failed: dict[Key, str] = field(default_factory=dict)
 
     def run(self, rounds: int) -> None:
-        """Takes every turn; one that fails leaves its reason, and the others go on."""
+        """Takes all turns. If a turn fails, its reason is recorded and the next turn follows."""
         present = [peer for peer in self.peers if not absent_reason(self.folder, peer)]
         for workload, peer, batch in steps(self.workloads, present, rounds, self._quickest):
             self._turn(workload, peer, batch)
@@ -47,11 +47,11 @@ class Comparison:
             self.say(f"{workload.name}, {peer.title}, batch {batch}: not measured: {error}")
             return
         self.turns[key].append(turn)
-        told = f"{turn.rps:,.0f}/s, p50 {turn.p50_ms:.1f}, p99 {turn.p99_ms:.1f}, lone {turn.lone_p50_ms:.2f} ms"
-        self.say(f"{workload.name}, {peer.title}, batch {batch}: {told}{f', errors {turn.errors}' if turn.errors else ''}")
+        rates = f"{turn.rps:,.0f}/s, p50 {turn.p50_ms:.1f}, p99 {turn.p99_ms:.1f}, lone {turn.lone_p50_ms:.2f} ms"
+        self.say(f"{workload.name}, {peer.title}, batch {batch}: {rates}{f', errors {turn.errors}' if turn.errors else ''}")
 
     def result(self, rounds: int) -> dict[str, Any]:
-        """What peers.json holds."""
+        """The content of peers.json."""
         absent = {peer.name: reason for peer in self.peers if (reason := absent_reason(self.folder, peer))}
         return {
             "machine": describe_machine(),

@@ -1,4 +1,4 @@
-"""An environment per server, made by `setup`, and the files of the embedding model that all of them load."""
+"""One environment per server, made by `setup`, and the files of the embedding model that all servers load."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from penstock.errors import PenstockError
 DEFINITIONS = Path(__file__).resolve().parent
 COMMON = DEFINITIONS / "common"
 _INSTALL_S = 900.0
-_TOLD = 600
+_ERROR_CHARACTERS = 600
 
 
 def python_of(folder: Path, peer: ComparedServer) -> Path:
-    """The interpreter that runs the server; ours for penstock, which is compared as it stands in this environment."""
+    """The interpreter that runs the server. Penstock runs in this process' own environment."""
     return Path(sys.executable) if peer.name == OWN else folder / peer.name / "bin" / "python"
 
 
 def absent_reason(folder: Path, peer: ComparedServer) -> str:
-    """Why a server cannot be started; empty when it can."""
+    """Why a server cannot be started; empty: it can."""
     return _lacking(peer) or _unfinished(folder, peer)
 
 
@@ -52,7 +52,7 @@ def _unfinished(folder: Path, peer: ComparedServer) -> str:
 
 
 def set_up(folder: Path, peer: ComparedServer, say: Callable[[str], None]) -> bool:
-    """Whether the server can be started now; otherwise its folder keeps the reason."""
+    """Installs the server; whether it can be started. If not, its folder keeps the reason."""
     home = folder / peer.name
     if not _lacking(peer) and _unfinished(folder, peer):
         shutil.rmtree(home, ignore_errors=True)
@@ -78,7 +78,9 @@ def _run(command: list[str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise PenstockError(f"{' '.join(command[-3:])} took longer than {_INSTALL_S:.0f} s") from error
     if ended.returncode != 0:
-        raise PenstockError(f"{' '.join(command[-3:])} ended with {ended.returncode}: {ended.stderr.strip()[-_TOLD:]}")
+        raise PenstockError(
+            f"{' '.join(command[-3:])} ended with {ended.returncode}: {ended.stderr.strip()[-_ERROR_CHARACTERS:]}"
+        )
 
 
 def _requirements(peer: ComparedServer) -> Path:
@@ -86,21 +88,21 @@ def _requirements(peer: ComparedServer) -> Path:
 
 
 def requirements_mark(peer: ComparedServer) -> str:
-    """What `ready` in an environment's folder holds when it is complete and not older than the requirements."""
+    """The content of `ready` in the folder of a complete environment; it changes with the requirements."""
     return hashlib.sha256(_requirements(peer).read_bytes()).hexdigest()
 
 
 def version_of(folder: Path, peer: ComparedServer) -> str:
-    """What is installed, as its own interpreter tells."""
-    asked = f"from importlib.metadata import version; print(version({peer.package!r}))"
-    command = [str(python_of(folder, peer)), "-c", asked]
+    """The installed version, according to the server's interpreter."""
+    code = f"from importlib.metadata import version; print(version({peer.package!r}))"
+    command = [str(python_of(folder, peer)), "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
 
 
 def write_model(folder: Path) -> Path:
-    """A folder with model.onnx, tokenizer.json and the right vectors of the texts; made once.
+    """The folder with model.onnx, tokenizer.json and the expected vectors of the texts, written once.
 
-    Raises `PenstockError` when this environment lacks what makes them.
+    Raises `PenstockError` if this environment lacks the packages that write them.
     """
     home = folder / "model"
     if not (home / "vectors.json").exists():
@@ -121,7 +123,7 @@ def _export(home: Path) -> None:
     (home / "model.onnx").write_bytes(graph.model_bytes(weights / "model.safetensors"))
     shutil.copy(weights / "tokenizer.json", home)
     embed: Any = _module(COMMON / "functions.py").Embed(home)
-    # One by one: no padding.
+    # One by one, so that no text is padded.
     vectors = [embed([item])[0]["embedding"] for item in inputs_of(EMBEDDINGS)]
     (home / "vectors.json").write_text(json.dumps(vectors))
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, and what several turns amount to. Pure."""
+"""The order of turns, and the figures of several turns. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.peers.catalogue import ComparedServer
 from benchmarks.peers.turn import Turn
 from benchmarks.peers.workloads import Workload
 
-# Another program with more of the machine than this shifts a figure.
+# Other programs with more of the machine than this shift a figure.
 FOREIGN_SHARE = 0.10
 
 Key = tuple[str, str]
@@ -20,8 +20,8 @@ Step = tuple[Workload, ComparedServer, int]
 def steps(
     workloads: Sequence[Workload], peers: Sequence[ComparedServer], rounds: int, quickest: Callable[[Key], int]
 ) -> Iterator[Step]:
-    """Every server once per round and workload, in rotation, so that a drift of the machine meets all alike. The first round
-    tries every batch size; later ones take `quickest`, asked when the turn comes; 0 skips the turn.
+    """Every server once per round and workload, in rotation, so that a drift of the machine slows all equally. The first round
+    tries every batch size; later rounds call `quickest` for the size, and 0 skips the turn.
     """
     for number in range(rounds):
         for workload in workloads:
@@ -35,13 +35,13 @@ def sizes(peer: ComparedServer, workload: Workload) -> tuple[int, ...]:
 
 
 def quickest_batch(turns: Sequence[Turn]) -> int:
-    """Of the size whose median rate is highest; 0 when there was no turn."""
+    """The batch size with the highest median rate; 0: there was no turn."""
     sizes = {turn.batch for turn in turns}
     return max(sizes, key=lambda size: median(turn.rps for turn in turns if turn.batch == size), default=0)
 
 
 def figures(turns: Sequence[Turn]) -> dict[str, Any]:
-    """One server's line for one workload: medians over the turns of its quickest batch size; errors added up."""
+    """The figures of one server and workload: medians over the turns of its quickest batch size, and the sum of errors."""
     batch = quickest_batch(turns)
     kept = [turn for turn in turns if turn.batch == batch]
     opened = [turn.open_p99_ms for turn in kept if turn.open_p99_ms is not None]
@@ -65,7 +65,7 @@ def _added(turns: Sequence[Turn]) -> dict[str, int]:
 
 
 def doubts(name: str, turns: Sequence[Turn]) -> list[str]:
-    """Why a line should be measured again; empty when it need not."""
+    """Why a server should be measured again; empty: no reason."""
     found = [f"{name}: {limit}" for turn in turns for limit in turn.limits]
     foreign = max((turn.foreign_share for turn in turns), default=0.0)
     if foreign > FOREIGN_SHARE:

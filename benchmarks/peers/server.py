@@ -1,4 +1,4 @@
-"""One server under comparison: started in a session of its own, awaited until it answers rightly, ended with all it started."""
+"""A server under comparison: started in a session of its own, awaited, and ended with all processes that it started."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _READY_S = 90.0
 _END_S = 15.0
 _POLL_S = 0.1
 _ANSWER_S = 60.0
-_TOLD = 1_500
+_LOG_CHARACTERS = 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`folder` is where environments and the model lie; `scratch` belongs to this start and lies on a disk."""
+    """`folder` holds the environments and the model; `scratch`, on a disk, belongs to this start."""
 
     folder: Path
     peer: ComparedServer
@@ -41,7 +41,7 @@ class Launch:
 
 
 def variables(launch: Launch) -> dict[str, str]:
-    """The environment of a server; what points Python elsewhere is kept for penstock alone, which may run from a checkout."""
+    """The environment variables of a server. Only penstock keeps PYTHONPATH, because it may run from a checkout."""
     own = os.environ.get("PYTHONPATH") if launch.peer.name == OWN else None
     return {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
@@ -58,14 +58,14 @@ def variables(launch: Launch) -> dict[str, str]:
 
 
 class RunningServer:
-    """A started server. `pid` leads its process group."""
+    """A started server, whose first process leads a process group."""
 
     def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
         self.launch = launch
         self._process = process
 
     def await_ready(self, answers: Callable[[], bool]) -> None:
-        """Return when `answers` says so; raises `PenstockError` when the server ends or does not within a time."""
+        """Returns when `answers` is true. Raises `PenstockError` if the server ends, or after a time limit."""
         give_up_at = time.monotonic() + _READY_S
         while not self._tried(answers):
             self.check()
@@ -95,10 +95,10 @@ class RunningServer:
             connection.close()
 
     def tail(self) -> str:
-        return f"the end of its log: {_log(self.launch.scratch).read_text(errors='replace')[-_TOLD:]}"
+        return f"the end of its log: {_log(self.launch.scratch).read_text(errors='replace')[-_LOG_CHARACTERS:]}"
 
     def processes(self) -> list[psutil.Process]:
-        """All it started, those included that left its tree, its session or its environment, or renamed themselves."""
+        """All processes that the server started, also those that left its process tree, session or environment."""
         tree = self._descendants()
         return [process for process in psutil.process_iter() if process.pid in tree or self._owns(process)]
 
@@ -119,7 +119,7 @@ class RunningServer:
             return False
 
     def cpu_s(self) -> float:
-        """What it has used, with all it started, and this process."""
+        """The CPU seconds of all processes of the server, and of this process."""
         total = 0.0
         for process in [psutil.Process(), *self.processes()]:
             with contextlib.suppress(psutil.Error):
@@ -128,7 +128,7 @@ class RunningServer:
         return total
 
     def stop(self) -> None:
-        """Asks its first process, then ends the group and what is left elsewhere."""
+        """Asks the first process to end, then kills the group and all other processes of the server."""
         owned = self.processes()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -147,8 +147,8 @@ def _log(scratch: Path) -> Path:
 
 
 @contextlib.contextmanager
-def started(folder: Path, peer: ComparedServer, workload: Workload, batch: int) -> Iterator[RunningServer]:
-    """Not awaited yet. The scratch folder has a short name: sockets lie in it."""
+def started_server(folder: Path, peer: ComparedServer, workload: Workload, batch: int) -> Iterator[RunningServer]:
+    """A server that may not be ready yet. The scratch folder has a short name, because it holds sockets."""
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as scratch:
         launch = Launch(folder, peer, workload, batch, free_port(), Path(scratch))
         command = [str(python_of(folder, peer).absolute()), str(DEFINITIONS / peer.name / "start.py")]

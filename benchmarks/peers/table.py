@@ -1,4 +1,4 @@
-"""peers.json as a table: on the terminal, in docs/peers.md and in the README; and its figures beside those of `make bench`."""
+"""peers.json as tables: on the terminal, in docs/peers.md and in the README; and as a column in the table of `make bench`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Result = Mapping[str, Any]
 
 
 def load_result(path: Path) -> dict[str, Any]:
-    """Empty where the comparison was not run."""
+    """The saved result; empty: there is none."""
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else {}
 
 
 def ratio(result: Result, peer: str, workload: str) -> float | None:
-    """How many times the peer's rate penstock's is; None when either was not measured."""
+    """Penstock's rate divided by the peer's; None: one of them was not measured."""
     own, other = (result["peers"].get(name, {}).get("workloads", {}).get(workload) for name in (OWN, peer))
     return own["rps"] / other["rps"] if own and other else None
 
 
 def rows(result: Result, workload: str) -> list[tuple[str, ...]]:
-    """The lines of one workload, the quickest first; those not measured are last, with the reason."""
+    """The rows of one workload, the fastest server first, servers without figures last."""
     lines = {name: line for name, line in result["peers"].items() if workload in line["workloads"]}
     ordered = sorted(lines, key=lambda name: -lines[name]["workloads"][workload]["rps"])
     measured = [_row(result, name, workload) for name in ordered]
@@ -77,7 +77,7 @@ def show(result: Result, console: Console) -> None:
 
 
 def notes(result: Result) -> list[str]:
-    """What was not measured and why, and which figures are doubtful."""
+    """What could not be measured and why, and which figures are doubtful."""
     absent = [f"{name} is absent: {reason}" for name, reason in result["absent"].items()]
     failed = [f"{one['peer']}, {one['workload']}: not measured: {_first_line(one['reason'])}" for one in result["failed"]]
     return [*absent, *failed, *(f"doubtful: {doubt}" for doubt in result["doubts"])]
@@ -88,23 +88,23 @@ def _first_line(text: str) -> str:
 
 
 def behind(result: Result, workloads: Sequence[str]) -> list[str]:
-    """The workloads and peers whose rate is above penstock's."""
+    """The workloads and peers with a higher rate than penstock."""
     pairs = [(name, workload) for workload in workloads for name in result["peers"] if name != OWN]
     return [f"{workload}: {name}" for name, workload in pairs if (times := ratio(result, name, workload)) and times < 1]
 
 
 def page_text(result: Result) -> str:
-    """All tables, the settings and the notes, for docs/peers.md."""
+    """The circumstances, all tables and the notes, for docs/peers.md."""
     machine, method = result["machine"], result["method"]
-    told = (
+    intro = (
         f"{machine['date'][:10]}, {machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, Python {machine['python']}; "
         f"{method['rounds']} round{'s'[: method['rounds'] != 1]}, {method['busy_s']:g} s each under load."
     )
     titles = {workload.name: workload.title for workload in WORKLOADS}
     tables = [f"**{titles[name]}**\n\n{_markdown(_HEAD, rows(result, name))}" for name in titles if _any(result, name)]
-    told_notes = (fill(f"- {note}", _PAGE_WIDTH, subsequent_indent="  ") for note in notes(result))
-    return "\n\n".join([fill(told, _PAGE_WIDTH), *tables, *told_notes])
+    noted = (fill(f"- {note}", _PAGE_WIDTH, subsequent_indent="  ") for note in notes(result))
+    return "\n\n".join([fill(intro, _PAGE_WIDTH), *tables, *noted])
 
 
 def short_text(result: Result) -> str:
@@ -113,8 +113,10 @@ def short_text(result: Result) -> str:
     head = ["requests/s, 64 at once", *(result["peers"][name]["title"] for name in names)]
     lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if _any(result, one.name)]
     durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
-    told = "The same workloads on other model servers, with the best documented settings ([method and caveats](docs/peers.md)):"
-    return f"{fill(told, _PAGE_WIDTH)}\n\n{_markdown(head, [*lines, durable])}"
+    intro = (
+        "The same workloads on other model servers, with the best documented settings ([method and caveats](docs/peers.md)):"
+    )
+    return f"{fill(intro, _PAGE_WIDTH)}\n\n{_markdown(head, [*lines, durable])}"
 
 
 def _any(result: Result, workload: str) -> bool:
@@ -131,14 +133,14 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def put_into(page: Path, text: str) -> None:
-    """Replace what stands between the page's marks; the marks stay."""
+    """Replaces the text between the page's marks."""
     head, mark, rest = page.read_text().partition(f"{_BEGINS}\n")
     _, end, tail = rest.partition(f"{_ENDS}")
     page.write_text(f"{head}{mark}\n{text}\n\n{end}{tail}")
 
 
 def beside(workload: str, *, path: Path = RESULTS, unit: float = 1.0) -> str:
-    """The peers' rates in units of `unit` as one line for the table of `make bench`; empty where they were not measured."""
+    """The peers' rates in units of `unit`, in one line for the table of `make bench`; empty: they were not measured."""
     lines = load_result(path).get("peers", {}).items()
     rates = {
         line["title"]: line["workloads"][workload]["rps"]

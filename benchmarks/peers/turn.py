@@ -1,4 +1,4 @@
-"""One turn of one server: started, asked for right answers, loaded, ended."""
+"""One turn of one server: it is started, its answers are checked, it is loaded, and ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.catalogue import ComparedServer
-from benchmarks.peers.server import RunningServer, started
+from benchmarks.peers.server import RunningServer, started_server
 from benchmarks.peers.workloads import EMBEDDINGS, Workload, inputs_of, is_right
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import parse_target, request_bytes
@@ -26,7 +26,7 @@ _DRAIN_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LoadLengths:
-    """Seconds of each load."""
+    """The seconds of each load."""
 
     warm_s: float = 2.0
     busy_s: float = 4.0
@@ -36,8 +36,8 @@ class LoadLengths:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Rates per second, latencies in ms of answers with status 200. `errors`: other ends, by status. `open_p99_ms`: None
-    without an open loop. `foreign_share`: what others took of the machine during the busy load.
+    """Latencies are those of answers with status 200; `errors` counts other answers by status. `open_p99_ms`: None without an
+    open loop. `foreign_share`: the share of the machine that other processes took during the busy load.
     """
 
     batch: int
@@ -52,20 +52,20 @@ class Turn:
 
 
 def take_turn(folder: Path, peer: ComparedServer, workload: Workload, *, batch: int, lengths: LoadLengths) -> Turn:
-    """Raises `PenstockError` when the server does not start, or answers wrongly."""
-    with started(folder, peer, workload, batch) as server:
-        questions = Questions(server, _vectors(folder, workload))
-        server.await_ready(questions.first_is_right)
-        questions.check_all()
-        return _loaded(server, questions.requests(), lengths)
+    """Raises `PenstockError` if the server does not start, or gives a wrong answer."""
+    with started_server(folder, peer, workload, batch) as server:
+        check = AnswerCheck(server, _vectors(folder, workload))
+        server.await_ready(check.first_is_right)
+        check.check_all()
+        return _loaded(server, check.requests(), lengths)
 
 
 def _vectors(folder: Path, workload: Workload) -> list[list[float]]:
     return json.loads((folder / "model" / "vectors.json").read_text()) if workload.name == EMBEDDINGS else []
 
 
-class Questions:
-    """What a server is asked, in its own words, and whether its answers are right."""
+class AnswerCheck:
+    """Sends inputs in the server's form, and checks its answers."""
 
     def __init__(self, server: RunningServer, vectors: Sequence[Sequence[float]]) -> None:
         self._server = server
@@ -77,7 +77,7 @@ class Questions:
         return json.dumps(self._peer.wrap(self._workload, item)).encode()
 
     def first_is_right(self) -> bool:
-        """False while there is no answer; a wrong one raises `PenstockError`."""
+        """False: there is no answer yet. Raises `PenstockError` for a wrong answer."""
         item = inputs_of(self._workload)[0]
         status, answer = self._server.ask(self._peer.path, self.body(item))
         if status == 200:
@@ -85,7 +85,7 @@ class Questions:
         return status == 200
 
     def check_all(self) -> None:
-        """Many at once, so that batches of several are checked too."""
+        """Sends many requests at once, so that batches of several are checked too."""
         items = inputs_of(self._workload)
         with ThreadPoolExecutor(_CHECKED_AT_ONCE) as threads:
             list(threads.map(self._check_one, (items * _CHECKED_AT_ONCE)[: max(len(items), _CHECKED_AT_ONCE)]))

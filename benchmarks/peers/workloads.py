@@ -1,4 +1,4 @@
-"""What is asked: the inputs, the batch settings that are tried, and what a right answer is. Pure."""
+"""The workloads: inputs, batch settings to try, and what a right answer is. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ACCELERATOR = "accelerator"
 EMBEDDINGS = "embeddings"
 _TEXT_BYTES = 4_096
 _TEXTS = 128
-# The vectors of two batches differ in the last bits: padding changes the order in which numbers are added.
+# Vectors of different batches differ in the last bits, because padding changes the order of additions.
 _CLOSE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Each of `batches` is tried in the first round, the quickest kept. `wait_ms`: how long a batch may wait for more, for
-    servers that are told so. `open_rate`: also asked so often per second in an open loop; 0 for none.
+    """The first round tries all `batches` and keeps the quickest size. `wait_ms`: how long a batch may wait for more, where a
+    server has such a setting. `open_rate`: requests per second of an additional open loop; 0: none.
     """
 
     name: str
@@ -41,7 +41,7 @@ WORKLOADS = (
 
 
 def workloads_named(names: str) -> list[Workload]:
-    """Those of a comma-separated list; raises `BadRequest` for an unknown one."""
+    """The workloads of a comma-separated list. Raises `BadRequest` for an unknown name."""
     known = {workload.name for workload in WORKLOADS}
     wanted = known if names in ("", "all") else {name.strip() for name in names.split(",")}
     if unknown := sorted(wanted - known):
@@ -50,7 +50,7 @@ def workloads_named(names: str) -> list[Workload]:
 
 
 def inputs_of(workload: str) -> list[dict[str, Any]]:
-    """The same at every call."""
+    """The inputs, the same at every call."""
     if workload == NOOP:
         return [{"x": 4}]
     if workload == ACCELERATOR:
@@ -59,7 +59,7 @@ def inputs_of(workload: str) -> list[dict[str, Any]]:
 
 
 def is_right(workload: str, item: dict[str, Any], answer: Any, vectors: Sequence[Sequence[float]]) -> bool:
-    """`vectors` are the embeddings of `inputs_of(EMBEDDINGS)`, in order; empty for the other workloads."""
+    """`vectors`: the embeddings of `inputs_of(EMBEDDINGS)`, in order; empty for other workloads."""
     if workload == NOOP:
         return bool(answer == {"y": item["x"] ** 2})
     if workload == ACCELERATOR:

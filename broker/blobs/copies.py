@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 
+# D44: docs/design/store.md
 _LOCK = "lock"
 
 

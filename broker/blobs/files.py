@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 
 from penstock.errors import Gone, InternalError, StoreUnavailable
 
+# D9: docs/design/store.md
 # The serial of a job, then which side of it: `<serial>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash fits.
 # A repeat that was cut short leaves its name with a tail, to be collected like any other.
 _NAME = re.compile(r"[0-9a-z]{26}\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")

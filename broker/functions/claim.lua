@@ -4,6 +4,7 @@
 -- REPLY: reason ('' = none taken), depth without shards in line, retry in ms (-1 = wait for a wake-up), now ms, stepped over, expired,
 --        number of foreign messages, shards of the version in line, the messages, the changes (of those expired, see `tell`), then per job: serial, token, media, input, blob, band,
 --        created, deadline, attempts, crashes, call, trace
+-- D30: docs/design/leases-and-losses.md
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that it never starves
 local SOLO_AGAIN_MS = 1000 -- a slot asks by itself as soon as its batch has ended
 local FEW = 16 -- a slot holds some shards at most

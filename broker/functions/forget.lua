@@ -2,6 +2,7 @@
 -- tombstone stays.
 -- ARGS: serials
 -- REPLY: how many were dropped; their blobs are the caller's to delete
+-- D43: docs/design/runs.md
 
 local function forget(keys, args)
   local p, todo, dropped = keys[1], {}, 0

@@ -2,6 +2,7 @@
 -- ARGS: limit, then names of workers known to be gone
 -- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, number of blobs, the workers' names,
 --        blobs to delete, changes (see `tell`)
+-- D18: docs/design/store.md
 
 -- `event` numbers the sweeps that found workers lost. A job that was in the one before too has lost in a row.
 local function take_back(p, serial, event, now, todo, tally)

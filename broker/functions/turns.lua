@@ -3,6 +3,7 @@
 --
 -- An owner's turn is taken when a job of theirs is queued and moves to the end when one is claimed. It stays when their line runs
 -- empty, and is dropped when a claim comes across it: an owner who comes and goes neither gains nor loses a place.
+-- D31: docs/design/fairness.md
 
 -- Jobs without an owner wait in line like everybody, but take a turn only when a claim finds owners beside them.
 local function owners_wait(p, version)

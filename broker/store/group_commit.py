@@ -17,6 +17,7 @@ MAX_BYTES = 512 * 1024
 MAX_CALLS = 2
 
 
+# D7: docs/design/store.md
 class GroupCommit(Generic[Item, Answer]):
     """Gathers `commit` calls. A lone item leaves at the end of the loop's turn, without any wait.
 

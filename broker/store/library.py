@@ -9,6 +9,7 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
+# D10: docs/design/store.md
 ORDER = (
     "lib",
     "turns",

@@ -29,6 +29,7 @@ class RedisConnection(Protocol):
     async def disconnect(self, nowait: bool = False) -> None: ...
 
 
+# D7: docs/design/store.md
 class CallLink:
     """`pool` says how to connect. An answer that takes longer than `within_s` breaks the link, as a lost connection does."""
 

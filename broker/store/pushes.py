@@ -20,6 +20,7 @@ from penstock.broker.store.encoding import parse_pushes
 from penstock.errors import StoreUnavailable
 from penstock.job_id import JobId
 
+# D6: docs/design/store.md
 log = structlog.get_logger(__name__)
 RECHECK_S = 5.0
 _RECONNECT = Backoff(0.05, 2.0)

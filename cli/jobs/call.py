@@ -1,4 +1,4 @@
-"""`penstock call`: one input to one model, its output on stdout, its timings on stderr."""
+"""`penstock call`: sends one input to a model; its output goes to stdout, its timings to stderr."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.job import Priority
 
 app = typer.Typer(add_completion=False)
 
-# Most answers are there sooner; whoever waits longer wants to know for what.
+# Most answers come sooner; a caller who waits longer is told the reason.
 _USUAL_WAIT_S = 2.0
 
 
@@ -32,18 +32,19 @@ _USUAL_WAIT_S = 2.0
 def call(
     model: Annotated[str, typer.Argument(help="The model's name.")],
     input: Annotated[str, typer.Argument(help="JSON, @FILE for a file's content, or - for stdin.")],
-    version: Annotated[str | None, typer.Option("--version", help="The model's version. Default: the one it declares.")] = None,
-    priority: Annotated[Priority | None, typer.Option(help="Bulk jobs step back for interactive ones.")] = None,
+    version: Annotated[str | None, typer.Option("--version", help="The model's version. Default: its default version.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="Bulk jobs give way to interactive ones.")] = None,
     deadline_s: Annotated[
         float | None, typer.Option("--deadline", help="Give up after this many seconds, queue included.")
     ] = None,
-    content_type: Annotated[str | None, typer.Option(help="Media type of the input; it is then sent as it is.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Media type of the input, which is then sent unchanged.")] = None,
     timeout_s: TimeoutOption = None,
-    no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and leave; the job goes on.")] = False,
+    no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and exit; the job continues.")] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Have the job's batch recorded by a profiler; show its stages and where it lies.")
+        bool,
+        typer.Option("--profile", help="Record the job's batch with a profiler; show its stages and the trace's folder."),
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the bare output: bytes as they are, text without quotes.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print only the output: bytes unchanged, text without quotes.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -54,7 +55,7 @@ def call(
     """
     value, media_type = read_input(input, content_type)
     if profile and no_wait:
-        raise typer.BadParameter("--profile waits for the job, and --async does not: leave one of them out")
+        raise typer.BadParameter("--profile waits for the job and --async does not: leave out one of them")
     with connect(url, api_key) as client:
         if profile:
             recording.arm(client, model, version)
@@ -62,15 +63,15 @@ def call(
         if no_wait:
             _show_accepted(handle, as_json=as_json)
             return
-        output = _awaited(client, handle, timeout_s)
-        found = recording.recorded(client, handle.refresh()) if profile else None
+        output = _await_output(client, handle, timeout_s)
+        found = recording.await_recording(client, handle.refresh()) if profile else None
         _show(client, handle, output, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
         if profile and not as_json:
             recording.show(found)
 
 
 def read_input(text: str, content_type: str | None) -> tuple[Any, str | None]:
-    """The value to send and its media type (None: the client's own choice)."""
+    """The value to send and its media type (None: the client chooses)."""
     if text == "-":
         return _typed(sys.stdin.buffer.read(), content_type)
     if text.startswith("@"):
@@ -87,7 +88,7 @@ def read_input(text: str, content_type: str | None) -> tuple[Any, str | None]:
 
 
 def _typed(content: bytes, content_type: str | None) -> tuple[bytes, str]:
-    """Bytes from a pipe have no name to guess from: JSON if they are JSON."""
+    """Bytes from a pipe, with their media type: they have no file name to guess it from, so JSON if they parse as JSON."""
     if content_type is None:
         try:
             json.loads(content)
@@ -96,16 +97,16 @@ def _typed(content: bytes, content_type: str | None) -> tuple[bytes, str]:
     return content, content_type or protocol.JSON
 
 
-def _awaited(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
+def _await_output(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
     try:
-        return _patiently(client, handle, timeout_s)
+        return _wait_and_explain(client, handle, timeout_s)
     except KeyboardInterrupt:
-        print_faint(f"job {handle.id} goes on: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")
+        print_faint(f"job {handle.id} continues: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")
         raise typer.Exit(exits.INTERRUPTED) from None
 
 
-def _patiently(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
-    """The output; who waits longer than usual for a model that does not run is told why."""
+def _wait_and_explain(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
+    """The output. If it takes longer than usual because the model does not run, the reason is printed."""
     if timeout_s is not None and timeout_s <= _USUAL_WAIT_S:
         return handle.result(timeout_s)
     with suppress(WaitTimeout):
@@ -116,7 +117,7 @@ def _patiently(client: Client, handle: JobHandle, timeout_s: float | None) -> An
 
 
 def _unready(client: Client, job: JobView) -> str:
-    # A remark only: the job is accepted, whatever comes of this call.
+    # The job is accepted whether or not this request succeeds.
     with suppress(PenstockError):
         versions = client.model(job.model).get("versions") or {}
         return str((versions.get(job.version) or {}).get("why") or "")
@@ -130,7 +131,7 @@ def _show_accepted(handle: JobHandle, *, as_json: bool) -> None:
 
 
 def _show(client: Client, handle: JobHandle, output: Any, *, raw: bool, as_json: bool, beside: dict[str, Any]) -> None:
-    """`beside` goes into the JSON."""
+    """`beside`: further members of the JSON."""
     if raw:
         return _write_raw(output)
     job = handle.refresh()
@@ -142,7 +143,7 @@ def _show(client: Client, handle: JobHandle, output: Any, *, raw: bool, as_json:
 
 
 def readable(output: Any) -> str:
-    """The output as a person reads it: compact JSON, or text; of other bytes only how many."""
+    """The output as people read it: compact JSON, or text; for other bytes their number."""
     if not isinstance(output, bytes):
         return json.dumps(output, ensure_ascii=False)
     with suppress(UnicodeDecodeError):
@@ -169,7 +170,7 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _max_batch_size(client: Client, job: JobView) -> int | None:
-    # For the line of timings only: the output is there, so no fault of this call is worth telling.
+    # Needed only for the line of timings, so a fault of this request is not reported.
     with suppress(PenstockError):
         return max_batch_size_of(client.models(), job.model)
     return None

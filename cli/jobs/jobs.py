@@ -33,7 +33,7 @@ def list_jobs(
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """The newest jobs. `--json` prints one job per line."""
+    """List the newest jobs. `--json` prints one job per line."""
     with connect(url, api_key) as client:
         found = [handle.view for handle in islice(client.jobs(model=model, status=status, limit=min(limit, 100)), limit)]
     if as_json:
@@ -47,19 +47,19 @@ def list_jobs(
 
 @app.command()
 def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """One job: its state, its times, why it failed, and where its time went."""
+    """Show one job: its state, its times, why it failed, and where its time went."""
     with connect(url, api_key) as client:
         handle = client.job(job_id)
-        job, told = handle.view, handle.timeline()
+        job, timeline = handle.view, handle.timeline()
     if as_json:
-        return print_json({**job.body, "timeline": dict(told.body)})
+        return print_json({**job.body, "timeline": dict(timeline.body)})
     print_fields(_fields(job))
-    return print_timeline(told)
+    return print_timeline(timeline)
 
 
 @app.command()
 def cancel(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """Cancel a job: at once if it waits; if it runs, its output is dropped when its batch ends."""
+    """Cancel a job: at once if it waits; if it is running, its output is dropped when its batch ends."""
     with connect(url, api_key) as client:
         job = client.job(job_id).cancel()
     if as_json:
@@ -69,16 +69,16 @@ def cancel(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = No
 
 @app.command()
 def replay(
-    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or --failed for many.")] = None,
+    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --failed for many.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed job of --model that has not been replayed.")] = False,
-    model: Annotated[str | None, typer.Option(help="With --failed: the model whose jobs are meant.")] = None,
+    model: Annotated[str | None, typer.Option(help="With --failed: the model of the jobs.")] = None,
     code: Annotated[str | None, typer.Option(help="With --failed: only jobs that failed with this error code.")] = None,
-    version: Annotated[str | None, typer.Option(help="Run it with this version instead of the one it failed with.")] = None,
+    version: Annotated[str | None, typer.Option(help="Run it with this version instead of the original one.")] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Run the input of a failed, expired or cancelled job again, as a new job. Prints the new ids, one per line."""
+    """Run the input of a failed, expired or cancelled job again as a new job. Prints the new ids, one per line."""
     if (job_id is None) == (not failed) or failed != (model is not None):
         raise typer.BadParameter("name one JOB, or --failed with --model MODEL")
     with connect(url, api_key) as client:
@@ -90,12 +90,12 @@ def replay(
 
 
 def _replay_one(handle: JobHandle, version: str | None, *, as_json: bool) -> None:
-    """One of many: that an input is gone ends nothing."""
+    """Replay one of many jobs; one whose input is gone is skipped."""
     try:
-        # A key by its id: two people who do this at once, or one who starts it over, make one new job each.
+        # The job's id as key: repeated or simultaneous replays create one new job per failed job.
         new = handle.replay(version=version, idempotency_key=f"replay {handle.id}")
     except Conflict as gone:
-        return typer.echo(f"left out: {gone.message}", err=True)
+        return typer.echo(f"skipped: {gone.message}", err=True)
     return _print_replay(new, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""A job's timeline on a terminal: a bar per stage, a line per attempt, and the sentence that says what took longest."""
+"""Prints a job's timeline: what took longest, a bar per stage, a line per attempt."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ _BAR = 24
 _LEAST_SHARE = 0.0005
 
 
-def print_timeline(told: TimelineView) -> None:
-    """Columns line up without a terminal too; bars are for those who have one."""
+def print_timeline(timeline: TimelineView) -> None:
+    """Columns are always aligned; bars are drawn only on a terminal."""
     _line("")
-    _line(_sentence(told))
+    _line(_sentence(timeline))
     bars = sys.stdout.isatty()
     rows = [
         (stage.name, duration(stage.seconds), f"{stage.share:.0%}", *([_bar(stage.share)] if bars else []), stage.note)
-        for stage in told.stages
-        if stage.share >= _LEAST_SHARE or stage.name == told.slowest
+        for stage in timeline.stages
+        if stage.share >= _LEAST_SHARE or stage.name == timeline.slowest
     ]
     print_table(("STAGE", "TOOK", "SHARE", *([""] if bars else []), "NOTE"), rows)
-    if told.batch is not None:
-        _line(f"batch {_batch(told.batch)}")
-    if len(told.attempts) > 1 or any(tried.end != told.status for tried in told.attempts):
+    if timeline.batch is not None:
+        _line(f"batch {_batch(timeline.batch)}")
+    if len(timeline.attempts) > 1 or any(attempt.end != timeline.status for attempt in timeline.attempts):
         _line("")
-        print_table(("ATTEMPT", "WORKER", "CLAIMED", "TOOK", "END", "BATCH"), [_attempt(tried) for tried in told.attempts])
-        if told.attempts_left_out:
-            _line(f"{told.attempts_left_out} attempts between them are not kept")
+        print_table(
+            ("ATTEMPT", "WORKER", "CLAIMED", "TOOK", "END", "BATCH"), [_attempt(attempt) for attempt in timeline.attempts]
+        )
+        if timeline.attempts_left_out:
+            _line(f"{timeline.attempts_left_out} attempts between them are not kept")
 
 
-def _sentence(told: TimelineView) -> str:
-    text = f"{told.summary} (of {duration(told.total_s)})" if told.summary else f"total {duration(told.total_s)}"
+def _sentence(timeline: TimelineView) -> str:
+    text = (
+        f"{timeline.summary} (of {duration(timeline.total_s)})" if timeline.summary else f"total {duration(timeline.total_s)}"
+    )
     return typer.style(text, bold=True) if is_colored(sys.stdout) else text
 
 
@@ -49,12 +53,12 @@ def _batch(batch: RanIn) -> str:
     return " | ".join(part for part in parts if part)
 
 
-def _attempt(tried: AttemptView) -> tuple[str, ...]:
-    claimed = tried.claimed_at.strftime("%H:%M:%S.%f")[:-3] if tried.claimed_at else "-"
+def _attempt(attempt: AttemptView) -> tuple[str, ...]:
+    claimed = attempt.claimed_at.strftime("%H:%M:%S.%f")[:-3] if attempt.claimed_at else "-"
     took = "-"
-    if tried.claimed_at and tried.ended_at:
-        took = duration((tried.ended_at - tried.claimed_at).total_seconds())
-    return (str(tried.attempt), tried.worker, claimed, took, tried.end or "running", tried.batch)
+    if attempt.claimed_at and attempt.ended_at:
+        took = duration((attempt.ended_at - attempt.claimed_at).total_seconds())
+    return (str(attempt.attempt), attempt.worker, claimed, took, attempt.end or "running", attempt.batch)
 
 
 def _line(text: str) -> None:

@@ -1,14 +1,14 @@
-"""`penstock devices`: what this machine has for models, and which slot would get what."""
+"""`penstock devices`: the cores and GPUs of this machine, and which slot would get which."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.options import ConfigOption, JsonOption, WorkersOption
+from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, WorkersOption
 from penstock.cli.serve import plan
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, table
@@ -21,14 +21,12 @@ _GIB = 1 << 30
 
 @app.command()
 def devices(
-    models: Annotated[
-        list[str] | None, typer.Argument(help="model.py, module:Name, model.onnx, name=SOURCE, or a penstock.toml.")
-    ] = None,
+    models: ModelsArgument = None,
     config: ConfigOption = None,
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cores and GPUs of this machine, and the pinning plan of a worker started here. Starts nothing."""
+    """Show cores and GPUs of this machine, and the pinning plan of a worker started here. Starts nothing."""
     chosen = plan.make_plan(models or [], config=config, flags={}, workers=workers)
     machine = discover()
     if as_json:
@@ -40,19 +38,19 @@ def devices(
 
 
 def lines_of(machine: Machine) -> list[str]:
-    """The machine in a few lines: cores first, then a line per GPU and slice, or why there is none."""
+    """The machine in words: cores first, then a line per GPU and slice, or why there is no GPU."""
     lines = [f"cores  {cores_line(machine.topology)}"]
     for gpu in machine.gpus.found:
         for unit in (gpu.whole, *gpu.slices):
             kind = "slice" if unit.slice else "gpu  "
             free, total = (size / _GIB for size in (unit.free_bytes, unit.memory_bytes))
             node = "" if unit.node is None else f", node {unit.node}"
-            mig = ", MIG on: only its slices can be used" if gpu.mig and not unit.slice else ""
+            mig = ", MIG on: only its slices are usable" if gpu.mig and not unit.slice else ""
             lines.append(f"{kind}  {unit.name}, {unit.uuid}, {free:.1f} of {total:.1f} GiB free{node}{mig}")
     if machine.gpus.absent:
         lines.append(f"gpu    none: {machine.gpus.absent}")
     if machine.mps:
-        lines.append("mps    its daemon runs: slots of one GPU run at the same time")
+        lines.append("mps    its daemon runs: slots on one GPU compute at the same time")
     return lines
 
 
@@ -66,7 +64,7 @@ def cores_line(topology: Topology) -> str:
 
 def _print_plan(found: PinningPlan) -> None:
     if not found.specs:
-        print_faint("no model is declared here; name some to see their places: penstock devices model.py")
+        print_faint("no model is declared here; name one to see the plan for its slots: penstock devices model.py")
         return
     typer.echo("")
     print_table(COLUMNS, table(found))

@@ -1,4 +1,4 @@
-"""`penstock models`, and `penstock models load|switch|unload|reset`: a model changed while it runs."""
+"""`penstock models` lists models; `penstock models load|switch|unload|reset` changes one while it runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
 WaitOption = Annotated[
-    float, typer.Option("--wait", min=0, help="Seconds to wait until the workers have done it; 0 returns at once.")
+    float, typer.Option("--wait", min=0, help="Seconds to wait until the workers have loaded it; 0 returns at once.")
 ]
 _LOOK_EVERY_S = 0.3
 
 
 @app.callback()
 def models(ctx: typer.Context, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """The models a gateway serves (`--json` prints one per line), or with a command, change one while it runs."""
+    """List the models a gateway serves (`--json` prints one per line); with a command, change one while it runs."""
     if ctx.invoked_subcommand is not None:
         return
     with connect(url, api_key) as client:
@@ -41,24 +41,24 @@ def models(ctx: typer.Context, as_json: JsonOption = False, url: UrlOption = Non
 @app.command()
 def load(
     model: ModelArgument,
-    source: Annotated[str, typer.Argument(help="The model's file below the workers' model_dir, as in square/2.py[:Name].")],
-    version: Annotated[str, typer.Option("--version", help="The new version's name; it is never used for other code.")],
+    source: Annotated[str, typer.Argument(help="The model's file below the workers' model_dir, e.g. square/2.py[:Name].")],
+    version: Annotated[str, typer.Option("--version", help="The new version's name, never to be used for other code.")],
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the version's settings; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the version's settings. Repeatable.")
     ] = None,
     wait_s: WaitOption = 120.0,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Load a version beside those that serve. Callers that name no version notice nothing until you switch.
+    """Load a version beside those that serve. It gets no calls without a version until you switch.
 
     penstock models load square square/2.py --version 2, then penstock models switch square 2, then unload square 1.
     """
     with connect(url, api_key) as client:
         view = client.load_version(model, version, source, settings=dict(map(_setting, setting or [])))
         view = _await_ready(client, view, version, until=time.monotonic() + wait_s)
-    _told(view, f"version {version} of {model} is ready" if _ready(view, version) else f"{version} is loading", as_json)
+    _report(view, f"version {version} of {model} is ready" if _ready(view, version) else f"{version} is loading", as_json)
 
 
 @app.command()
@@ -69,10 +69,10 @@ def switch(
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Make a version the one that callers get who name none. Jobs accepted before keep theirs."""
+    """Make a version the default for calls that name none. Jobs accepted before keep their version."""
     with connect(url, api_key) as client:
         view = client.switch_version(model, version)
-    _told(view, f"callers of {model} now get version {version}", as_json)
+    _report(view, f"the default version of {model} is now {version}", as_json)
 
 
 @app.command()
@@ -83,24 +83,28 @@ def unload(
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Take no more jobs for a version; its workers end what waits for it, then let it go."""
+    """Stop accepting jobs for a version; its workers finish the waiting jobs, then unload it."""
     with connect(url, api_key) as client:
         view = client.unload_version(model, version)
-    _told(view, f"{model} takes no more jobs for version {version}; its workers end what waits, then let it go", as_json)
+    _report(
+        view,
+        f"{model} accepts no more jobs for version {version}; its workers finish the waiting jobs, then unload it",
+        as_json,
+    )
 
 
 @app.command()
 def reset(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """Take back every change: the model is served as the settings say; what waits for other versions is still run."""
+    """Undo every change: the model is served as in the settings; waiting jobs of other versions still run."""
     with connect(url, api_key) as client:
         view = client.reset_model(model)
-    _told(view, f"{model} is served as the settings say", as_json)
+    _report(view, f"{model} is served as in the settings", as_json)
 
 
 def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in --set max_batch_size=16")
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE, for example --set max_batch_size=16")
     try:
         return key, json.loads(value)
     except ValueError:
@@ -108,12 +112,12 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: float) -> dict[str, Any]:
-    """The model once the version is ready, or as it is at `until` (monotonic); ends the command if it cannot be loaded."""
+    """The model's view once the version is ready, or at `until` (monotonic). Exits if the version cannot be loaded."""
     while not _ready(view, version) and time.monotonic() < until:
         why = str(((view.get("versions") or {}).get(version) or {}).get("why") or "")
         if why.startswith("could not be loaded"):
             print_faint(f"version {version} {why}")
-            print_faint(f"penstock models unload {view.get('name')} {version} takes it out again")
+            print_faint(f"penstock models unload {view.get('name')} {version} removes it")
             raise typer.Exit(exits.FAILED)
         time.sleep(_LOOK_EVERY_S)
         view = client.model(str(view["name"]))
@@ -124,7 +128,7 @@ def _ready(view: dict[str, Any], version: str) -> bool:
     return bool(((view.get("versions") or {}).get(version) or {}).get("ready_slots"))
 
 
-def _told(view: dict[str, Any], sentence: str, as_json: bool) -> None:
+def _report(view: dict[str, Any], sentence: str, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
@@ -132,7 +136,7 @@ def _told(view: dict[str, Any], sentence: str, as_json: bool) -> None:
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    """The default version is marked with a star."""
+    """One line of the table; a star marks the default version."""
     default = model.get("default_version")
     versions = [f"{name}*" if name == default else str(name) for name in model.get("versions") or {}]
     policy = model.get("policy") or {}

@@ -1,4 +1,4 @@
-"""`penstock new`: a folder to start from, with a model, its settings and a test."""
+"""`penstock new`: writes a starter folder with a model, its settings and a test."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Output:
 
 class {cls}(Handler):
     def initialize(self, context: Context) -> None:
-        """Once per process: load weights here."""
+        """Called once per process: load weights here."""
         self.factor = 2.0
 
     def inference(self, batch: list[Input]) -> list[Output]:
-        """One output per input, in the same order. A larger batch is one call: use it."""
+        """Return one output per input, in the same order. Compute the whole batch at once if you can."""
         return [Output(y=item.x * self.factor) for item in batch]
 '''
 
@@ -47,7 +47,7 @@ SETTINGS = """# Every setting is listed by `penstock config show`.
 [models."{name}"]
 source = "{module}.py:{cls}"
 max_batch_size = 8      # at most this many inputs in one call
-max_wait_s = 0.01       # how long an input waits for company while others run
+max_wait_s = 0.01       # how long an input waits for others to join its batch
 workers = 1             # processes that run the model
 """
 
@@ -65,7 +65,7 @@ def test_every_input_has_its_output() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="The model's name; also that of the folder.")],
+    name: Annotated[str, typer.Argument(help="The name of the model and of the folder.")],
     folder: Annotated[Path | None, typer.Option("--folder", help="Where to write. Default: a new folder NAME here.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,7 +82,7 @@ def new(
 
 
 def starter_files(name: str) -> dict[str, str]:
-    """The files' content by name."""
+    """The content of the files, by name."""
     module = "".join(letter if letter.isalnum() else "_" for letter in name.lower())
     module = f"model_{module}" if module[0].isdigit() else module
     words = {"name": name, "module": module, "cls": "".join(word.capitalize() for word in module.split("_"))}
@@ -94,7 +94,7 @@ def starter_files(name: str) -> dict[str, str]:
 
 
 def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
-    """All files or none: what exists is found before anything is written."""
+    """Write all files or, if one of them exists, none."""
     present = [name for name in files if (folder / name).exists()]
     if present:
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""What `penstock doctor` looks at. Each check returns one finding; none raises for what it finds."""
+"""The checks of `penstock doctor`. Each returns one finding; none raises for a fault that it finds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`next` is the command or setting that helps; empty when all is well."""
+    """`next`: the command or setting that helps; empty if there is nothing to do."""
 
     name: str
     level: Level
@@ -64,13 +64,13 @@ def findings(settings: Settings) -> list[Finding]:
 
 
 def python() -> Finding:
-    # A Python too old for us does not come this far.
+    # An older Python cannot import this module.
     found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     return Finding("python", Level.OK, found)
 
 
 def cores() -> Finding:
-    """Physical cores that this process may use, and the container's quota, which they do not show."""
+    """Physical cores that this process may use, and the container's quota, which the core list does not show."""
     topology = read_topology()
     if topology.quota and topology.quota < 1:
         return Finding("cores", Level.WARN, cores_line(topology), "give the container at least one whole core (cpus: 1)")
@@ -78,14 +78,14 @@ def cores() -> Finding:
 
 
 def gpus(settings: Settings, machine: Machine) -> Finding:
-    """Their absence is a fault only where a model asks for one."""
+    """A missing GPU is a fault only if a model asks for one."""
     found = machine.gpus
     if found.units:
         return Finding(
             "gpus", Level.OK, f"driver {found.driver}. {available_devices(found)}" + (" MPS runs." if machine.mps else "")
         )
     wanted = [spec.name for spec in settings.specs() if not is_on_cpu(spec)]
-    return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and nothing is cut'}")
+    return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and no slice exists'}")
 
 
 def pinning(settings: Settings, machine: Machine) -> Finding:
@@ -143,7 +143,7 @@ def port(settings: Settings) -> Finding:
     try:
         plan.free_port(host, number)
     except StartError as taken:
-        # Ours, or another program's? Only the former answers as a gateway does.
+        # A gateway or another program? Only a gateway answers the readiness check.
         seen = check_readiness(url)
         if seen.ready:
             return Finding("port", Level.OK, f"a gateway is ready at {url}")
@@ -153,7 +153,7 @@ def port(settings: Settings) -> Finding:
 
 def models(settings: Settings) -> Finding:
     if not settings.models:
-        return Finding("models", Level.OK, "none declared here; name some to `penstock up`")
+        return Finding("models", Level.OK, "none is declared here; name one to `penstock up`")
     files = [source_file(spec.source) for spec in settings.specs()]
     missing = [str(file) for file in files if file is not None and not file.is_file()]
     if missing:
@@ -165,7 +165,7 @@ def models(settings: Settings) -> Finding:
 
 
 def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Finding:
-    """Whether what the declared model files run on is installed here."""
+    """Whether the libraries that the declared model files need are installed."""
     lacking = {
         f"{spec.name} {spec.version}": missing_extras(spec.source, spec.device, spec.runtime, installed, task=spec.task)
         for spec in settings.specs()
@@ -174,7 +174,7 @@ def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Find
     if missing:
         text = "; ".join(f"{model} needs {', '.join(extras)}" for model, extras in lacking.items() if extras)
         return Finding("runtimes", Level.FAIL, text, f"pip install 'penstock[{','.join(missing)}]'")
-    return Finding("runtimes", Level.OK, "the declared model files have what they run on")
+    return Finding("runtimes", Level.OK, "the declared model files have their libraries")
 
 
 def broken_settings(error: ConfigError) -> Finding:

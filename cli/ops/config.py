@@ -21,7 +21,7 @@ FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Setti
 
 @app.command()
 def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Every setting with its value and where it came from: a flag, the environment, the file, or the default."""
+    """Show every setting with its value and its origin: a flag, the environment, the file, or the default."""
     rows = list(rows_of(_settings(file or config)))
     if as_json:
         for name, value, origin in rows:
@@ -32,7 +32,7 @@ def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOp
 
 @app.command()
 def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check the settings and that the model files are there; tell every fault at once."""
+    """Check the settings and the model files; report every fault at once."""
     settings = _settings(file or config, need_files=True)
     names = list(settings.models)
     if as_json:
@@ -60,7 +60,7 @@ def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Without secrets; of keys only their ids."""
+    """The value without secrets; API keys are shown by their ids."""
     if name == "keys":
         return [key["id"] for key in value]
     return _masked(value) if name == "store.url" else value

@@ -1,4 +1,4 @@
-"""`penstock secrets`: the files with secrets that a deployment in containers mounts; made once, kept ever after."""
+"""`penstock secrets`: writes the secret files that a containerized deployment mounts; existing secrets are kept."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ app = typer.Typer(add_completion=False)
 
 KEY_ID = "local"
 _PASSWORD_BYTES = 24
-# Whoever mounts a file in a container reads it under another user id; what keeps others out on the host is the folder.
+# Containers read the files under other user ids, so the folder's mode is what keeps other users of the host out.
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o644
 
 
 @app.command(name="secrets")
 def make(
-    folder: Annotated[Path, typer.Argument(help="Where the files go. Exists already, and is yours.")],
-    store: Annotated[str, typer.Option("--store", metavar="HOST:PORT", help="The store, as the containers reach it.")] = (
+    folder: Annotated[Path, typer.Argument(help="An existing folder of yours for the files.")],
+    store: Annotated[str, typer.Option("--store", metavar="HOST:PORT", help="The store's address inside the containers.")] = (
         "valkey:6379"
     ),
     as_json: JsonOption = False,
 ) -> None:
     """Write the secrets of a deployment: store users, an API key, passwords of Flower and Grafana.
 
-    Running it again keeps every password and key, and writes what follows from them anew: the store's users have the rights
-    that this version of penstock needs. To replace a secret, remove its file first.
+    Running it again keeps every password and key, and rewrites the files derived from them: after an upgrade the store's users
+    get the rights that the new version needs. To replace a secret, remove its file first.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
@@ -63,7 +63,7 @@ _USERS = {"admin": ADMIN, "gateway": GATEWAY, "worker": WORKER, "flower": FLOWER
 
 
 def _key_files(folder: Path) -> list[str]:
-    """Further keys may stand in keys.toml by now, which nobody could make again; without it there is none, so both are new."""
+    """An existing keys.toml is kept, because it may hold further keys; without it both files are new."""
     if not (folder / "keys.toml").exists():
         secret = new_secret()
         table = {"id": KEY_ID, "sha256": digest_of(secret.encode("ascii")), "roles": ["submit", "read", "manage"]}
@@ -80,7 +80,7 @@ def _password_files(folder: Path) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """In place: what is mounted as a single file follows the file, not its name."""
+    """Write in place: a container that mounts a single file follows the file, not its name."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
         file.write(text)
         os.fchmod(file.fileno(), _FILE_MODE)

@@ -1,4 +1,4 @@
-"""`penstock doctor`: one line per check, and what to do about what is not well."""
+"""`penstock doctor`: prints one line per check, and what to do about each fault."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def _findings(config: ConfigOption) -> list[Finding]:
     try:
         return checks.findings(plan.make_plan([], config=config, flags={}).settings)
     except ConfigError as error:
-        # The rest depends on the settings; a check on their defaults would answer another question.
+        # The other checks depend on the settings; checking their defaults instead would mislead.
         return [checks.python(), checks.cores(), checks.broken_settings(error)]

@@ -1,4 +1,4 @@
-"""`penstock flower`: checks who will be able to reach it, then becomes Flower."""
+"""`penstock flower`: checks who could reach it, then replaces this process with Flower."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ app = typer.Typer(add_completion=False)
 PORT = 5555
 LOGINS = "FLOWER_BASIC_AUTH"
 _OAUTH = "FLOWER_AUTH"
-# Flower's own switch for an API that anybody may use, with answers that every web page in a browser may read.
+# Flower's own switch for an open API, whose answers any web page in a browser may read.
 _OPEN = "FLOWER_UNAUTHENTICATED_API"
 
 AddressOption = Annotated[str, typer.Option("--address", help="Address to listen on.")]
 FlowerPortOption = Annotated[int, typer.Option("--port", "-p", min=0, max=65_535, help="Port; 0 takes a free one.")]
 LoginsOption = Annotated[
-    Path | None, typer.Option("--basic-auth-file", help=f"Who may enter: USER:PASSWORD, one per line. Or set {LOGINS}.")
+    Path | None, typer.Option("--basic-auth-file", help=f"The logins: USER:PASSWORD, one per line. Or set {LOGINS}.")
 ]
-PrefixOption = Annotated[str, typer.Option("--url-prefix", help="Path that a proxy in front serves it under.")]
+PrefixOption = Annotated[str, typer.Option("--url-prefix", help="The path under which a proxy serves it.")]
 
 
 @app.command()
@@ -44,10 +44,10 @@ def flower(
     redis_url: RedisOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Start Flower: workers, tasks, and what waits per model and priority.
+    """Start Flower: workers, tasks, and the queue lengths per model and priority.
 
-    The store is --redis-url or PENSTOCK_REDIS_URL, else that of the `penstock up` that runs here. It only shows; with
-    FLOWER_READ_ONLY=false it also stops workers and resizes their pools. Every FLOWER_* variable is Flower's own.
+    The store is --redis-url or PENSTOCK_REDIS_URL, else that of the `penstock up` that runs here. Flower is read-only; with
+    FLOWER_READ_ONLY=false it can also stop workers and resize their pools. Other FLOWER_* variables are passed on to Flower.
     """
     _need_flower()
     flags = {"store.url": redis_url, "store.state_dir": state_dir.absolute() if state_dir else None}
@@ -59,31 +59,31 @@ def flower(
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
     }
     words = [f"--address={address}", f"--port={free}", *([f"--url-prefix={url_prefix}"] if url_prefix else [])]
-    # In place of this process. -P: a redis.py in this folder must not shadow the real one.
+    # Replaces this process. -P: a redis.py in this folder must not shadow the real one.
     os.execve(sys.executable, [sys.executable, "-P", "-m", "penstock.cli.ops.flower_process", *words], env)
 
 
 def guard_environment(environ: Mapping[str, str], *, address: str, logins: str) -> dict[str, str]:
-    """Flower's environment. Raises `ConfigError` if strangers could enter; a file's logins stand over the variable's."""
+    """Flower's environment. Raises `ConfigError` if anybody could log in; a file's logins override the variable's."""
     env = {"FLOWER_READ_ONLY": "true", **environ}
     if logins:
-        # By the environment: every process of this machine can read a command line.
+        # In the environment, because every process of this machine can read a command line.
         env[LOGINS] = logins
     if env.get(_OPEN):
         raise ConfigError(
             f"{_OPEN} opens Flower's API to every program and every web page that reaches it",
-            hint=f"unset it, and give --basic-auth-file or {LOGINS}: with a login the API is there",
+            hint=f"unset it, and give --basic-auth-file or {LOGINS}: the API is available with a login",
         )
     if is_loopback(address) or env.get(LOGINS) or env.get(_OAUTH):
         return env
     raise ConfigError(
-        f"Flower on {address} would show every job and worker to whoever reaches it",
-        hint=f"give --basic-auth-file with lines USER:PASSWORD, or set {LOGINS}=USER:PASSWORD; on 127.0.0.1 none is needed",
+        f"Flower on {address} would show every job and worker to everybody who reaches it",
+        hint=f"give --basic-auth-file with lines USER:PASSWORD, or set {LOGINS}=USER:PASSWORD; on 127.0.0.1 no login is needed",
     )
 
 
 def _logins(path: Path | None) -> str:
-    """The logins as Flower's variable holds them: with commas between."""
+    """The logins in the form of Flower's variable: separated by commas."""
     if path is None:
         return ""
     try:
@@ -101,13 +101,13 @@ def _is_login(line: str) -> bool:
 
 
 def _store_url(settings: Settings) -> str:
-    """The configured store, else the embedded one that runs, as its user for Flower. Raises `ConfigError` without either."""
+    """The configured store, else the running embedded one with its user for Flower. Raises `ConfigError` without either."""
     if settings.store.url:
         return settings.store.url
     stack = running_stack(settings.store.state_dir)
     if stack is None:
         raise ConfigError(
-            f"no Redis is named, and no `penstock up` runs on {settings.store.state_dir}",
+            f"no Redis is configured, and no `penstock up` runs on {settings.store.state_dir}",
             hint=f"set {plan.URL_VARIABLE}, or start `penstock up` in this folder first",
         )
     if not stack.redis_url.startswith("unix://penstock-"):

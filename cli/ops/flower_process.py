@@ -1,7 +1,7 @@
-"""`python -m penstock.cli.ops.flower_process`: stock Flower on our Celery app.
+"""`python -m penstock.cli.ops.flower_process`: stock Flower on the Celery app of penstock.
 
-One thing of it is ours: the page of queues. Flower adds a queue's priorities up, lists only what running workers name, and
-cannot log in to a store on a Unix socket; ours has a line per model and priority, for every model that the store knows.
+Only the page of queues is replaced. Flower's own adds up a queue's priorities, lists only the queues of running workers, and
+cannot log in to a store on a Unix socket. This one has a line per model and priority, for every model that the store knows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ NAMES = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
 
 
 class StoreQueues:
-    """In the place of Flower's `Broker`: the length of each list of tickets, which is what waits."""
+    """Replaces Flower's `Broker`: the length of each list of tickets, which is the number of waiting jobs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Per model its queue's name with all that waits, then a line per priority. `names`: what the workers serve."""
+        """Per model its queue with all waiting jobs, then a line per priority. `names`: the queues of running workers."""
         async with aclosing(connect_async(self._url, name="penstock-flower")) as redis:
             models = cast("list[bytes]", await redis.hkeys(MODELS_KEY))
             known = {queue_name(model.decode()) for model in models}
@@ -41,13 +41,13 @@ class StoreQueues:
 
 
 def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:
-    """What Flower shows of one model. A stock client's message may lie at a priority that is none of ours: it is in the sum."""
+    """The rows of one model. The sum includes messages that a stock Celery client queued at other priorities."""
     parts = [{"name": f"{queue} {name}", "messages": lengths[step]} for step, name in NAMES.items()]
     return [{"name": queue, "messages": sum(lengths.values())}, *parts]
 
 
 def ask_for_events(app: Any) -> None:
-    """Have running workers tell of their tasks at once. Flower asks too, every five seconds, and logs it when it cannot."""
+    """Have running workers send task events at once. Flower asks too, every five seconds, and logs each failure."""
     from celery.exceptions import OperationalError
 
     with suppress(OperationalError):
@@ -60,11 +60,11 @@ def main() -> None:
 
     from penstock.broker.celery_app import app
 
-    # `penstock flower` has named one.
+    # `penstock flower` has set the store.
     url = Settings.load().store.url or ""
     views.Broker = lambda *_, **__: StoreQueues(url)
     ask_for_events(app)
-    # What Flower was told stands in its own options; the app is found by name, as `celery -A` finds it.
+    # Flower reads its options from the command line; the app is found by name, as with `celery -A`.
     sys.argv = ["celery", "-A", "penstock.broker.celery_app", "flower", *sys.argv[1:]]
     celery()
 

@@ -19,13 +19,13 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Make API key
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The key's id: what logs and you call it.")],
-    role: Annotated[str, typer.Option("--role", help="submit, read, manage; several with commas.")] = "submit,read",
-    owner: Annotated[str, typer.Option("--owner", help="Whose jobs it makes. Default: NAME. Keys may share an owner.")] = "",
-    days: Annotated[int | None, typer.Option("--days", min=1, help="Valid for so long. Default: until it is removed.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The key's id, as logs and settings name it.")],
+    role: Annotated[str, typer.Option("--role", help="submit, read, manage; separate several with commas.")] = "submit,read",
+    owner: Annotated[str, typer.Option("--owner", help="The owner of its jobs. Default: NAME. Keys may share an owner.")] = "",
+    days: Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires. Default: never.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key: its secret on stderr, once, and on stdout what to put into penstock.toml.
+    """Make a key: prints its secret on stderr, once, and on stdout the lines for penstock.toml.
 
     penstock keys new ci --role submit,read >> keys.toml; then PENSTOCK_KEYS_FILE=keys.toml penstock up
     """
@@ -34,13 +34,13 @@ def new(
     if as_json:
         return print_json({"key": f"{name}.{secret}", **table.model_dump(mode="json", exclude_defaults=True)})
     typer.echo(f"{name}.{secret}", err=True)
-    typer.echo("the key, shown this once; callers set PENSTOCK_API_KEY to it. For the gateway:", err=True)
+    typer.echo("the key, shown only this once; callers set PENSTOCK_API_KEY to it. For the gateway:", err=True)
     return typer.echo(toml_of(table))
 
 
 @app.command("list")
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """The keys that the settings declare."""
+    """List the keys that the settings declare."""
     rows = [
         {
             "id": key.id,

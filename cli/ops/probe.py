@@ -1,4 +1,4 @@
-"""`penstock probe gateway|worker`: one question to a process beside us, for health checks of containers. Exits with 0 or 1."""
+"""`penstock probe gateway|worker`: a health check of a process on this machine, for containers. Exits with 0 or 1."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Ask a process of this machine whether it is well.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check whether a process of this machine is healthy.")
 
 _TIMEOUT_S = 3.0
-# Beyond the longest batch: a slot claims once per batch, and within a second when it is idle.
+# On top of the longest batch: a slot claims once per batch, and within a second when it is idle.
 _MARGIN_S = 30.0
 _UP = "penstock_worker_up"
 _CONSUMED = "penstock_worker_last_consumed_timestamp_seconds"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a worker's own figures say, by model: ready slots, and the Unix time of the latest claim."""
+class WorkerFigures:
+    """A worker's metrics, by model: ready slots, and the Unix time of the latest claim."""
 
     ready: Mapping[str, float] = field(default_factory=dict)
     consumed_at: Mapping[str, float] = field(default_factory=dict)
@@ -37,71 +37,71 @@ def gateway(
     url: Annotated[str, typer.Option("--url", help="Where the gateway listens.")] = "http://127.0.0.1:8080",
     as_json: JsonOption = False,
 ) -> None:
-    """Ready: its store can be written to, and every declared model has a worker."""
+    """Check that the gateway is ready: its store is writable, and every declared model has a worker."""
     from penstock.cli.state import check_readiness
 
     found = check_readiness(url, timeout_s=_TIMEOUT_S)
-    _tell([] if found.ready else [found.why or "not ready"], as_json=as_json)
+    _report([] if found.ready else [found.why or "not ready"], as_json=as_json)
 
 
 @app.command()
 def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Well: every model is loaded, and has lately claimed jobs or has none waiting. Needs worker.metrics_port.
+    """Check that every model is loaded, and that none with waiting jobs has stopped claiming. Needs worker.metrics_port.
 
-    A store that is away is not the worker's fault, and starting the worker again would not help: it is well then.
+    A worker whose store is away counts as healthy: restarting the worker would not help.
     """
     settings = plan.make_plan([], config=config, flags={}).settings
     table = settings.worker
     if not table.metrics_port:
         raise ConfigError(
-            "a worker without a metrics port cannot be asked", hint="set worker.metrics_port (PENSTOCK_WORKER__METRICS_PORT)"
+            "a worker without a metrics port cannot be checked", hint="set worker.metrics_port (PENSTOCK_WORKER__METRICS_PORT)"
         )
     seen = _figures(plan.local_url(table.metrics_host, table.metrics_port))
     if seen is None:
-        return _tell(["the worker's metrics port does not answer"], as_json=as_json)
+        return _report(["the worker's metrics port does not answer"], as_json=as_json)
     limits = {spec.name: spec.limits.max_run_s + _MARGIN_S for spec in settings.specs()}
     faults = [*unloaded(seen, limits), *(stuck(seen, _waiting(settings.store.url, limits), limits))]
-    return _tell(faults, as_json=as_json)
+    return _report(faults, as_json=as_json)
 
 
-def unloaded(seen: Seen, models: Iterable[str]) -> list[str]:
+def unloaded(seen: WorkerFigures, models: Iterable[str]) -> list[str]:
     return [f"{model}: no ready slot" for model in models if not seen.ready.get(model)]
 
 
-def stuck(seen: Seen, waiting: Mapping[str, tuple[float, float]], limits: Mapping[str, float]) -> list[str]:
+def stuck(seen: WorkerFigures, waiting: Mapping[str, tuple[float, float]], limits: Mapping[str, float]) -> list[str]:
     """`waiting`: per model the age of its oldest waiting job and the store's Unix time. `limits` in seconds."""
     faults = []
     for model, (oldest_s, now) in waiting.items():
         idle_s = now - seen.consumed_at.get(model, 0.0)
         if oldest_s > limits[model] and idle_s > limits[model]:
-            faults.append(f"{model}: a job waits since {oldest_s:.0f} s, and nothing was claimed for {limits[model]:.0f} s")
+            faults.append(f"{model}: a job has waited for {oldest_s:.0f} s, and none was claimed for {limits[model]:.0f} s")
     return faults
 
 
-def seen_in(text: str) -> Seen:
-    """From the text of a scrape."""
+def parse_figures(text: str) -> WorkerFigures:
+    """Parse a scrape of the worker's metrics."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return Seen(
+    return WorkerFigures(
         ready={sample.labels["model"]: sample.value for sample in samples if sample.name == _UP},
         consumed_at={sample.labels["model"]: sample.value for sample in samples if sample.name == _CONSUMED},
     )
 
 
-def _figures(url: str) -> Seen | None:
+def _figures(url: str) -> WorkerFigures | None:
     from urllib.request import ProxyHandler, build_opener
 
-    # No proxy: one that is set for the outside would be asked for the loopback too.
+    # No proxy: one that is set in the environment would be asked for the loopback address too.
     try:
         with build_opener(ProxyHandler({})).open(f"{url}/metrics", timeout=_TIMEOUT_S) as answer:
-            return seen_in(answer.read().decode("utf-8"))
+            return parse_figures(answer.read().decode("utf-8"))
     except OSError:
         return None
 
 
 def _waiting(url: str | None, models: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Empty while the store is away."""
+    """Per model the age of its oldest waiting job and the store's time; empty while the store is away."""
     from penstock.broker.store.sync import RedisStore
     from penstock.errors import StoreUnavailable
 
@@ -117,7 +117,7 @@ def _waiting(url: str | None, models: Iterable[str]) -> dict[str, tuple[float, f
     return {model: (max(found.oldest_age_s.values(), default=0.0), found.now) for model, found in stats.items()}
 
 
-def _tell(faults: list[str], *, as_json: bool) -> None:
+def _report(faults: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json({"well": not faults, "faults": faults})
     elif faults:

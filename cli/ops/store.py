@@ -1,4 +1,4 @@
-"""`penstock store users|load`: what the administrator of a Redis of one's own has to do once."""
+"""`penstock store users|load`: what an administrator does once to prepare a Redis for penstock."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ AdminOption = Annotated[
     str | None,
     typer.Option(
         "--redis-url",
-        help="As a user who may load functions. Default: PENSTOCK_REDIS_URL or the file PENSTOCK_REDIS_URL_FILE.",
+        help="The Redis, with a user who may load functions. Default: PENSTOCK_REDIS_URL or PENSTOCK_REDIS_URL_FILE.",
     ),
 ]
 
 
 @app.command()
 def users(as_json: JsonOption = False) -> None:
-    """Print the commands that make a user for gateways, one for workers and one for Flower, with fresh passwords."""
+    """Print the commands that create users for gateways, workers and Flower, with new passwords."""
     passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER)}
     for line in setuser_lines(passwords):
         if as_json:
@@ -42,15 +42,15 @@ def users(as_json: JsonOption = False) -> None:
 def load(
     redis_url: AdminOption = None,
     reload_users: Annotated[
-        bool, typer.Option("--reload-users", help="Also have the server read its file of users again, after a change of it.")
+        bool, typer.Option("--reload-users", help="Also have the server reload its file of users, after a change of it.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Load this version's functions, which those users may call and not load. Repeat it after every upgrade of penstock."""
+    """Load this version's functions, which those users may call but not load. Repeat after every upgrade of penstock."""
     url = plan.make_plan([], config=None, flags={"store.url": redis_url}).settings.store.url
     if not url:
         raise ConfigError(
-            "no Redis is named", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"
+            "no Redis is configured", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"
         )
     if reload_users:
         _reload_users(url)
@@ -74,7 +74,8 @@ def _reload_users(url: str) -> None:
         client.acl_load()
     except RedisError as fault:
         raise StoreUnavailable(
-            f"the server did not read its users again: {fault}", hint="does it have an aclfile, and may this user reload it?"
+            f"the server did not reload its users: {fault}",
+            hint="check that it has an aclfile, which this user may reload",
         ) from fault
     finally:
         client.close()

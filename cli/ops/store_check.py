@@ -1,4 +1,4 @@
-"""The store's part of `penstock doctor`: can it be reached, is it new and durable enough, are our functions loaded."""
+"""The store's part of `penstock doctor`: whether it is reachable, new and durable enough, and has the functions loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 
 
 def embedded() -> Finding:
-    """Nothing runs and nothing is configured: `penstock up` will start the packaged server, if there is one."""
+    """No store is configured or running: `penstock up` will start the packaged server, if there is one."""
     try:
         binary = find_server()
     except ConfigError as fault:
@@ -38,14 +38,14 @@ def reachable(url: str) -> Finding:
 
 def judged(text: str, version: tuple[int, ...], durability: str) -> Finding:
     if version < OLDEST_REDIS:
-        return Finding("store", Level.FAIL, text, "use Redis 7.0 or newer, or Valkey: older ones have no functions")
+        return Finding("store", Level.FAIL, text, "use Redis 7.0 or newer, or Valkey: older versions have no functions")
     if durability != "fsync always":
-        return Finding("store", Level.WARN, text, "for jobs that survive a power cut: appendonly yes, appendfsync always")
+        return Finding("store", Level.WARN, text, "to keep jobs across a power cut, set appendonly yes and appendfsync always")
     return Finding("store", Level.OK, text)
 
 
 def fsync_of(client: Any) -> str:
-    """In words; managed services often forbid asking."""
+    """The durability of the store in words; managed services often refuse to report it."""
     try:
         found = {_text(name): _text(value) for name, value in client.config_get("append*").items()}
     except RedisError:

@@ -1,4 +1,4 @@
-"""Checks the declared model files before anything starts, without a library that runs them.
+"""Checks the declared model files before anything starts (D46), without a library that runs them.
 
 A module of its own because it loads the handlers' package, which only commands that serve models need.
 """

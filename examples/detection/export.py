@@ -1,4 +1,4 @@
-"""Writes the detector's model files and pictures to ask it about: `python examples/detection/export.py [FOLDER]`.
+"""Writes the detector's model files and pictures for it: `python examples/detection/export.py [FOLDER]`.
 
 model.pt2 (torch.export) and model.onnx, some 15 MB each, and scenes/*.jpg. Needs torch, onnxscript and Pillow:
 pip install 'penstock[torch,images]' onnx onnxscript.
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "build"
 SIDE = 320
 SMALL_WIDTHS = (8, 8, 16)
 SCENES = 16
-# Large enough to be split: some exporters fix an axis whose example is 1.
+# More than 1 image: some exporters fix an axis whose example has the size 1.
 _EXAMPLE_BATCH = 2
 OUTPUTS = ("pred_boxes", "logits")
 
@@ -33,7 +33,7 @@ def write_exported(net: Detector, example: Tensor, path: Path) -> None:
 
 def write_onnx(net: Detector, example: Tensor, path: Path) -> None:
     with warnings.catch_warnings():
-        # torch's exporter warns of its own use of pytree.
+        # torch's exporter warns about its own use of pytree.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             net,
@@ -52,7 +52,7 @@ WRITERS: dict[str, Callable[[Detector, Tensor, Path], None]] = {"model.pt2": wri
 
 
 def export(folder: Path, *, net: Detector | None = None, side: int = SIDE) -> list[Path]:
-    """Every file that is not there yet; returns all model files."""
+    """Write every missing file; returns all model files."""
     (folder / "scenes").mkdir(parents=True, exist_ok=True)
     for number in range(SCENES):
         picture = folder / "scenes" / f"{number:02}.jpg"
@@ -63,7 +63,7 @@ def export(folder: Path, *, net: Detector | None = None, side: int = SIDE) -> li
     paths = [folder / name for name in WRITERS]
     for path in paths:
         if not path.exists():
-            # Under another name until it is whole: an interrupted export must not look like a model.
+            # The file has another name until it is complete: an interrupted export must not look like a model.
             begun = path.with_name(f"begun-{path.name}")
             with torch.no_grad():
                 WRITERS[path.name](net, example, begun)

@@ -1,4 +1,4 @@
-"""Coloured discs in a picture: the built-in detection task around whichever of the two model files `runtime` asks for."""
+"""Finds coloured discs in a picture: the built-in detection task with the model file that fits `runtime`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class DiscOptions(ObjectDetectionOptions, kw_only=True, frozen=True):
 
 
 class Discs(ObjectDetection):
-    """`runtime` torch (or auto) runs model.pt2, onnx and tensorrt run model.onnx: one network, so the answers agree."""
+    """`runtime` torch (or auto) runs model.pt2, onnx and tensorrt run model.onnx: the same network, so their answers agree."""
 
     defaults: ClassVar[DiscOptions] = DiscOptions(labels="labels.txt", nms=0.3, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     options: DiscOptions
 
     def initialize(self, context: Context, /) -> None:
         super().initialize(context)
-        # As the real pictures are, so that the run times of the warm-up can be learned from.
+        # The size of real pictures, so that the run times of the warm-up are realistic.
         self.sample = scene(0)[0]
 
     def model_source(self, context: Context, /) -> Path:

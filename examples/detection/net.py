@@ -1,9 +1,9 @@
 """A detector in plain torch: a heavy residual backbone of random weights, and a narrow path that really finds coloured discs.
 
-Nothing is trained and nothing downloaded. The backbone costs what a small detector's costs (some 10 billion multiplications for
-an image of 320 x 320) and nudges the scores and sizes by a hundredth. What is found comes from the colour path: how red, green
-or blue each cell's surroundings are, and where in them the colour lies. So the answers can be checked against what was drawn,
-and a precision or runtime that computes something else shows.
+Nothing is trained or downloaded. The backbone costs as much as that of a small detector (some 10 billion multiplications for an
+image of 320 x 320) and changes scores and sizes by a hundredth. The colour path finds the discs: it measures how red, green or
+blue the surroundings of each cell are, and where in them the colour lies. The answers can therefore be checked against the
+drawn discs, which reveals a precision or runtime that computes something else.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch.nn import functional
 NAMES = ("red disc", "green disc", "blue disc")
 WIDTHS = (80, 160, 320)
 STRIDE = 8
-# Of the Gaussian window in which a cell looks for a colour, in cells, and how far that window goes.
+# The Gaussian window in which a cell looks for a colour: its standard deviation and its reach, in cells.
 _SIGMA, _REACH = 3.0, 7
-# How colourful a pixel must be to count (grey is 0, a pure colour 2), and the softmax's steepness and "nothing".
+# How colourful a pixel must be to count (grey is 0, a pure colour 2); the softmax's steepness and its score for "nothing".
 _COLOURFUL, _GAIN, _NOTHING = 0.8, 30.0, 4.5
 _NUDGE = 0.01
-# Half a disc's width in standard deviations along an axis. Of a disc alone it is 2; a window is not quite undone by the formula
-# for Gaussians, and this fits the sizes drawn. And the largest standard deviation in cells that is believed.
+# Half a disc's width in standard deviations along an axis: 2 for a disc alone; 1.9 fits the drawn sizes, because the formula
+# for Gaussians does not undo the window exactly. Then the largest plausible standard deviation, in cells.
 _HALF, _MOST_SPREAD = 1.9, 6.0
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a shortcut around them."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Backbone(nn.Module):
 
 
 class ColourPath(nn.Module):
-    """Per cell: how much of each colour lies around it, and the middle and half width of what does, in cells from its own."""
+    """Per cell: how much of each colour is around it, and the colour's centre and half width, in cells relative to this one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,18 +84,18 @@ class ColourPath(nn.Module):
         colours = cells / (2.0 - _COLOURFUL)
         moments = functional.conv2d(colours, self.window, padding=_REACH, groups=3).unflatten(1, (3, 5))
         heat = moments[:, :, 0]
-        # One box per cell: of the colour that there is most of.
+        # One box per cell, for the colour that prevails.
         most = torch.softmax(2.0 * _GAIN * heat, dim=1)[:, :, None]
         whole, mean, square = (most * moments).sum(1).split((1, 2, 2), dim=1)
         mean = mean / (whole + 1e-4)
         spread = (square / (whole + 1e-4) - mean * mean).clamp(min=0.05)
-        # The window draws the middle towards its own and narrows the spread; for two Gaussians this takes it out again.
+        # The window pulls the centre towards its own and narrows the spread; for two Gaussians this undoes both.
         own = 1.0 / (1.0 / spread - 1.0 / _SIGMA**2).clamp(min=1.0 / _MOST_SPREAD**2)
         return heat, mean * own / spread, _HALF * own.sqrt()
 
 
 def _moments() -> Tensor:
-    """Gaussian-weighted sums over a cell's surroundings, per colour: of what is there, and times x, y, x and y squared."""
+    """Gaussian-weighted sums over a cell's surroundings, per colour: of the colour, and of it times x, y, x² and y²."""
     at = torch.arange(-_REACH, _REACH + 1, dtype=torch.float32)
     y, x = torch.meshgrid(at, at, indexing="ij")
     weight = torch.exp(-(x * x + y * y) / (2.0 * _SIGMA**2))
@@ -107,7 +107,7 @@ def _moments() -> Tensor:
 class Detector(nn.Module):
     """Images float32 [batch, 3, height, width] of -1 to 1, sides multiples of 16, to one candidate per cell of 8 x 8 pixels.
 
-    `pred_boxes` [batch, cells, 4] as centre and size, 0 to 1; `logits` [batch, cells, classes + 1], the last meaning nothing.
+    `pred_boxes` [batch, cells, 4] as centre and size, 0 to 1; `logits` [batch, cells, classes + 1], the last one for "nothing".
     """
 
     def __init__(self, widths: Sequence[int] = WIDTHS) -> None:
@@ -133,12 +133,12 @@ class Detector(nn.Module):
 
 
 def seeded(seed: int = 0, *, widths: Sequence[int] = WIDTHS) -> Detector:
-    """The network with the weights of a seed, ready to answer; leaves torch's own random numbers as they were."""
+    """The network with the weights of a seed, in evaluation mode. torch's global random state is left unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = Detector(widths)
         for part in net.modules():
-            # He's initialisation (arXiv:1502.01852).
+            # He's initialization (arXiv:1502.01852).
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
     return net.eval()

@@ -1,4 +1,4 @@
-"""Pictures to look for discs in, drawn from a seed, and what was drawn."""
+"""Pictures of discs, drawn from a seed, with the list of the discs drawn."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from PIL import Image, ImageDraw, ImageFilter
 
 SIZE = (1280, 960)
 _COLOURS = {"red disc": (225, 25, 25), "green disc": (25, 225, 25), "blue disc": (25, 25, 225)}
-# Discs stand in cells of their own, far enough apart for the windows in which the network looks.
+# Each disc has a cell of its own, far enough from others for the windows in which the network looks.
 _COLUMNS, _ROWS = 3, 2
-# Of one picture no two are equally large: equal ones would score alike, and their order in the answer be chance.
+# All discs of a picture differ in size: equal ones would have equal scores and a random order in the answer.
 _RADII = (80, 90, 100, 110, 120)
 
 
 @dataclass(frozen=True, slots=True)
 class Disc:
-    """In pixels of the picture."""
+    """Centre and radius in pixels of the picture."""
 
     label: str
     x: float
@@ -33,7 +33,7 @@ class Disc:
 def scene(seed: int, size: tuple[int, int] = SIZE) -> tuple[bytes, list[Disc]]:
     """A JPEG of some 100 KB at the usual size, and its one to five discs."""
     chance = random.Random(seed)
-    # Noise as a photo's: without it a JPEG is small and quickly decoded.
+    # Noise like a photo's: without it a JPEG is small and decodes quickly.
     half = size[0] // 2, size[1] // 2
     grain = Image.frombytes("L", half, chance.randbytes(half[0] * half[1])).filter(ImageFilter.GaussianBlur(1.0))
     image = Image.merge("RGB", [grain.resize(size)] * 3)

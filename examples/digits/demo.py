@@ -1,8 +1,8 @@
-"""Starts penstock with the digits model, sends it every sample image as a job, and prints what happened to each.
+"""Starts penstock with the digits model, submits every sample image as a job, and prints how each job went.
 
     python examples/digits/demo.py
 
-Nothing is left behind: the jobs live in a temporary folder, and the server ends with this script.
+The script leaves nothing behind: jobs are kept in a temporary folder, and the server ends with the script.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ COLUMNS = ("file", "class", "probability", "queued ms", "batch", "preprocess ms"
 
 
 class NotReady(Exception):
-    """The server ended, or did not answer in time."""
+    """The server ended, or was not ready in time."""
 
 
 class NotEnded(Exception):
-    """The server answered everything, and then did not end as it should."""
+    """The server answered every request, but did not shut down properly."""
 
 
 def main() -> int:
-    """0 when every image got its answer and the server ended by itself; else the end of the server's log, and 1."""
+    """Returns 0 if every image got its answer and the server shut down; else prints the end of its log and returns 1."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         log = Path(folder) / "server.log"
@@ -61,7 +61,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def running_server(folder: Path, log: Path) -> Iterator[str]:
-    """The URL of a ready server, which is ended with SIGTERM on leaving. Raises `NotEnded` when that is not enough."""
+    """The URL of a ready server, which gets SIGTERM at the end of the block. Raises `NotEnded` if SIGTERM does not end it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
@@ -71,7 +71,7 @@ def running_server(folder: Path, log: Path) -> Iterator[str]:
             yield url
         finally:
             fault = stop(server)
-    # Only here: what failed before is the better reason.
+    # Raised only if the block succeeded: an earlier error is the better reason.
     if fault:
         raise NotEnded(f"the server {fault}; the end of its log follows")
 
@@ -81,7 +81,7 @@ def command(port: int) -> list[str]:
 
 
 def environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The caller's environment without settings of another penstock, whose jobs this must not touch."""
+    """The caller's environment without the settings of another penstock, whose jobs the demo must not touch."""
     kept = {name: value for name, value in outer.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
     return {**kept, "PENSTOCK_STORE__STATE_DIR": str(folder / "state")}
 
@@ -94,7 +94,7 @@ def free_port() -> int:
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, give_up_at: float) -> None:
-    # No proxy: a proxy set for the outside would be asked for the loopback too.
+    # No proxy: one that is set in the environment would be asked for the loopback address too.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < give_up_at:
         if server.poll() is not None:
@@ -107,7 +107,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, give_up_at: floa
 
 
 def stop(server: subprocess.Popen[bytes]) -> str:
-    """How the server ended unlike it should, "" if it did well. SIGTERM drains; what does not end by then is killed."""
+    """Stop the server with SIGTERM, which drains it, else with SIGKILL; returns what went wrong, or ""."""
     if server.poll() is None:
         server.send_signal(signal.SIGTERM)
     try:
@@ -122,9 +122,9 @@ def stop(server: subprocess.Popen[bytes]) -> str:
 def show(console: Console, url: str) -> None:
     files = sorted((HERE / "images").glob("*.png"))
     with Client(url) as client:
-        # All are submitted before the first is waited for, so that they meet in batches.
+        # All jobs are submitted before the first one is awaited, so that they share batches.
         handles = [client.submit("digits", file) for file in files]
-        # Wait first: the job as it ended holds the batch and the timings, the result is the output alone.
+        # The ended job has the batch and the timings; the result is only the output.
         ended = [(handle.wait(RESULT_TIMEOUT_S), handle.result(RESULT_TIMEOUT_S)) for handle in handles]
     outputs = [output for _, output in ended]
     table = Table(*COLUMNS, title=f"{len(files)} handwritten digits through {url}")

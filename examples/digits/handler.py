@@ -14,10 +14,10 @@ from penstock import Context, Failure
 from penstock.handlers.array_handler import ArrayHandler
 
 SIDE = 8
-# Read from the header, before a pixel is decoded: a 100 KB file can claim gigabytes.
+# Checked against the header before any pixel is decoded: a 100 KB file can claim gigabytes.
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 16_384
-# Pillow's own limit is higher, and only warns at first; the check below takes its place.
+# Pillow's own limit is higher and at first only warns; the check below replaces it.
 Image.MAX_IMAGE_PIXELS = None
 
 
@@ -29,7 +29,7 @@ class Prediction:
 
 
 class Digits(ArrayHandler):
-    """Says which digit an image shows: light ink on dark ground, one digit filling the image."""
+    """Recognizes the digit of an image: one digit that fills it, light on dark."""
 
     accepts: ClassVar[tuple[str, ...] | None] = ("image/png", "image/jpeg")
     max_batch_size: ClassVar[int | None] = 16

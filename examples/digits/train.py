@@ -1,7 +1,7 @@
-"""Trains the model of this folder and writes everything that is committed beside it; a few seconds.
+"""Trains the model of this folder and writes all files that are committed with it; takes a few seconds.
 
 Run `pip install scikit-learn onnx pillow && python examples/digits/train.py`. The data are the 1797 handwritten
-digits that come with scikit-learn (8x8 pixels, values 0 to 16). A fifth of them is held out: never seen in training.
+digits that come with scikit-learn (8x8 pixels, values 0 to 16). A fifth of them is held out of training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.neural_network import MLPClassifier
 HERE = Path(__file__).parent
 SAMPLES = 20
 SAMPLE_PIXELS = 64
-# What load_digits calls full ink.
+# The largest pixel value of load_digits.
 FULL = 16
 
 

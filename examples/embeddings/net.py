@@ -18,7 +18,7 @@ EPSILON = 1e-12
 
 
 class Layer(nn.Module):
-    """Attention and two dense layers, each added to what came in and brought back to length."""
+    """Attention and two dense layers, each with a shortcut and a normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ _REST = {
 
 
 def trained(weights_file: Path) -> MiniLM:
-    """The network with the weights of the file, ready to answer."""
+    """The network with the weights of the file, in evaluation mode."""
     given = load_file(weights_file)
     names = {ours: f"embeddings.{theirs}" for ours, theirs in _REST.items()}
     for at in range(LAYERS):

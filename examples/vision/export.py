@@ -1,4 +1,4 @@
-"""Writes the network as every kind of model file: `python examples/vision/export.py [FOLDER]`.
+"""Writes the network as a model file of every kind: `python examples/vision/export.py [FOLDER]`.
 
 model.onnx, model.pt2 (torch.export), model.aoti.pt2 (AOTInductor: compiled for this machine's CPU where there is g++),
 model.ts (TorchScript) and model.safetensors (weights alone), some 45 MB each. Needs torch, onnxscript and safetensors:
@@ -22,13 +22,13 @@ FOLDER = Path(__file__).parent / "build"
 SIDE = 224
 SMALL_WIDTHS = (8, 8, 16, 16)
 COMPILED = "model.aoti.pt2"
-# Large enough to be split: some exporters fix an axis whose example is 1.
+# More than 1 image: some exporters fix an axis whose example has the size 1.
 _EXAMPLE_BATCH = 2
 
 
 def write_onnx(net: ResNet18, example: Tensor, path: Path) -> None:
     with warnings.catch_warnings():
-        # torch's exporter warns of its own use of pytree.
+        # torch's exporter warns about its own use of pytree.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             net,
@@ -53,16 +53,16 @@ def write_exported(net: ResNet18, example: Tensor, path: Path) -> None:
 
 def write_compiled(net: ResNet18, example: Tensor, path: Path) -> None:
     with warnings.catch_warnings():
-        # torch's compiler warns of what it imports itself.
+        # torch's compiler warns about its own imports.
         warnings.simplefilter("ignore")
-        # In this process: a pool of compilers costs more than it saves for one network.
+        # Compiled in this process: for one network a pool of compilers costs more than it saves.
         configs = {"compile_threads": 1}
         torch._inductor.aoti_compile_and_package(exported(net, example), package_path=str(path), inductor_configs=configs)
 
 
 def write_script(net: ResNet18, example: Tensor, path: Path) -> None:
     with warnings.catch_warnings():
-        # torch recommends torch.export; here its older sibling is the point.
+        # torch recommends torch.export instead; this example shows the older TorchScript.
         warnings.simplefilter("ignore")
         torch.jit.trace(net, example).save(str(path))
 
@@ -87,14 +87,14 @@ def has_compiler() -> bool:
 
 
 def export(folder: Path, *, net: ResNet18 | None = None, side: int = SIDE, names: Sequence[str] = tuple(WRITERS)) -> list[Path]:
-    """Those of `names` that are not there yet; returns all of them. Without g++ there is none of compiled code."""
+    """Write the missing ones of `names`; returns all of them. Without g++ there is no compiled model."""
     folder.mkdir(parents=True, exist_ok=True)
     net = net or seeded()
     example = torch.zeros(_EXAMPLE_BATCH, 3, side, side)
     paths = [folder / name for name in names if name != COMPILED or has_compiler()]
     for path in paths:
         if not path.exists():
-            # Under another name until it is whole: an interrupted export must not look like a model.
+            # The file has another name until it is complete: an interrupted export must not look like a model.
             begun = path.with_name(f"begun-{path.name}")
             with torch.no_grad():
                 WRITERS[path.name](net, example, begun)

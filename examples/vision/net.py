@@ -1,7 +1,7 @@
 """A residual network of 18 layers, shaped as in arXiv:1512.03385 (table 1), in plain torch.
 
-Its weights come from a seed and were never trained: what it says of an image means nothing, but it costs what a ResNet-18
-costs and is the same on every machine, which is what the runtimes are compared by.
+Its weights come from a seed and were never trained. Its answers mean nothing, but it costs as much as a ResNet-18 and is the
+same on every machine, so that runtimes can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a shortcut around them."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Images float32 [batch, 3, height, width] to scores [batch, classes]. Narrow `widths` make a small one for tests."""
+    """Images float32 [batch, 3, height, width] to scores [batch, classes]. Narrow `widths` make a small network for tests."""
 
     def __init__(self, widths: Sequence[int] = WIDTHS, classes: int = CLASSES) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class ResNet18(nn.Module):
 
 
 def seeded(seed: int = 0, *, widths: Sequence[int] = WIDTHS, classes: int = CLASSES) -> ResNet18:
-    """The network with the weights of a seed, ready to answer; leaves torch's own random numbers as they were."""
+    """The network with the weights of a seed, in evaluation mode. torch's global random state is left unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = ResNet18(widths, classes)
@@ -62,7 +62,7 @@ def seeded(seed: int = 0, *, widths: Sequence[int] = WIDTHS, classes: int = CLAS
 
 
 def _spread(part: nn.Module) -> None:
-    """He's initialisation (arXiv:1502.01852), and a head steep enough for answers that differ from image to image."""
+    """He's initialization (arXiv:1502.01852), and a head steep enough to give different images different answers."""
     if isinstance(part, nn.Conv2d):
         nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
     if isinstance(part, nn.Linear):

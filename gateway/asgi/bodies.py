@@ -138,9 +138,9 @@ def shape_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[s
 
     One sentence on the shape replaces the schema's own faults, which would be one per row.
     """
-    for path, name, given, own in _arrays(value, schema):
+    for path, name, rows, own in _arrays(value, schema):
         bounds = _bounds(own)
-        fault = _fault(name, given, bounds) if bounds and isinstance(given, list) else ""
+        fault = _fault(name, rows, bounds) if bounds and isinstance(rows, list) else ""
         if fault:
             yield path, fault
 

@@ -144,17 +144,17 @@ def parse_submit_options(query: bytes) -> SubmitOptions:
     """Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored."""
     if not query:
         return _DEFAULT_OPTIONS
-    given = parse_query(query)
-    refuse_unknown(given, _SUBMIT_NAMES)
-    deadline = given.get("deadline_s")
+    parameters = parse_query(query)
+    refuse_unknown(parameters, _SUBMIT_NAMES)
+    deadline = parameters.get("deadline_s")
     return SubmitOptions(
-        priority=_priority(given.get("priority", Priority.INTERACTIVE.value)),
+        priority=_priority(parameters.get("priority", Priority.INTERACTIVE.value)),
         deadline_s=None if deadline is None else parse_seconds(deadline, name="deadline_s"),
     )
 
 
-def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
-    unknown = next((name for name in given if name not in known), None)
+def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
+    unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise BadRequest(f"unknown query parameter {unknown[:80]!r}; this path takes {', '.join(known) or 'none'}")
 
@@ -216,10 +216,10 @@ def parse_preference(value: bytes | None) -> Preference:
 
 def idempotency_key(head: Head) -> str:
     """The key, empty if none was sent; raises `BadRequest` unless it is 1 to 255 printable ASCII characters."""
-    given = head.get(b"idempotency-key")
-    if given is None:
+    value = head.get(b"idempotency-key")
+    if value is None:
         return ""
-    key = given.decode("latin-1")
+    key = value.decode("latin-1")
     if not _KEY.fullmatch(key):
         raise BadRequest("Idempotency-Key must be 1 to 255 printable ASCII characters")
     return key
@@ -234,16 +234,16 @@ def refuse_encoded(head: Head) -> None:
         )
 
 
-def media_type(given: bytes | None, *, accepts: tuple[str, ...]) -> str:
+def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
     """The full media type of a request's body; without a Content-Type, JSON unless the model lists raw bytes before JSON.
 
     Raises `UnsupportedMedia` for a type that the model does not accept. Multipart always passes: its part is checked later.
     """
-    if given is None:
+    if content_type is None:
         return JSON if not accepts or JSON in accepts[: _index(OCTETS, accepts)] else OCTETS
-    if given == b"application/json" and (not accepts or JSON in accepts):
+    if content_type == b"application/json" and (not accepts or JSON in accepts):
         return JSON
-    full = given.decode("latin-1").strip()
+    full = content_type.decode("latin-1").strip()
     base = base_type(full)
     if base == MULTIPART or is_accepted(base, accepts):
         return full if base != JSON else JSON

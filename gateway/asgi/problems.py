@@ -38,7 +38,7 @@ from penstock.trace_context import TraceContext
 
 Headers = list[tuple[bytes, bytes]]
 
-STORE_AWAY = "The job store cannot be reached or does not take writes."
+STORE_UNREACHABLE = "The job store cannot be reached or refuses writes."
 PROBLEM_JSON = b"application/problem+json"
 JITTER = 0.2
 MAX_RETRY_AFTER_S = 120.0
@@ -145,7 +145,7 @@ TITLES = {
     "wrong_role": "The API key lacks the role for this",
     "not_found": "It does not exist",
     "gone": "It existed, and its retention is over",
-    "method_not_allowed": "The path does not take this method",
+    "method_not_allowed": "The path does not support this method",
     "conflict": "The job's state forbids it",
     "cancelled": "The job was cancelled",
     "expired": "The job's deadline passed before it finished",
@@ -166,8 +166,8 @@ TITLES = {
     "sync_timeout": "No answer within the time limit",
     "timeout": "The model ran past its time limit",
     "oom": "The item does not fit the device's memory",
-    "poison": "The job was given up because it crashed its workers",
-    "worker_lost": "The job was given up because its workers were lost",
+    "poison": "The job was sent up because it crashed its workers",
+    "worker_lost": "The job was sent up because its workers were lost",
     "handler_error": "The model failed on this input",
     "not_explainable": "The model gives no explanations",
     "not_an_embedding": "The model gave no vector",
@@ -202,10 +202,10 @@ def retry_after(drain_s: float, *, draw: float) -> int:
     return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
 
 
-def request_id_of(given: bytes | None) -> str:
+def request_id_of(sent: bytes | None) -> str:
     """The caller's own id if it is safe to print, otherwise a new one."""
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given.decode("ascii")
+    if sent is not None and _REQUEST_ID.fullmatch(sent):
+        return sent.decode("ascii")
     return uuid.uuid4().hex
 
 
@@ -252,7 +252,7 @@ def _redacted(error: PenstockError) -> dict[str, Any]:
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
     if isinstance(error, StoreUnavailable):
-        return {"detail": STORE_AWAY, "hint": "Try again after Retry-After; `penstock doctor` says what is wrong."}
+        return {"detail": STORE_UNREACHABLE, "hint": "Try again after Retry-After; `penstock doctor` says what is wrong."}
     return {}
 
 

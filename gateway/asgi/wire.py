@@ -100,11 +100,11 @@ async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: Body
 
 
 def declared_length(head: Head) -> int | None:
-    given = head.get(b"content-length")
-    if given is None:
+    length = head.get(b"content-length")
+    if length is None:
         return None
     try:
-        return int(given)
+        return int(length)
     except ValueError:
         raise BadRequest("Content-Length is not a number") from None
 
@@ -132,10 +132,10 @@ def is_close_needed(status: int, head: Head) -> bool:
     """Whether the connection has to be closed because the rest of the body is too long to be read and dropped."""
     if status not in _UNREAD:
         return False
-    given = head.get(b"content-length")
-    if given is None:
+    length = head.get(b"content-length")
+    if length is None:
         return status == 413 or b"transfer-encoding" in head
-    return not given.isdigit() or int(given) > DRAIN_BYTES
+    return not length.isdigit() or int(length) > DRAIN_BYTES
 
 
 def header_value(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Checks the API key of each request, limits the rate of each key, and slows down guessing."""
+"""The caller of a request, by its API key: checks keys, limits the rate of each, and slows down guessing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from penstock.access import Key
+from penstock.access import Key, Role
 from penstock.errors import RateLimited, Unauthorized
 from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
-from penstock.gateway.auth.roles import EVERYBODY, NOBODY, Caller
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +25,28 @@ MAX_REMEMBERED = 1_024
 _SCHEME = b"bearer "
 _NO_HASH = bytes(32)
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue."""
+
+    owner: str = ""
+    roles: frozenset[Role] = frozenset()
+    key_id: str = ""
+    max_open_jobs: int | None = None
+
+    def sees(self, owner: str) -> bool:
+        return owner == self.owner or Role.MANAGE in self.roles
+
+    def quota(self, max_queue_depth: int) -> int:
+        """How many open jobs of one model the owner may have; 0: no limit but the queue's own. The store counts (D16)."""
+        return (self.max_open_jobs or max(1, max_queue_depth // 4)) if self.key_id else 0
+
+
+# Without keys, everybody on this machine counts as the operator of the gateway.
+EVERYBODY = Caller(roles=frozenset(Role))
+NOBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +106,8 @@ class KeyAuth:
 
     def mark_of(self, key_id: str) -> str:
         """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
-        wanted, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
-        return hashlib.sha256(b"session of " + wanted).hexdigest()[:16]
+        expected, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
+        return hashlib.sha256(b"session of " + expected).hexdigest()[:16]
 
     def holder(self, key_id: str, mark: str) -> Caller | None:
         """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
@@ -97,17 +118,17 @@ class KeyAuth:
         return self._count_request(found)
 
     def _check(self, authorization: bytes | None) -> _KnownKey | None:
-        given = authorization or b""
-        key_id, _, secret = given[len(_SCHEME) :].strip().partition(b".")
-        wanted, found = self._keys.get(key_id, (_NO_HASH, None))
+        header = authorization or b""
+        key_id, _, secret = header[len(_SCHEME) :].strip().partition(b".")
+        expected, found = self._keys.get(key_id, (_NO_HASH, None))
         # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
         # that a refusal takes reveals nothing.
-        right = hmac.compare_digest(hashlib.sha256(secret).digest(), wanted)
-        if not right or found is None or given[: len(_SCHEME)].lower() != _SCHEME:
+        right = hmac.compare_digest(hashlib.sha256(secret).digest(), expected)
+        if not right or found is None or header[: len(_SCHEME)].lower() != _SCHEME:
             return None
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[given] = found
+        self._remembered[header] = found
         return found
 
     def _refusal_to(self, address: str) -> Exception:

@@ -1,11 +1,10 @@
-"""Who may call what: one table from route to roles, and the caller of a request."""
+"""Who may call what: one table from route to roles, and the limit on waiting responses."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -13,7 +12,9 @@ from fastapi import Depends, Request
 from penstock.access import Role
 from penstock.errors import RateLimited, WrongRole
 from penstock.gateway.asgi.negotiation import refuse_unknown
+from penstock.gateway.auth.keys import Caller
 
+# D15: docs/design/gateway.md
 MAX_WAITING = 64
 ANY = tuple(Role)
 _SUBMIT = (Role.SUBMIT,)
@@ -90,23 +91,6 @@ PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live"
 PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue."""
-
-    owner: str = ""
-    roles: frozenset[Role] = frozenset()
-    key_id: str = ""
-    max_open_jobs: int | None = None
-
-    def sees(self, owner: str) -> bool:
-        return owner == self.owner or Role.MANAGE in self.roles
-
-    def quota(self, max_queue_depth: int) -> int:
-        """How many open jobs of one model the owner may have; 0: no limit but the queue's own. The store counts (D16)."""
-        return (self.max_open_jobs or max(1, max_queue_depth // 4)) if self.key_id else 0
-
-
 class WaitingResponses:
     """Counts the open long polls and event streams of each key, and limits them."""
 
@@ -128,11 +112,6 @@ class WaitingResponses:
             yield
         finally:
             self._open[caller.key_id] -= 1
-
-
-# Without keys, everybody on this machine counts as the operator of the gateway.
-EVERYBODY = Caller(roles=frozenset(Role))
-NOBODY = Caller()
 
 
 def roles_of(method: str, route: str) -> tuple[Role, ...]:

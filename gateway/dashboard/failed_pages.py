@@ -13,7 +13,8 @@ from starlette.responses import Response
 from penstock.access import Role
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, CallerError, CapacityError, PenstockError
-from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.inbox import group_id, grouped, kind_of
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.sessions import form

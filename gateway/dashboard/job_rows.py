@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock import words
 from penstock.access import Role
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.replay import REPLAYABLE
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Job, JobState

@@ -12,7 +12,8 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
 from penstock.gateway.asgi.problems import TITLES
-from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.dashboard.machine_rows import (
     SLOT_TONES,
     core_map,

@@ -18,7 +18,7 @@ from penstock import words
 from penstock.access import Role
 from penstock.errors import NotFound
 from penstock.gateway.asgi.wire import rfc3339
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,8 +11,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
-from penstock.gateway.auth.keys import KeyAuth
-from penstock.gateway.auth.roles import NOBODY, Caller, WaitingResponses
+from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth
+from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.dashboard.failed_pages import FailedPages
 from penstock.gateway.dashboard.job_pages import JobPages
 from penstock.gateway.dashboard.overview import Document, OverviewPages

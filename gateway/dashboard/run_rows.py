@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from penstock import words
 from penstock.access import Role
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.runs.views import eta_s, run_status
 from penstock.run import Run
 

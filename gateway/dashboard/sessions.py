@@ -16,9 +16,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, RateLimited, TooLarge, UnsupportedMedia, WrongRole
 from penstock.gateway.asgi.negotiation import base_type
 from penstock.gateway.asgi.problems import CrossSite
-from penstock.gateway.auth.keys import MAX_REMEMBERED, KeyAuth
+from penstock.gateway.auth.keys import MAX_REMEMBERED, Caller, KeyAuth
 from penstock.gateway.auth.rate_limit import AddressBuckets
-from penstock.gateway.auth.roles import Caller
 
 COOKIE = "penstock_session"
 SESSION_S = 8 * 3600.0

@@ -14,7 +14,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.results import next_change, visible_job
 from penstock.gateway.jobs.views import change_id, job_body
 from penstock.job import Job

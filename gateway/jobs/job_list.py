@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job import Job
 from penstock.job_id import JobId, parse_job_id

@@ -20,7 +20,8 @@ from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.auth.roles import Caller, CallerParam, WaitingResponses
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.results import ResultReader, end_in_record, missing_job, next_change, next_end, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
@@ -197,9 +198,9 @@ def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | No
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
 
 
-def _matches(given: str, tag: str) -> bool:
+def _matches(header: str, tag: str) -> bool:
     """If-None-Match, compared weakly."""
-    return given.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in given.split(",")]
+    return header.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in header.split(",")]
 
 
 def _json(content: Any) -> Response:

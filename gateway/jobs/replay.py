@@ -19,7 +19,8 @@ from penstock.errors import Conflict, Gone, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import SubmitOptions
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body

@@ -12,7 +12,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.pushes import Waiter
 from penstock.errors import Gone, NotFound
 from penstock.gateway.asgi.problems import EndedWithoutOutput
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.job import Job, JobState, Payload
 from penstock.job_id import JobId
 

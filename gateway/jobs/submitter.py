@@ -21,7 +21,7 @@ from penstock.failpoints import failpoint
 from penstock.gateway.asgi import bodies, multipart, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head, SubmitOptions
 from penstock.gateway.asgi.wire import Receive, Scope
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.admission import admit, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions

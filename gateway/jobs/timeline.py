@@ -14,6 +14,7 @@ from penstock.job import Attempt, BatchRecord, Job, JobState
 from penstock.model_spec import SlotPlace
 from penstock.words import duration, plural
 
+# D27: docs/design/gateway.md
 # In order of time; while an attempt is under way, `run` stands for everything from batch_wait on.
 STAGES = (
     "queue", "delay", "lost", "batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess", "store", "run",

@@ -157,10 +157,10 @@ def _check_table(table: dict[str, Any]) -> None:
         raise InvalidInput("the settings of this version cannot be used", errors=faults) from None
 
 
-def _name(given: Any, what: str) -> str:
-    if not isinstance(given, str) or not MODEL_NAME.fullmatch(given):
+def _name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not MODEL_NAME.fullmatch(name):
         raise _invalid(f"/{what}", f"must be a {what} name: 1 to 64 letters, digits, '_', '.' or '-'")
-    return given
+    return name
 
 
 def _invalid(pointer: str, detail: str) -> InvalidInput:

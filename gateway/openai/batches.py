@@ -14,7 +14,8 @@ from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body
-from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.batch_request import MAX_LINES, WINDOW, BatchRequest, first_model, output_ttl_s, window_s

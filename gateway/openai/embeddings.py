@@ -21,7 +21,8 @@ from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connect
 from penstock.gateway.asgi.negotiation import JSON, SubmitOptions
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
-from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, next_end
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter

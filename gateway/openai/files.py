@@ -17,7 +17,8 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
 from penstock.errors import BadParameter, StoreUnavailable
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.problems import GatewayBusy
-from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import WholeFile, file_view, visible_file
 from penstock.gateway.openai.views import page_of
 from penstock.gateway.options import GatewayOptions

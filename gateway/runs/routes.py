@@ -14,7 +14,8 @@ from starlette.responses import Response
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.wire import json_body
-from penstock.gateway.auth.roles import Caller, CallerParam
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions

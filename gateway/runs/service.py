@@ -13,7 +13,7 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, KeyReused, NotFound
-from penstock.gateway.auth.roles import Caller
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.runs.request import RESERVED, run_id_of
 from penstock.job_id import new_serial
 from penstock.run import Run, RunSpec

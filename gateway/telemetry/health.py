@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.problems import STORE_AWAY, TITLES, NotReady
+from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
 
@@ -87,7 +87,7 @@ class Health:
             await self._store.ping()
         except StoreUnavailable as error:
             log.warning("store_unavailable", reason=error.message)
-            return [_missing_part("store", STORE_AWAY)]
+            return [_missing_part("store", STORE_UNREACHABLE)]
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
         unserved = [entry for entry in models if not entry.default.capacity.ready_slots]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
+# D32: docs/design/runtimes.md
 # Ending of the model file -> its runtimes. The first one is the default; the setting `runtime` selects another.
 KINDS: dict[str, tuple[str, ...]] = {
     ".onnx": ("onnx", "tensorrt"),

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
+# D45: docs/design/batching.md
 # These three were chosen with python -m benchmarks.models.parallel_calls.
 # A call needs this many tokens to be worth a thread of its own.
 _MIN_TOKENS = 64

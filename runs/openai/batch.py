@@ -1,4 +1,4 @@
-"""An OpenAI batch as source and sink: the inputs of the lines of its file, and the lines of its output and error files.
+"""An OpenAI batch as source and sink (D41): the inputs of its file's lines, and the lines of its output and error files.
 
 A line of the embeddings endpoint with several inputs becomes several rows; the sink joins their outputs again.
 """
@@ -23,6 +23,7 @@ from penstock.run import RunSpec
 from penstock.runs.openai.lines import BatchLine, BatchSize, check_file, raw_lines, read_line
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 
+# D41: docs/design/gateway.md
 # The carried columns of a row: its line's id, the line's number of rows, the form of embedding that the line asks for.
 ID, PARTS, FORM = "custom_id", "parts", "form"
 _FLOAT, _BASE64 = "float", "base64"

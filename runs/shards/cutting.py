@@ -1,4 +1,4 @@
-"""Cuts a batch into shards: rows of similar cost together, all shards about equally long. Pure."""
+"""Cuts a batch into shards: rows of similar cost together, all shards about equally long. Pure (D43)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.shard import by_cost, row_costs
 
+# D43: docs/design/runs.md
 # The part of a row's weight that depends on its length; the rest is the same for all rows. With one half, a shard takes at
 # most twice the intended time, whether a model's time depends on the number of rows or on their length.
 _BY_LENGTH = 0.5

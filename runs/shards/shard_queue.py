@@ -23,7 +23,7 @@ log = logging.getLogger("penstock.runs")
 
 INLINE_BYTES = 16 * 1024
 RESULT_TTL_S = 900.0
-# In practice no limit: what ends a shard are the crashes and losses that it causes itself.
+# Practically unlimited: only the crashes that a shard causes itself end it early.
 MOST_ATTEMPTS = 50
 _ROW_CRASHES = 2
 _BACKOFF = Backoff(0.05, 2.0)
@@ -153,7 +153,7 @@ class ShardQueue:
             self._terms.version,
             payload,
             priority=Priority.BULK,
-            call=Call.SHARD,
+            call=Call.SHARD,  # D38, D39
             deadline_s=self._terms.deadline_s,
             result_ttl_s=RESULT_TTL_S,
             owner=self._terms.owner,
@@ -217,6 +217,7 @@ class ShardQueue:
         """Drop the records and outputs of collected shards, which would fill the store's memory until their results expire.
         Their inputs were dropped when the shards were settled.
         """
+        # D43: a resume submits its shards again and never asks for old ones.
         if not self._collected:
             return
         try:

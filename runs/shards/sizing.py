@@ -17,7 +17,7 @@ MOST_BYTES = 8 * 1024 * 1024
 PER_SLOT = 3
 FEWEST_OPEN = 4
 # Shards cut from one batch of the source. More shards sort rows better; fewer lose less work when the driver is killed.
-_PER_BATCH = 8
+_PER_BATCH = 8  # D43
 _BATCHES_IN_WINDOW = 3
 
 

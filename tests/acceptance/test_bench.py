@@ -181,7 +181,7 @@ def test_any_http_endpoint_is_measured_and_what_it_does_not_tell_is_said() -> No
     assert found["outcome"]["errors"] == {}
     assert found["subject"]["target"] == "http"
     assert found["inside"] is None
-    assert any("only penstock tells" in note for note in found["notes"])
+    assert any("only penstock reports" in note for note in found["notes"])
     assert [use["role"] for use in found["processes"] if use["role"] != "generator"] != [], (
         "the process behind a local port is found"
     )

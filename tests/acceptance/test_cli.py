@@ -62,8 +62,8 @@ def started(folder: Path, *arguments: str) -> Up:
         )
     assert process.stdout is not None
     # It goes on trying to load a model that cannot be loaded; a test must not wait with it.
-    told, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)
-    line = process.stdout.readline() if told else ""
+    readable, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)
+    line = process.stdout.readline() if readable else ""
     if not line:
         process.terminate()
         process.communicate(timeout=60)
@@ -172,7 +172,7 @@ def test_a_worker_that_dies_is_started_again(up: Up) -> None:
     os.kill(worker["pid"], signal.SIGKILL)
     done = up.penstock("call", "square", '{"x": 8}', "--timeout", "30")
     assert (done.returncode, done.stdout) == (0, '{"y": 64}\n'), done.stderr
-    assert "it is started again" in (up.folder / "up.log").read_text()
+    assert "it is restarted" in (up.folder / "up.log").read_text()
 
 
 def test_killed_it_leaves_no_process_and_started_again_it_finds_its_jobs(tmp_path: Path) -> None:

@@ -113,9 +113,9 @@ class Background:
 def test_every_row_has_its_output_in_order_and_a_manifest_says_what_was_done(up: Up) -> None:
     done = up.penstock("run", "double", "in.jsonl", "-o", "whole.jsonl", "--carry", "x", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = events(done.stdout)
-    assert (told[0]["event"], told[-1]["event"], told[-1]["state"]) == ("started", "ended", "completed")
-    assert (told[-1]["done"], told[-1]["failed"]) == (ROWS, 0)
+    printed = events(done.stdout)
+    assert (printed[0]["event"], printed[-1]["event"], printed[-1]["state"]) == ("started", "ended", "completed")
+    assert (printed[-1]["done"], printed[-1]["failed"]) == (ROWS, 0)
     assert outputs(up.folder / "whole.jsonl") == expected(ROWS)
     assert json.loads((up.folder / "whole.jsonl").read_text().splitlines()[7]) == {"x": 7, "output": {"y": 14}}
     manifest = json.loads((up.folder / "whole.jsonl.manifest.json").read_text())
@@ -136,11 +136,11 @@ def test_rows_that_fail_have_their_reason_in_the_errors_file_and_stop_nobody(up:
 def test_too_many_failed_rows_stop_the_run_and_a_resume_with_patience_completes_it(up: Up) -> None:
     bad = {f"row_{row}": {"x": "no"} for row in range(0, 300, 3)}
     write_input(up.folder / "worse.jsonl", 300, **bad)
-    told = up.penstock("run", "double", "worse.jsonl", "-o", "worse_out.jsonl", "--max-failed", "5", "--shard-rows", "20")
-    assert told.returncode == 1, told.stdout + told.stderr
-    assert "too_many_failed" in told.stdout
+    done = up.penstock("run", "double", "worse.jsonl", "-o", "worse_out.jsonl", "--max-failed", "5", "--shard-rows", "20")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "too_many_failed" in done.stdout
     assert not (up.folder / "worse_out.jsonl").exists()
-    run_id = told.stdout.split()[1]
+    run_id = done.stdout.split()[1]
     done = up.penstock("run", "resume", run_id, "--max-failed", "1000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(up.folder / "worse_out.jsonl") == expected(300, *range(0, 300, 3))
@@ -157,8 +157,8 @@ def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_t
     assert json.loads(up.penstock("run", "show", run_id, "--json").stdout)["state"] == "interrupted"
     done = up.penstock("run", "resume", run_id, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [event for event in events(done.stdout) if event["event"] == "progress"]
-    assert max(event["rows_per_s"] for event in told) > 0
+    progress = [event for event in events(done.stdout) if event["event"] == "progress"]
+    assert max(event["rows_per_s"] for event in progress) > 0
     assert outputs(up.folder / "killed.jsonl") == expected(ROWS)
     assert up.penstock("run", "resume", run_id).returncode != 0, "there is nothing left to do"
 
@@ -239,8 +239,8 @@ def test_a_batch_and_a_run_made_over_http_are_driven_to_their_files(up: Up) -> N
     with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client:
         given = {"file": ("b.jsonl", lines.encode())}
         file = client.post("/v1/files", files=given, data={"purpose": "batch"}).json()
-        asked = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
-        made = client.post("/v1/batches", json=asked)
+        request = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+        made = client.post("/v1/batches", json=request)
         assert made.status_code < 300, made.text
         path = f"/v1/batches/{made.json()['id']}"
         batch = eventually(lambda: ended(client.get(path).json()), timeout_s=30.0)
@@ -270,9 +270,9 @@ def found(runs: RunStore, run_id: str) -> Run:
 
 
 def test_a_model_that_nobody_serves_is_said_so_at_once(up: Up) -> None:
-    told = up.penstock("run", "nothing", "in.jsonl", "-o", "nothing.jsonl")
-    assert told.returncode == 1, told.stdout + told.stderr
-    assert "no model 'nothing' is served" in told.stdout
+    done = up.penstock("run", "nothing", "in.jsonl", "-o", "nothing.jsonl")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no model 'nothing' is served" in done.stdout
 
 
 @pytest.mark.parametrize("named", [["--models", "double=double.py:Double"], []])
@@ -281,16 +281,16 @@ def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: 
     (tmp_path / "double.py").write_text(MODEL)
     (tmp_path / "penstock.toml").write_text('[models.double]\nsource = "double.py:Double"\n')
     write_input(tmp_path / "in.jsonl", 5)
-    told = alone(tmp_path, "run", "duoble", "in.jsonl", "-o", "out.jsonl", *named)
-    assert told.returncode == 5, told.stdout + told.stderr
-    assert "no model 'duoble' is served; did you mean double? the served models are double" in told.stderr
+    done = alone(tmp_path, "run", "duoble", "in.jsonl", "-o", "out.jsonl", *named)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "no model 'duoble' is served; did you mean double? the served models are double" in done.stderr
     assert not (tmp_path / ".penstock" / "run-worker.log").exists()
     # No run was made of it.
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
 
 
 def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_path: Path) -> None:
-    """Its workers were waited for, and nobody was to start any."""
+    """It waited for workers that nothing would ever start."""
     (tmp_path / "double.py").write_text(MODEL)
     (tmp_path / "penstock.toml").write_text('[models.other]\nsource = "double.py:Double"\n')
     write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})
@@ -298,10 +298,10 @@ def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_pa
     begun = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0", "--json", *brought)
     assert begun.returncode == 1, begun.stdout + begun.stderr
     run_id = events(begun.stdout)[0]["run"]
-    told = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
-    assert told.returncode == 5, told.stdout + told.stderr
-    assert "no model 'double' is served; the served models are other" in told.stderr
-    assert "--models SOURCE" in told.stderr
+    done = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "no model 'double' is served; the served models are other" in done.stderr
+    assert "--models SOURCE" in done.stderr
     assert json.loads(alone(tmp_path, "run", "show", run_id, "--json").stdout)["state"] == "failed"
     assert alone(tmp_path, "run", "resume", run_id, "--max-failed", "1", *brought).returncode == 0
     assert outputs(tmp_path / "out.jsonl") == expected(5, 3)
@@ -310,21 +310,21 @@ def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_pa
 def test_a_run_whose_output_exists_advises_overwrite_and_no_resume_that_would_fail_the_same_way(up: Up) -> None:
     write_input(up.folder / "few.jsonl", 5)
     (up.folder / "there.jsonl").write_text("mine\n")
-    asked = ("run", "double", "few.jsonl", "-o", "there.jsonl")
-    told = up.penstock(*asked)
-    assert told.returncode == 1, told.stdout + told.stderr
-    [advice] = [line for line in told.stdout.splitlines() if line.startswith("  next: ")]
+    arguments = ("run", "double", "few.jsonl", "-o", "there.jsonl")
+    done = up.penstock(*arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    [advice] = [line for line in done.stdout.splitlines() if line.startswith("  next: ")]
     assert "--overwrite" in advice
-    assert "resume" not in told.stdout
-    assert "--overwrite" in events(up.penstock(*asked, "--json").stdout)[-1]["error"]["hint"]
-    assert up.penstock(*asked, "--overwrite").returncode == 0
+    assert "resume" not in done.stdout
+    assert "--overwrite" in events(up.penstock(*arguments, "--json").stdout)[-1]["error"]["hint"]
+    assert up.penstock(*arguments, "--overwrite").returncode == 0
     assert outputs(up.folder / "there.jsonl") == expected(5)
 
 
 def test_with_models_of_its_own_on_a_running_store_a_misspelt_model_ends_the_run_at_once(up: Up) -> None:
-    told = up.penstock("run", "duoble", "in.jsonl", "-o", "duoble.jsonl", "--models", "other=double.py:Double")
-    assert told.returncode == 1, told.stdout + told.stderr
-    assert "no model 'duoble' is served; did you mean double?" in told.stdout
+    done = up.penstock("run", "duoble", "in.jsonl", "-o", "duoble.jsonl", "--models", "other=double.py:Double")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no model 'duoble' is served; did you mean double?" in done.stdout
 
 
 def test_alone_a_run_brings_its_own_store_and_workers_and_ends_them(tmp_path: Path) -> None:

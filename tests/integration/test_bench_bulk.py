@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bulk.__main__ import CHEAP, BulkSession, Scale
-from benchmarks.bulk.environment import ground
+from benchmarks.bulk.environment import bench_environment
 
 pytest.importorskip("pyarrow")
 SMALL = Scale(texts=0, images=0, numbers=2_000, memory=(1_000, 2_000), seconds=0.5, rounds=1)
@@ -26,5 +26,5 @@ def test_a_run_that_fails_is_no_figure(tmp_path: Path) -> None:
     from penstock.errors import PenstockError
 
     (tmp_path / "numbers.jsonl").write_text('{"x": 1}\n')
-    with ground(tmp_path / "stack", [CHEAP]) as place, pytest.raises(PenstockError, match="ended"):
+    with bench_environment(tmp_path / "stack", [CHEAP]) as place, pytest.raises(PenstockError, match="ended"):
         place.run(CHEAP.name, tmp_path / "absent.jsonl", tmp_path / "out.jsonl")

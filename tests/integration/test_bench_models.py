@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gpu.__main__ import GpuRun
 from benchmarks.gpu.memory import run_out_of_memory
-from benchmarks.gpu.results import GpuResults, resumed
+from benchmarks.gpu.results import GpuResults, resume
 from benchmarks.models.__main__ import ModelsBench, TurnLengths
 from benchmarks.models.rows import Row
 from benchmarks.models.stack import model_stack
@@ -56,7 +56,7 @@ def test_a_further_call_for_a_gpu_measures_what_the_one_before_had_no_time_for(t
     def call(rows: Sequence[Row]) -> GpuResults:
         folder = tmp_path / f"call-{len(rows)}"
         folder.mkdir()
-        results = resumed(out, GpuResults(sources="same"))
+        results = resume(out, GpuResults(sources="same"))
         GpuRun(results, out, every, ["rows"], quick=True, ends_at=math.inf, say=print).run(folder, rows)
         return results
 
@@ -68,7 +68,7 @@ def test_a_further_call_for_a_gpu_measures_what_the_one_before_had_no_time_for(t
     assert after.rows[1]["items_per_s"] > 0
     assert after.rows[1]["device_busy_share"] is None
     assert (after.failed, after.skipped, after.not_run) == ({}, {}, [])
-    assert resumed(out, GpuResults(sources="same")).rows == after.rows
+    assert resume(out, GpuResults(sources="same")).rows == after.rows
 
 
 def test_a_row_that_breaks_in_a_way_nobody_thought_of_does_not_lose_the_others(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from penstock.model_spec import BatchPolicy, Limits, ModelSpec
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Failed, Item, Output
-from penstock.workers.ipc.shard_progress import Lane
+from penstock.workers.ipc.progress_page import Lane
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
@@ -32,22 +32,22 @@ LIMIT_S = 3.0
 
 
 class Bench:
-    """A keeper with its child, turned by the test."""
+    """A child and its supervisor, which the test drives."""
 
     def __init__(self, handler: str = "Faulty", *, batch: int = 4, **limits: Any) -> None:
         spec = ModelSpec("m", f"{FAULTY}:{handler}", policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
         self.selector = DefaultSelector()
-        self.keeper = ChildSupervisor(spec, Pin((), 1), self.selector, max_batch_size=batch)
+        self.child = ChildSupervisor(spec, Pin((), 1), self.selector, max_batch_size=batch)
         self.events: list[Event] = []
-        self.await_true(lambda: self.keeper.taking)
+        self.await_true(lambda: self.child.is_taking)
 
     def await_true(self, condition: Callable[[], Any]) -> None:
         until = time.monotonic() + WITHIN_S
         while not condition():
             assert time.monotonic() < until, self.events
-            self.keeper.tend(time.monotonic())
+            self.child.tend(time.monotonic())
             for key, mask in self.selector.select(0.02):
-                self.events += self.keeper.handle(key.data, mask, time.monotonic())
+                self.events += self.child.handle(key.data, mask, time.monotonic())
 
     def shard(self, *rows: Any, data: bytes | None = None) -> Batch:
         body = encode_shard(Shard("application/json", list(rows))) if data is None else data
@@ -59,9 +59,9 @@ class Bench:
     def _give(self, item: Item, call: Call) -> Batch:
         id = new_job_id("m")
         job = ClaimedJob(id, "t", Payload(item.content_type), Priority.BULK, 0.0, 1e12, 1, 0, call)
-        held = Batch((job,), "bulk", "w", id.serial, claimed_at=time.monotonic())
-        self.keeper.give(held, [item], time.monotonic())
-        return held
+        batch = Batch((job,), "bulk", "w", id.serial, claimed_at=time.monotonic(), items=(item,))
+        self.child.give(batch, time.monotonic())
+        return batch
 
     def online_from(self, path: Path, order: Any) -> Batch:
         path.write_bytes(msgspec.json.encode(order))
@@ -69,19 +69,18 @@ class Bench:
 
     def lane(self, lane: Lane) -> int:
         """The shard that is there."""
-        assert self.keeper._child is not None
-        return self.keeper._child.shards.lane(lane)[0]
+        return self.child.in_flight._progress.shards.lane(lane)[0]
 
-    def end_of(self, held: Batch) -> BatchRan | BatchLost:
+    def end_of(self, batch: Batch) -> BatchRan | BatchLost:
         def found() -> list[BatchRan | BatchLost]:
             ends = [event for event in self.events if isinstance(event, BatchRan | BatchLost)]
-            return [event for event in ends if event.held.nonce == held.nonce]
+            return [event for event in ends if event.batch.nonce == batch.nonce]
 
         self.await_true(found)
         return found()[0]
 
-    def outcome_of(self, held: Batch) -> ShardOutcome:
-        end = self.end_of(held)
+    def outcome_of(self, batch: Batch) -> ShardOutcome:
+        end = self.end_of(batch)
         assert isinstance(end, BatchRan)
         [output] = end.done.outcomes
         assert isinstance(output, Output)
@@ -92,7 +91,7 @@ class Bench:
 def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
-    made.keeper.close()
+    made.child.close()
 
 
 def echoes(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -104,9 +103,9 @@ def sleepers(count: int, seconds: float = 0.05) -> list[dict[str, Any]]:
 
 
 def test_a_shards_outputs_come_back_in_its_order(bench: Bench) -> None:
-    held = bench.shard(*echoes(1_001))
-    assert bench.outcome_of(held).outputs == list(range(1_001))
-    end = bench.end_of(held)
+    batch = bench.shard(*echoes(1_001))
+    assert bench.outcome_of(batch).outputs == list(range(1_001))
+    end = bench.end_of(batch)
     assert isinstance(end, BatchRan)
     assert (end.done.rows, end.done.bad_rows) == (1_001, 0)
     assert end.done.inference_s > 0
@@ -130,67 +129,67 @@ def test_a_shard_without_rows_and_one_that_is_none_come_back_at_once(bench: Benc
 
 
 def test_an_online_batch_waits_for_one_micro_batch_and_not_for_the_shard(bench: Bench) -> None:
-    held = bench.shard(*sleepers(100, 0.05))
-    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    batch = bench.shard(*sleepers(100, 0.05))
+    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
     bench.end_of(bench.online({"do": "echo"}))
     # The shard as a whole takes five seconds, a micro-batch a twenty-fifth of that.
-    assert bench.keeper.busy().shards == 1
-    assert bench.outcome_of(held).outputs == list(range(100))
+    assert bench.child.in_flight.load().shards == 1
+    assert bench.outcome_of(batch).outputs == list(range(100))
 
 
 def test_a_shard_gets_on_beside_a_flood_of_online_batches(bench: Bench) -> None:
-    held = bench.shard(*sleepers(8, 0.001))
+    batch = bench.shard(*sleepers(8, 0.001))
     first = bench.online({"do": "sleep", "seconds": 0.02})
     bench.online({"do": "sleep", "seconds": 0.02})
     seen = {first.nonce}
-    while not any(isinstance(event, BatchRan) and event.held.nonce == held.nonce for event in bench.events):
-        bench.await_true(lambda: bench.keeper.busy().batches < 2)
+    while not any(isinstance(event, BatchRan) and event.batch.nonce == batch.nonce for event in bench.events):
+        bench.await_true(lambda: bench.child.in_flight.load().batches < 2)
         seen.add(bench.online({"do": "sleep", "seconds": 0.02}).nonce)
         assert len(seen) < 100
-    assert bench.outcome_of(held).outputs == list(range(8))
+    assert bench.outcome_of(batch).outputs == list(range(8))
 
 
 def test_a_crash_is_blamed_on_the_shard_that_was_touched_and_not_on_the_one_behind_it(bench: Bench) -> None:
     first, second = bench.shard(*echoes(3), {"do": "segfault"}), bench.shard(*echoes(3))
-    ends = [bench.end_of(held) for held in (first, second)]
+    ends = [bench.end_of(batch) for batch in (first, second)]
     assert [end.cause for end in ends if isinstance(end, BatchLost)] == [Cause.CRASHED, Cause.UNSTARTED]
 
 
 def test_a_child_that_is_killed_amid_a_shard_costs_the_shard_and_a_new_child_runs_it(bench: Bench) -> None:
-    held = bench.shard(*sleepers(400))
-    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
-    os.kill(bench.keeper.pid, signal.SIGKILL)
-    end = bench.end_of(held)
+    batch = bench.shard(*sleepers(400))
+    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
+    os.kill(bench.child.pid, signal.SIGKILL)
+    end = bench.end_of(batch)
     assert isinstance(end, BatchLost)
     assert end.cause is Cause.CRASHED
-    bench.await_true(lambda: bench.keeper.taking)
+    bench.await_true(lambda: bench.child.is_taking)
     assert bench.outcome_of(bench.shard(*echoes(5))).outputs == list(range(5))
 
 
 def test_the_limit_of_time_is_for_a_micro_batch_and_not_for_the_shard() -> None:
     bench = Bench(max_run_s=LIMIT_S)
-    held = bench.shard(*sleepers(80))
+    batch = bench.shard(*sleepers(80))
     began_at = time.monotonic()
-    assert bench.outcome_of(held).outputs == list(range(80))
+    assert bench.outcome_of(batch).outputs == list(range(80))
     assert time.monotonic() - began_at > LIMIT_S
     hung, behind = bench.shard(*echoes(3), {"do": "hang"}), bench.shard(*echoes(3))
     bench.await_true(lambda: bench.lane(Lane.RUNNING))
     waiting = bench.online({"do": "echo"})
-    ends = [bench.end_of(held) for held in (hung, behind, waiting)]
+    ends = [bench.end_of(batch) for batch in (hung, behind, waiting)]
     assert [end.cause for end in ends if isinstance(end, BatchLost)] == [Cause.TIMED_OUT, Cause.UNSTARTED, Cause.UNSTARTED]
-    bench.keeper.close()
+    bench.child.close()
 
 
 def test_an_online_batch_that_hangs_beside_a_shard_is_the_one_that_is_blamed() -> None:
     bench = Bench(max_run_s=LIMIT_S)
     shard = bench.shard(*sleepers(2_000, 0.01))
-    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
+    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
     hung = bench.end_of(bench.online({"do": "hang"}))
     lost = bench.end_of(shard)
     assert isinstance(hung, BatchLost)
     assert isinstance(lost, BatchLost)
     assert (hung.cause, lost.cause) == (Cause.TIMED_OUT, Cause.UNSTARTED)
-    bench.keeper.close()
+    bench.child.close()
 
 
 def test_rows_that_exhaust_memory_together_run_in_smaller_calls() -> None:
@@ -198,22 +197,22 @@ def test_rows_that_exhaust_memory_together_run_in_smaller_calls() -> None:
     found = bench.outcome_of(bench.shard(*echoes(30), {"do": "exhaust"}))
     assert found.outputs == [*range(30), None]
     assert [failure.code for failure in found.failures] == ["oom"]
-    bench.keeper.close()
+    bench.child.close()
 
 
 def test_a_shard_that_has_not_begun_is_taken_back_and_the_running_one_goes_on(bench: Bench) -> None:
     first, second = bench.shard(*sleepers(80)), bench.shard(*echoes(3))
-    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
-    assert [held.nonce for held in bench.keeper.recall()] == [second.nonce]
+    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
+    assert [batch.nonce for batch in bench.child.in_flight.recall()] == [second.nonce]
     assert bench.outcome_of(first).outputs == list(range(80))
-    bench.await_true(lambda: not bench.keeper.busy().shards)
+    bench.await_true(lambda: not bench.child.in_flight.load().shards)
 
 
 def test_a_shard_that_is_given_up_amid_its_rows_is_left_by_the_child(bench: Bench) -> None:
-    held = bench.shard(*sleepers(2_000))
-    bench.await_true(lambda: sum(bench.keeper.rows_done().values()))
-    assert [given_up.nonce for given_up in bench.keeper.disown()] == [held.nonce]
-    bench.await_true(lambda: not bench.keeper.busy().shards)
+    batch = bench.shard(*sleepers(2_000))
+    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
+    assert [given_up.nonce for given_up in bench.child.in_flight.disown()] == [batch.nonce]
+    bench.await_true(lambda: not bench.child.in_flight.load().shards)
     assert bench.outcome_of(bench.shard(*echoes(5))).outputs == list(range(5))
 
 
@@ -222,20 +221,20 @@ def test_a_device_that_fails_every_call_ends_the_child_and_costs_the_shard(tmp_p
     end = bench.end_of(bench.shard(*echoes(3), {"do": "device", "tag": "CUDA error: device-side assert triggered"}))
     assert isinstance(end, BatchLost)
     assert end.cause is Cause.CRASHED
-    bench.keeper.close()
+    bench.child.close()
 
 
 def test_a_child_that_is_worn_ends_its_shard_and_is_then_replaced() -> None:
     bench = Bench(batch=1, recycle_after_batches=3)
-    first = bench.keeper.pid
-    held = bench.shard(*sleepers(60, 0.05))
+    first = bench.child.pid
+    batch = bench.shard(*sleepers(60, 0.05))
     for _ in range(3):
         bench.end_of(bench.online({"do": "echo"}))
-    bench.await_true(lambda: not bench.keeper.taking_shards)
-    assert bench.keeper.taking
-    assert bench.outcome_of(held).outputs == list(range(60))
-    bench.await_true(lambda: bench.keeper.taking and bench.keeper.pid != first)
-    bench.keeper.close()
+    bench.await_true(lambda: not bench.child.is_taking_shards)
+    assert bench.child.is_taking
+    assert bench.outcome_of(batch).outputs == list(range(60))
+    bench.await_true(lambda: bench.child.is_taking and bench.child.pid != first)
+    bench.child.close()
 
 
 def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(tmp_path: Path) -> None:
@@ -250,9 +249,9 @@ def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(tmp_path: Pat
     killed = bench.online_from(slow, {"do": "segfault"})
     assert isinstance(bench.end_of(killed), BatchLost)
     assert not slow.exists()
-    bench.await_true(lambda: bench.keeper.taking)
+    bench.await_true(lambda: bench.child.is_taking)
     disowned = bench.online_from(slow, {"do": "sleep", "seconds": 0.3})
-    assert [given_up.nonce for given_up in bench.keeper.disown()] == [disowned.nonce]
+    assert [given_up.nonce for given_up in bench.child.in_flight.disown()] == [disowned.nonce]
     assert slow.exists(), "the child may not have read it yet"
     bench.await_true(lambda: not slow.exists())
-    bench.keeper.close()
+    bench.child.close()

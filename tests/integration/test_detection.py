@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.tasks.boxes import overlap
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.child.runner import Item, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Failed, Item
 
 pytest.importorskip("torch", reason="the network is exported by torch: pip install 'penstock[torch]'")
 pytest.importorskip("onnxscript", reason="torch's ONNX exporter needs it: pip install onnxscript")
@@ -54,7 +54,7 @@ def discs(files: Path, runtime: str, precision: str) -> Any:
 
 def found(loaded: Any, pictures: list[bytes]) -> list[Any]:
     outcomes = run_batch(loaded, [Item("image/jpeg", picture) for picture in pictures]).outcomes
-    return [json.loads(outcome.data) for outcome in outcomes if not isinstance(outcome, Failure)]
+    return [json.loads(outcome.data) for outcome in outcomes if not isinstance(outcome, Failed)]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_picture_of_too_many_pixels_fails_alone(files: Path, modules: dict[str
     scene = modules["scenes"].scene
     items = [Item("image/jpeg", scene(1, size)[0]) for size in ((1280, 960), (640, 480))]
     large, small = run_batch(loaded, items).outcomes
-    assert isinstance(large, Failure)
+    assert isinstance(large, Failed)
     assert large.code == "invalid_input"
-    assert not isinstance(small, Failure)
+    assert not isinstance(small, Failed)
     assert json.loads(small.data)

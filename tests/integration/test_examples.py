@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers.child.runner import BatchOutcome, Item, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import BatchDone, Failed, Item, Output
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -45,12 +45,12 @@ def digits() -> Loaded:
     return load(str(DIGITS / "handler.py"), "digits")
 
 
-def ask(loaded: Loaded, *values: Any) -> BatchOutcome:
+def ask(loaded: Loaded, *values: Any) -> BatchDone:
     return run_batch(loaded, [Item("application/json", json.dumps(value).encode()) for value in values])
 
 
-def answers(outcome: BatchOutcome) -> list[Any]:
-    return [place if isinstance(place, Failure) else json.loads(place.data) for place in outcome.outcomes]
+def answers(outcome: BatchDone) -> list[Any]:
+    return [place if isinstance(place, Failed) else json.loads(place.data) for place in outcome.outcomes]
 
 
 def png(pixels: Any) -> Item:
@@ -80,9 +80,9 @@ def test_square_squares_whole_numbers_and_refuses_the_rest() -> None:
 
 def test_noop_returns_json_and_bytes_as_they_came() -> None:
     items = [Item("application/json", b'{"x":[1,null]}'), Item("application/octet-stream", b"\x00\xff")]
-    assert [tuple(place) for place in run_batch(load(str(EXAMPLES / "noop.py"), "noop"), items).outcomes] == [  # type: ignore[arg-type]
-        ("application/json", b'{"x":[1,null]}'),
-        ("application/octet-stream", b"\x00\xff"),
+    assert run_batch(load(str(EXAMPLES / "noop.py"), "noop"), items).outcomes == [
+        Output("application/json", b'{"x":[1,null]}'),
+        Output("application/octet-stream", b"\x00\xff"),
     ]
 
 
@@ -183,15 +183,15 @@ def test_the_faulty_handler_fails_only_the_item_told_to() -> None:
     )
     first, raised, failed, last = answers(outcome)
     assert (first, last) == (1, 4)
-    assert raised == Failure("ValueError: bad item 2")
-    assert failed == Failure("refused 3", "refused")
+    assert raised == Failed("handler_error", "ValueError: bad item 2")
+    assert failed == Failed("refused", "refused 3")
 
 
 def test_the_small_memory_handler_tells_the_largest_batch_that_fits() -> None:
     loaded = load(f"{FAULTY}:SmallMemory", "small", options={"fits": 3})
     outcome = ask(loaded, *({"tag": tag} for tag in range(8)))
     assert answers(outcome) == list(range(8))
-    assert outcome.largest_ok == 2
+    assert outcome.cap == 2
 
 
 def test_a_handler_that_cannot_start_says_why() -> None:

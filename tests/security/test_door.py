@@ -22,9 +22,8 @@ import pytest
 
 from penstock.access import Key, Role, digest_of, is_weak, new_secret
 from penstock.errors import ConfigError, RateLimited, Unauthorized
-from penstock.gateway.auth.keys import GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, KeyAuth
+from penstock.gateway.auth.keys import EVERYBODY, GUESSES_BURST, GUESSES_PER_S, MAX_REMEMBERED, KeyAuth
 from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
-from penstock.gateway.auth.roles import EVERYBODY
 from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import GatewayClient
 from tests.security.keyed import ALICE, BOB, LIMITED

@@ -15,6 +15,7 @@ TOPICS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md"
 HEADING = re.compile(r"^### (D(\d+) .+)$", re.MULTILINE)
 STATUS = re.compile(r"^\d{4}-\d\d-\d\d[^\n]* · (in force|replaced by)")
 CITED = re.compile(r"(?:#|--) .*?\bD(\d+)\b")
+BESIDE = re.compile(r"D(\d+): docs/design/([\w-]+\.md)")
 CODE_FOLDERS = ("core", "broker", "handlers", "workers", "gateway", "client", "runs", "loadtest", "tune", "cli", "benchmarks")
 
 
@@ -48,6 +49,13 @@ def test_the_index_lists_every_decision_by_its_heading() -> None:
     assert {(number, page) for number, _, page in listed} == headings
     titles = {f"D{number} {title}" for number, title, _ in listed}
     assert titles == {heading for page in TOPICS for heading, _ in HEADING.findall(page.read_text("utf-8"))}
+
+
+def test_a_page_that_is_named_beside_a_decision_has_it() -> None:
+    pages = {number: page.name for page, number, _ in SECTIONS}
+    files = [path for folder in CODE_FOLDERS for suffix in ("*.py", "*.lua") for path in (ROOT / folder).rglob(suffix)]
+    beside = [found for path in files for found in BESIDE.findall(path.read_text("utf-8"))]
+    assert [(number, page) for number, page in beside if pages.get(int(number)) != page] == []
 
 
 def test_code_cites_only_decisions_that_exist() -> None:

@@ -19,6 +19,7 @@ PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*/[\w.-]*)`")
 CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 # Made by builds or by the reader.
 NOT_IN_THE_TREE = {"images/", "/ui/"}
+MADE_BY_COMMANDS = {"examples/vision/build", "benchmarks/results/peers.json"}
 each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
@@ -52,6 +53,14 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 def test_the_maps_name_only_paths_that_exist(page: Path) -> None:
     named = {path for _, line in prose(page) for path in PATH.findall(line)} - NOT_IN_THE_TREE
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+@each_page
+def test_paths_below_folders_of_the_tree_exist(page: Path) -> None:
+    tops = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build"}
+    named = {path for _, line in prose(page) for path in PATH.findall(line) if path.split("/")[0] in tops}
+    missing = {path for path in named - MADE_BY_COMMANDS if not (ROOT / path).exists()}
+    assert sorted(missing) == []
 
 
 def test_architecture_names_every_folder_of_code() -> None:

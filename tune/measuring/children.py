@@ -34,7 +34,7 @@ class MeasuredChild:
         self.last_lines: list[str] = []
 
     def give(self, items: Sequence[Item]) -> None:
-        number = self.process.give(items)
+        number = self.process.run(items)
         self.under_way[number] = len(items)
 
 

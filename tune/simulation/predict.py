@@ -22,7 +22,7 @@ from penstock.model_spec import BatchPolicy
 from penstock.tune.result import BatchTime, Figures, Goal, Overheads
 from penstock.tune.simulation.scenario import BatchSeconds, Costs, Scenario
 from penstock.tune.simulation.simulator import Simulation
-from penstock.workers.slot.batcher import AHEAD
+from penstock.workers.slot.batcher import BATCHES_AHEAD
 
 MARGIN = 1.05
 # Gateway, store and client share the machine with the model, so only this share of their throughput is promised.
@@ -59,9 +59,9 @@ class LearnedTimes:
 
     def batch_s(self, size: int) -> float:
         """The time from one batch to the next under load. The slowest of the child's three threads sets it, or the limit of
-        `AHEAD` batches per child, which includes batches whose answers are being written."""
+        `BATCHES_AHEAD` batches per child, which includes batches whose answers are being written."""
         run = self._at(size)[1]
-        return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / AHEAD)
+        return max(run.inference_s, run.preprocess_s, run.postprocess_s, self.alone_s(size) / BATCHES_AHEAD)
 
     def alone_s(self, size: int) -> float:
         run = self._at(size)[1]

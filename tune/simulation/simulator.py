@@ -11,17 +11,19 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, NewJob
 from penstock.job import JobState, Payload
 from penstock.job_id import new_job_id
+from penstock.model_spec import ModelSpec
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
-from penstock.workers.slot.batcher import Ask, Batcher, ChildLoad
+from penstock.workers.slot.batcher import Batcher, ChildLoad
 from penstock.workers.slot.latency import Latency
 
+# D40: docs/design/batching.md
 _MODEL = "simulated"
 _VERSION = "1"
 _NOTHING = Payload("application/json")
@@ -115,7 +117,7 @@ class Simulation:
         limit = self._scenario.policy.max_batch_size
         for size in [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]:
             latency.observe(size, self._scenario.device.draw(size, self._random).inference_s)
-        batcher = Batcher(self._scenario.policy, latency)
+        batcher = Batcher(ModelSpec(_MODEL, "", _VERSION, self._scenario.policy), latency)
         batcher.peers = self._scenario.workers - 1
         return batcher
 
@@ -130,7 +132,7 @@ class Simulation:
 
     def _wake_all(self) -> None:
         for slot in self._slots:
-            slot.batcher.heard()
+            slot.batcher.on_wake_up()
             self._ask(slot)
 
     def _sweep(self) -> None:
@@ -138,32 +140,20 @@ class Simulation:
         self._at(self._now + _SWEEP_S, "sweep")
 
     def _ask(self, slot: SimulatedSlot) -> None:
-        while (ask := slot.batcher.ask(self._now, slot.busy())) is not None:
-            claim = self._store.claim(self._request(slot, ask))
-            slot.batcher.answered(claim, asked_at=self._now, now=self._now + self._scenario.costs.claim_s)
+        while (request := slot.batcher.next_request(self._now, slot.busy())) is not None:
+            claim = self._store.claim(self._signed(slot, request))
+            slot.batcher.on_claim(claim, asked_at=self._now, now=self._now + self._scenario.costs.claim_s)
             if not claim.jobs:
-                self._wake_at = 1 if claim.retry_in_s is None else ask.enough
+                self._wake_at = 1 if claim.retry_in_s is None else request.enough
                 break
             self._take(slot, claim)
         slot.ask_at = slot.batcher.ask_at(self._now, slot.busy())
-        # At least a tick later: rounding may make a batch due now that `ask` does not consider due yet.
+        # At least a tick later: rounding may make a batch due now that `next_request` does not consider due yet.
         slot.ask_at = max(slot.ask_at, self._now + _TICK_S)
         self._at(slot.ask_at, "ask", slot)
 
-    def _request(self, slot: SimulatedSlot, ask: Ask) -> ClaimRequest:
-        return ClaimRequest(
-            _MODEL,
-            _VERSION,
-            slot.name,
-            str(next(self._nonces)),
-            limit=ask.limit,
-            enough=ask.enough,
-            max_wait_s=ask.max_wait_s,
-            min_slack_s=ask.min_slack_s,
-            slack_per_item_s=ask.slack_per_item_s,
-            hurry_s=ask.hurry_s,
-            lease_s=1e9,
-        )
+    def _signed(self, slot: SimulatedSlot, request: ClaimRequest) -> ClaimRequest:
+        return replace(request, worker=slot.name, nonce=str(next(self._nonces)), lease_s=1e9)
 
     def _take(self, slot: SimulatedSlot, claim: Claim) -> None:
         run = self._scenario.device.draw(len(claim.jobs), self._random)
@@ -201,7 +191,7 @@ class Simulation:
         batch = slot.leaving.popleft()
         claim = slot.claims.popleft()
         feed_s = batch.began_at - batch.given_at if batch.fresh else None
-        slot.batcher.ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s)
+        slot.batcher.on_ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s)
         endings = [Ending(job.id, job.token, JobState.SUCCEEDED) for job in claim.jobs]
         self._store.finish(endings, worker=slot.name, stamp=BatchStamp(size=len(endings), reason=claim.reason))
         self._listener.on_batch(claim, batch.run.inference_s, now=self._now)

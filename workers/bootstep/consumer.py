@@ -56,6 +56,6 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
             "worker_pid": slot.info().pid,
         }
         for slot in slots
-        for batch in slot.active()
+        for batch in slot.active_batches()
         for job in batch.jobs
     ]

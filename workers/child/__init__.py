@@ -1,1 +1,1 @@
-"""What runs in the process of the model, and nothing else: no store, no queue, no credentials."""
+"""What runs in the process of the model, and nothing else: no store, no queue, no credentials. Imports handlers and ipc."""

@@ -1,6 +1,6 @@
-"""The child process: loads one model, runs its batches, knows no queue and has no credentials.
+"""The child process: loads one model and runs its batches. It knows no queue and has no credentials.
 
-How batches and shards go through its threads stands in `pipeline.py`.
+`pipeline.py` says how batches and shards go through its threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.process_lifetime import parent_binding
 from penstock.workers.child import warmup
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
 from penstock.workers.child.shard_sizes import ShardSizes
-from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready, Warm
+from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
 
 
@@ -37,7 +37,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Ready]:
         runtime=order.runtime,
         max_batch_size=order.max_batch_size,
     )
-    warm = _warmed(loaded, order, loaded.context.max_batch_size)
+    warm = _warm_up(loaded, order, loaded.context.max_batch_size)
     info = loaded.info()
     return loaded, Ready(
         load_s=time.monotonic() - began,
@@ -45,7 +45,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Ready]:
         description=info.description,
         accepts=info.accepts,
         schemas=(info.input_schema, info.output_schema),
-        warm=[Warm(run.size, run.first_s, run.run_s) for run in warm.runs],
+        warm=list(warm.runs),
         warm_origin=warm.origin,
         warm_note=warm.note,
         max_batch_size=loaded.attributes.max_batch_size,
@@ -54,50 +54,50 @@ def _load(order: LoadModel) -> tuple[Loaded, Ready]:
     )
 
 
-def _warmed(loaded: Loaded, order: LoadModel, limit: int) -> warmup.WarmUp:
+def _warm_up(loaded: Loaded, order: LoadModel, limit: int) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
     return warmup.warm_up(loaded, warmup.sizes(limit, order.runtime.batch_buckets), budget_s=order.warm_budget_s)
 
 
-def _settle_in(order: LoadModel) -> None:
-    """Cores and memory, before anything heavy is imported."""
+def _limit_resources(order: LoadModel) -> None:
+    """Set cores and memory before anything heavy is imported."""
     if order.cores:
         os.sched_setaffinity(0, order.cores)
     if order.memory_limit_bytes:
-        # Private writable memory, not address space: model libraries reserve gigabytes of that and never touch them.
+        # Limits private writable memory and not address space, of which model libraries reserve gigabytes that they never use.
         resource.setrlimit(resource.RLIMIT_DATA, (order.memory_limit_bytes, order.memory_limit_bytes))
 
 
 def main(argv: list[str]) -> int:
-    wire_fd, board_fd, parent = map(int, argv)
+    wire_fd, page_fd, parent = map(int, argv)
     # The parent is the supervisor's slot thread: the kernel means the thread that started this process.
     parent_binding(parent, death_signal=signal.SIGKILL, exit_code=CRASH_EXIT)()
-    for fd in (wire_fd, board_fd):
+    for fd in (wire_fd, page_fd):
         os.set_inheritable(fd, False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     wire = ChildWire(socket.socket(fileno=wire_fd))
     order = wire.read()
     if not isinstance(order, LoadModel):
         return 0
-    _settle_in(order)
+    _limit_resources(order)
     try:
         loaded, ready = _load(order)
     except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
-        wire.write(LoadFailed(_told(error)))
+        wire.write(LoadFailed(_message(error)))
         return 1
-    # The model stays until the end: keep it out of every later collection.
+    # The model stays until the process ends: exempt it from every later garbage collection.
     gc.collect()
     gc.freeze()
     wire.write(ready)
     sizes = ShardSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
     if ready.fits is not None:
-        sizes.capped(ready.fits)
-    Pipeline(wire, ProgressPage(board_fd), loaded, sizes).serve()
+        sizes.cap(ready.fits)
+    Pipeline(wire, ProgressPage(page_fd), loaded, sizes).serve()
     return 0
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
 
 

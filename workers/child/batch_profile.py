@@ -1,6 +1,6 @@
 """One batch under a profiler, in the child: torch's for torch, ONNX Runtime's own for its sessions, else Python's.
 
-Nothing that goes wrong here may cost the batch: it is noted in `batch.json`, and the batch runs as ever.
+No fault of a profiler may cost the batch: it is noted in `batch.json`, and the batch runs without a recording.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Facts(msgspec.Struct):
-    """What the child says of the batch it recorded: by which profiler, how long host and device copied, what went wrong."""
+    """About a recorded batch: the profiler's `kind`, how long copies between host and device took, and what went wrong."""
 
     kind: str
     copy_s: float | None = None
@@ -32,7 +32,7 @@ class Facts(msgspec.Struct):
 
 
 class ProfileRecorder(Protocol):
-    """`start` and `stop` in the thread that runs the model; `save` writes the files and tells the seconds of copying."""
+    """`start` and `stop` run in the thread that runs the model. `save` writes the files and returns the seconds of copying."""
 
     def start(self) -> None: ...
 
@@ -42,52 +42,52 @@ class ProfileRecorder(Protocol):
 
 
 class BatchProfile:
-    """`start` before the batch's clock runs, `run` it, `save` after its clock has stopped."""
+    """Call `start` before the batch's clock runs, `run` the batch, and `save` after its clock has stopped."""
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self._folder = folder
         self._loaded = loaded
         self._facts = Facts("")
         self._recorder: ProfileRecorder
-        self._recording = False
+        self._is_recording = False
 
     def start(self) -> None:
-        self._recording = self._tried(self._start) is not None
+        self._is_recording = self._try(self._start) is not None
 
     def _start(self) -> None:
-        self._facts.kind, self._recorder = chosen(self._loaded, self._folder)
+        self._facts.kind, self._recorder = choose_recorder(self._loaded, self._folder)
         self._recorder.start()
 
     def run(self, work: Callable[[], T]) -> T:
         try:
             return work()
         finally:
-            if self._recording:
-                self._recording = self._tried(self._recorder.stop) is not None
+            if self._is_recording:
+                self._is_recording = self._try(self._recorder.stop) is not None
 
     def save(self) -> None:
-        if self._recording:
-            self._tried(self._save_recorded)
-        self._tried(lambda: (self._folder / FACTS).write_bytes(msgspec.json.encode(self._facts)))
+        if self._is_recording:
+            self._try(self._save_recorded)
+        self._try(lambda: (self._folder / FACTS).write_bytes(msgspec.json.encode(self._facts)))
 
     def _save_recorded(self) -> None:
         self._facts.copy_s = self._recorder.save()
 
-    def _tried(self, step: Callable[[], object]) -> bool | None:
-        """None when it failed; why is then in the facts, and in the worker's log."""
+    def _try(self, step: Callable[[], object]) -> bool | None:
+        """None if the step failed; the reason is then in the facts, and in the worker's log."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - profilers are others' code, and the batch must not depend on them
+        except Exception as error:  # noqa: BLE001 - profilers are foreign code, and the batch must not depend on them
             self._facts.note = f"{type(error).__name__}: {error}"[:500]
             sys.stderr.write(f"the profiler ({self._facts.kind or 'not yet chosen'}) failed: {self._facts.note}\n")
             return None
         return True
 
 
-def chosen(loaded: Loaded, folder: Path) -> tuple[str, ProfileRecorder]:
+def choose_recorder(loaded: Loaded, folder: Path) -> tuple[str, ProfileRecorder]:
     """The runtime's own recorder, else torch's if anything here has loaded torch, else Python's."""
     runtime = getattr(loaded.handler, "runtime", None)
-    # A handler's own code may call anything `runtime`, and what that has may be called `profile`.
+    # A handler's attribute `runtime` may be anything, and so may that object's `profile`: only ours is used.
     own = runtime.profile(folder) if isinstance(runtime, Runtime) else None
     if own is not None:
         return "onnxruntime", own
@@ -105,10 +105,10 @@ class TorchRecorder:
         self._profiler: Any = None
 
     def start(self) -> None:
-        # The first profiler of a process takes long to start; what it takes must not look like the batch's own time.
-        with self._made():
+        # The first profiler of a process takes long to start. An empty recording pays for that, so that the batch does not.
+        with self._profile():
             pass
-        self._profiler = self._made()
+        self._profiler = self._profile()
         self._profiler.__enter__()
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class TorchRecorder:
         copies = [row.self_device_time_total for row in averages if row.key.startswith(("Memcpy HtoD", "Memcpy DtoH"))]
         return sum(copies) / 1e6 if self._cuda else None
 
-    def _made(self) -> Any:
+    def _profile(self) -> Any:
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
@@ -130,7 +130,7 @@ class TorchRecorder:
 
 
 class PythonRecorder:
-    """Calls by function, the costliest first. It slows Python code down, so its times are for comparing, not for adding up."""
+    """Calls by function, the costliest first. It slows Python code down: its times can be compared but not added up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

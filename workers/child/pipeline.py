@@ -1,6 +1,7 @@
-"""The batches on their way through a child's threads, so that batch n+1 is decoded and batch n-1 encoded while batch n is on
-the device: one reads and prepares, the main one runs inference (some libraries insist on the main thread), one completes and
-writes. A fourth prepares the micro-batches of shards.
+"""The batches on their way through a child's threads.
+
+While batch n is on the device, batch n+1 is decoded and batch n-1 is encoded. One thread reads and prepares, the main one runs
+inference (some libraries insist on the main thread), one completes and writes, and a fourth prepares micro-batches of shards.
 """
 
 from __future__ import annotations
@@ -9,31 +10,19 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from penstock.handlers.contract import Failure
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
 from penstock.workers.child.device_queue import DeviceQueue
-from penstock.workers.child.shard_pipeline import BulkWork, MicroBatch, ShardPipeline, ShardReport
+from penstock.workers.child.runner import DeviceFault, Flow
+from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
 from penstock.workers.child.shard_sizes import ShardSizes
-from penstock.workers.ipc.frames import (
-    BatchDone,
-    ChildWire,
-    DeviceLost,
-    Failed,
-    FromChild,
-    Item,
-    Outcome,
-    Output,
-    RunBatch,
-    RunShard,
-)
+from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, Item, RunBatch, RunShard
 from penstock.workers.ipc.progress_page import ProgressPage, Stage
 
 if TYPE_CHECKING:
@@ -42,176 +31,150 @@ if TYPE_CHECKING:
 CRASH_EXIT = 70
 _DEVICE_EXIT = 71
 
-
-class _Prepared(NamedTuple):
-    batch: int
-    flow: runner.Flow
-    at: float
-    profile_dir: str
-
-
-class _Ran(NamedTuple):
-    batch: int
-    flow: runner.Flow | None
-    began_at: float
-    ended_at: float
-    device_wait_s: float = 0.0
-
-
-_Fault = runner.DeviceFault
+# What waits for the device. A fault takes the batches' way too, so that the batches before it are still answered.
+Work = Flow | MicroBatch | ShardReport | DeviceFault
+# What waits for the writer. A recalled batch is already done.
+Ran = Work | BatchDone
 
 
 class Pipeline:
-    """The batches on their way through the threads."""
+    """Serves one supervisor, over `wire`, with one loaded model."""
 
-    def __init__(self, wire: ChildWire, board: ProgressPage, loaded: Loaded, sizes: ShardSizes) -> None:
+    def __init__(self, wire: ChildWire, page: ProgressPage, loaded: Loaded, sizes: ShardSizes) -> None:
         self._wire = wire
-        self._board = board
+        self._page = page
         self._loaded = loaded
-        self._bulk = ShardPipeline(loaded, board.shards, sizes)
-        # A fault of the device takes the batches' way, so that those before it still get their answer.
-        self._intake: DeviceQueue[_Prepared | BulkWork | _Fault | None] = DeviceQueue()
-        self._ran: SimpleQueue[_Ran | BulkWork | _Fault | None] = SimpleQueue()
+        self._shards = ShardPipeline(loaded, page.shards, sizes)
+        self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
+        self._ran: SimpleQueue[Ran | None] = SimpleQueue()
 
     def serve(self) -> None:
-        """Until the supervisor says stop or is gone; what was begun is finished and sent."""
-        writer = _thread(self._write)
-        _thread(self._read)
-        while (work := self._intake.take()) is not None:
+        """Until the supervisor says stop or is gone; a batch that was begun is finished and sent."""
+        writer = _start_thread(self._write)
+        _start_thread(self._read)
+        while (work := self._device_queue.take()) is not None:
             self._ran.put(ran := self._run(work))
-            if isinstance(ran, _Fault):
+            if isinstance(ran, DeviceFault):
                 break
         self._ran.put(None)
         writer.join()
 
+    # The thread that reads and prepares.
+
     def _read(self) -> None:
-        fed = False
+        has_shards = False
         while isinstance(frame := self._wire.read(), RunBatch | RunShard):
             if isinstance(frame, RunBatch):
-                self._intake.put(work := self._prepare(frame))
-                if isinstance(work, _Fault):
+                self._device_queue.put(work := self._prepare(frame))
+                if isinstance(work, DeviceFault):
                     return
                 continue
-            self._bulk.give(frame)
-            if not fed:
-                # Most models never see a shard.
-                fed = True
-                _thread(partial(self._bulk.feed, self._intake.await_room, self._intake.put_bulk))
-        self._intake.put(None)
+            self._shards.give(frame)
+            if not has_shards:
+                # Most models never get a shard, and do without the thread.
+                has_shards = True
+                _start_thread(partial(self._shards.feed, self._device_queue.await_room, self._device_queue.put_bulk))
+        self._device_queue.put(None)
 
-    def _prepare(self, frame: RunBatch) -> _Prepared | _Fault:
+    def _prepare(self, frame: RunBatch) -> Flow | DeviceFault:
         began_at = time.monotonic()
-        self._board.mark(frame.batch, Stage.DECODING, began_at)
-        items = [_item(item) for item in frame.items]
+        self._page.mark(frame.batch, Stage.DECODING, began_at)
+        items = [_with_data(item) if item.path else item for item in frame.items]
         files_s = time.monotonic() - began_at
         try:
             flow = runner.prepare(self._loaded, items)
-        except _Fault as fault:
+        except DeviceFault as fault:
             return fault
-        done_at = time.monotonic()
-        self._board.mark(frame.batch, Stage.DECODED, done_at)
-        flow = replace(flow, decode_s=files_s + flow.decode_s)
-        return _Prepared(frame.batch, flow, done_at, frame.profile_dir)
+        flow.batch, flow.profile_dir = frame.batch, frame.profile_dir
+        flow.decode_s += files_s
+        flow.ready_at = time.monotonic()
+        self._page.mark(frame.batch, Stage.DECODED, flow.ready_at)
+        return flow
 
-    def _run(self, work: _Prepared | BulkWork | _Fault) -> _Ran | BulkWork | _Fault:
-        if isinstance(work, ShardReport | _Fault):
+    # The main thread.
+
+    def _run(self, work: Work) -> Ran:
+        if isinstance(work, ShardReport | DeviceFault):
             return work
         try:
-            return self._bulk.infer(work) if isinstance(work, MicroBatch) else self._infer(work)
-        except _Fault as fault:
+            return self._shards.infer(work) if isinstance(work, MicroBatch) else self._infer(work)
+        except DeviceFault as fault:
             return fault
 
-    def _infer(self, prepared: _Prepared) -> _Ran:
-        work = partial(runner.infer, self._loaded, prepared.flow)
+    def _infer(self, flow: Flow) -> Flow | BatchDone:
         taken_at = time.monotonic()
-        profile = self._profile(prepared.profile_dir) if prepared.profile_dir else None
+        profile = self._profile(flow.profile_dir) if flow.profile_dir else None
         began_at = time.monotonic()
-        # Mark first, look second: the supervisor writes its recall first and looks at the mark second, so one sees the other.
-        self._board.mark(prepared.batch, Stage.RUNNING, began_at)
-        if self._board.recalled(prepared.batch):
-            return _Ran(prepared.batch, None, began_at, began_at)
-        flow = profile.run(work) if profile else work()
+        # Mark first, look second: the supervisor writes its recall first and looks for the mark second, so one sees the other.
+        self._page.mark(flow.batch, Stage.RUNNING, began_at)
+        if self._page.is_recalled(flow.batch):
+            return BatchDone(flow.batch, [], began_at, began_at, 0.0, 0.0, 0.0)
+        if profile:
+            profile.run(lambda: runner.infer(self._loaded, flow))
+        else:
+            runner.infer(self._loaded, flow)
         ended_at = time.monotonic()
-        self._bulk.online_ran(flow.inference_s, ended_at)
-        self._intake.ended(ended_at, run_s=flow.inference_s)
-        self._board.mark(prepared.batch, Stage.RAN, ended_at)
+        self._shards.on_online_ran(flow.inference_s, ended_at)
+        self._device_queue.on_online_ended(ended_at, run_s=flow.inference_s)
+        self._page.mark(flow.batch, Stage.RAN, ended_at)
         if profile:
             profile.save()
-        # As if the profiler had needed no time to start: none of the batch's stages took it.
-        return _Ran(prepared.batch, flow, taken_at, ended_at - (began_at - taken_at), taken_at - prepared.at)
+        # The profiler's start is left out, because none of the batch's stages took that time.
+        flow.began_at, flow.ended_at = taken_at, ended_at - (began_at - taken_at)
+        flow.device_wait_s = taken_at - flow.ready_at
+        return flow
 
     def _profile(self, folder: str) -> BatchProfile:
-        # Imported for the batches that are recorded: the others must not pay for profilers.
+        # Imported only for batches that are recorded: the others must not pay for profilers.
         from penstock.workers.child.batch_profile import BatchProfile
 
         profile = BatchProfile(self._loaded, Path(folder))
         profile.start()
         return profile
 
+    # The thread that completes and writes.
+
     def _write(self) -> None:
         while (ran := self._ran.get()) is not None:
             try:
                 frame = self._completed(ran)
-            except _Fault as fault:
+            except DeviceFault as fault:
                 self._give_up(fault)
                 return
             if frame is not None:
                 self._wire.write(frame)
 
-    def _completed(self, ran: _Ran | BulkWork | _Fault) -> FromChild | None:
+    def _completed(self, ran: Ran) -> FromChild | None:
         match ran:
-            case _Ran():
-                return self._complete(ran)
+            case Flow():
+                self._page.mark(ran.batch, Stage.ENCODING, time.monotonic())
+                return runner.complete(self._loaded, ran)
             case MicroBatch():
-                return self._bulk.complete(ran)
+                return self._shards.complete(ran)
             case ShardReport(frame):
                 return frame
+            case BatchDone():
+                return ran
         raise ran
 
-    def _give_up(self, fault: _Fault) -> None:
-        """At once: what libraries do at a normal exit may wait for the device for ever."""
+    def _give_up(self, fault: DeviceFault) -> None:
+        """Exit at once: what libraries do at a normal exit may wait for the device for ever."""
         self._wire.write(DeviceLost(fault.message, fault.broken))
         os._exit(_DEVICE_EXIT)
 
-    def _complete(self, ran: _Ran) -> BatchDone:
-        if ran.flow is None:
-            return BatchDone(ran.batch, [], ran.began_at, ran.ended_at, 0.0, 0.0, 0.0)
-        self._board.mark(ran.batch, Stage.ENCODING, time.monotonic())
-        result = runner.complete(self._loaded, ran.flow)
-        outcomes = [_outcome(outcome) for outcome in result.outcomes]
-        return BatchDone(
-            ran.batch,
-            outcomes,
-            ran.began_at,
-            ran.ended_at,
-            result.preprocess_s,
-            result.inference_s,
-            result.postprocess_s,
-            result.largest_ok,
-            result.decode_s,
-            result.padding,
-            ran.device_wait_s,
-        )
+
+def _with_data(item: Item) -> Item:
+    return Item(item.content_type, Path(item.path).read_bytes(), call=item.call)
 
 
-def _item(item: Item) -> runner.Item:
-    return runner.Item(item.content_type, Path(item.path).read_bytes() if item.path else item.data, item.call)
-
-
-def _outcome(outcome: runner.Outcome) -> Outcome:
-    if isinstance(outcome, Failure):
-        return Failed(outcome.code, outcome.message, outcome.retryable)
-    return Output(outcome.content_type, outcome.data)
-
-
-def _thread(work: Callable[[], None]) -> Thread:
-    made = Thread(target=_or_die, args=(work,), daemon=True)
+def _start_thread(work: Callable[[], None]) -> Thread:
+    made = Thread(target=_run_or_exit, args=(work,), daemon=True)
     made.start()
     return made
 
 
-def _or_die(work: Callable[[], None]) -> None:
-    """A thread that ended alone would leave a child that answers nothing; the end of the process is a crash: handled."""
+def _run_or_exit(work: Callable[[], None]) -> None:
+    """A thread that ended alone would leave a child that answers nothing. The supervisor handles a process that ends."""
     try:
         work()
     except BaseException:  # noqa: BLE001 - also SystemExit from model code

@@ -1,4 +1,4 @@
-"""One shard inside a child: its rows in the order in which they run, and what has come of them."""
+"""One shard inside a child: its rows in the order in which they run, and their outcomes so far."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShardSeconds:
 
 @dataclass(slots=True)
 class ShardWork:
-    """`began_at`: when the child took it up (monotonic). Cut by one thread, filled by another."""
+    """`began_at`: when the child took the shard up (monotonic). One thread cuts it into micro-batches, another fills it in."""
 
     number: int
     shard: Shard
@@ -45,7 +45,7 @@ class ShardWork:
     spent: ShardSeconds = field(default_factory=ShardSeconds)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.done == len(self.outputs)
 
     @property
@@ -59,7 +59,7 @@ class ShardWork:
         return places
 
     def put(self, places: Sequence[int], outcome: RowsOutcome) -> None:
-        """What came of those rows, back into the shard's order."""
+        """Put the outcome of the rows at `places` into the shard's order."""
         for place, output in zip(places, outcome.outputs, strict=True):
             if isinstance(output, Failure):
                 self._refuse(place, output)
@@ -68,13 +68,13 @@ class ShardWork:
         self.done += len(places)
         self.calls += 1
 
-    def account(self, flow: Flow, *, postprocess_s: float, device_wait_s: float) -> None:
+    def account(self, flow: Flow, *, postprocess_s: float) -> None:
         spent = self.spent
         spent.decode_s += flow.decode_s
         spent.preprocess_s += flow.preprocess_s
         spent.inference_s += flow.inference_s
         spent.postprocess_s += postprocess_s
-        spent.device_wait_s += device_wait_s
+        spent.device_wait_s += flow.device_wait_s
         if flow.padding is not None:
             spent.padded += flow.padding * flow.size
             spent.measured += flow.size
@@ -103,7 +103,7 @@ class ShardWork:
         try:
             return encode_outcome(ShardOutcome(self.outputs, self.failures))
         except (OverflowError, ValueError, msgspec.MsgspecError):
-            # JSON writes whole numbers of any size, a shard's outcome up to 64 bits: the rows that hold larger ones fail.
+            # JSON has integers of any size, a shard's outcome only those of up to 64 bits: rows with larger ones fail.
             for place, output in enumerate(self.outputs):
                 self._refuse_unwritable(place, output)
             return encode_outcome(ShardOutcome(self.outputs, self.failures))

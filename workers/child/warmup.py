@@ -1,4 +1,4 @@
-"""The runs before a model is ready: every batch size once for the first call's cost, and once more for what jobs will see."""
+"""The runs before a model is ready: every batch size once to pay for its first call, and once more to measure it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from msgspec import structs
+
 from penstock.errors import HandlerContractError, HandlerLoadError, PenstockError
 from penstock.handlers.contract import Failure, failure_of
 from penstock.handlers.device_errors import is_fatal_device_error, is_out_of_memory
@@ -15,26 +17,20 @@ from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
 from penstock.model_spec import WarmOrigin, fitted_buckets
+from penstock.workers.ipc.frames import Warm
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class WarmRun:
-    """One batch size: seconds of its first call, and of the next one."""
-
-    size: int
-    first_s: float
-    run_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What was run before the first job; `note` says why sizes are missing. `fits`: the largest batch that there was memory
-    for, where it ran out, else None."""
+    """What was run before the first job; `note` says why sizes are missing.
+
+    `fits`: if memory ran out, the largest batch that fitted; else None.
+    """
 
     origin: WarmOrigin = WarmOrigin.NONE
-    runs: tuple[WarmRun, ...] = ()
+    runs: tuple[Warm, ...] = ()
     note: str = ""
     fits: int | None = None
 
@@ -46,17 +42,17 @@ def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
 
 
 def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
-    """Run every size on the handler's `sample`, or on an input made from its schema; ends early before `budget_s` is over, and
-    at the first size that does not fit into memory.
+    """Run every size on the handler's `sample`, or on an input generated from its schema.
 
-    Raises what the handler raises on its own sample, `HandlerLoadError` where that is refused or not even the smallest size
-    fits; what it raises on a generated one is a note, unless it broke the contract: no input is to blame for that.
+    Ends early if `budget_s` would be exceeded, and at the first size that does not fit into memory. Raises what the handler
+    raises on its own sample, and `HandlerLoadError` if it refuses the sample or not even the smallest size fits. What it raises
+    on a generated input becomes a note, unless the handler broke its contract: no input is to blame for that.
     """
-    done = _ran(loaded, wanted, budget_s=budget_s, clock=clock)
+    done = _run(loaded, wanted, budget_s=budget_s, clock=clock)
     return replace(done, runs=_with_first_call(done.runs, loaded.handler.first_call_s))
 
 
-def _ran(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
+def _run(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
     sample: Any = getattr(loaded.handler, "sample", None)
     if sample is not None:
         return _on_sample(loaded, sample, wanted, budget_s=budget_s, clock=clock)
@@ -93,10 +89,10 @@ def _generated(loaded: Loaded) -> Any:
 def _run_all(
     loaded: Loaded, sample: Any, wanted: Sequence[int], *, origin: WarmOrigin, budget_s: float, clock: Clock
 ) -> WarmUp:
-    runs: list[WarmRun] = []
+    runs: list[Warm] = []
     until = clock() + budget_s
     for size in wanted:
-        # Twice the size takes at most about twice the time of the last; better one size cold than a load that times out.
+        # Twice the size takes at most about twice the time of the last one. A cold size is better than a load that times out.
         if runs and clock() + 2 * (runs[-1].first_s + runs[-1].run_s) > until:
             note = f"sizes over {runs[-1].size} are not warm: they would take longer than {budget_s:.0f} s"
             return WarmUp(origin, tuple(runs), note)
@@ -107,8 +103,8 @@ def _run_all(
     return WarmUp(origin, tuple(runs))
 
 
-def _what_fits(loaded: Loaded, runs: Sequence[WarmRun], size: int, failure: Failure) -> tuple[str, int]:
-    """The note and the largest size, where one of `size` did not fit; raises `HandlerLoadError` if it was the first."""
+def _what_fits(loaded: Loaded, runs: Sequence[Warm], size: int, failure: Failure) -> tuple[str, int]:
+    """The note and the largest size that fitted, as one of `size` did not. Raises `HandlerLoadError` if that was the first."""
     if not runs:
         raise HandlerLoadError(
             f"not even a batch of {size} fits into memory on {loaded.context.device}: {failure.message}. Free memory there, "
@@ -119,8 +115,8 @@ def _what_fits(loaded: Loaded, runs: Sequence[WarmRun], size: int, failure: Fail
     return note, fits
 
 
-def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> WarmRun | Failure:
-    """As `_timed`; a `Failure` if memory ran out, and not the exception: its traceback would hold the batch's memory."""
+def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> Warm | Failure:
+    """As `_timed`, but a `Failure` if memory ran out: the exception's traceback would keep the batch's memory."""
     try:
         return _timed(loaded, sample, size, clock)
     except Exception as error:
@@ -129,24 +125,24 @@ def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> W
         return failure_of(error)
 
 
-def _with_first_call(runs: tuple[WarmRun, ...], first_call_s: float) -> tuple[WarmRun, ...]:
-    """A runtime that made the smallest size's first call as it was opened has left nothing dear to the one timed here."""
+def _with_first_call(runs: tuple[Warm, ...], first_call_s: float) -> tuple[Warm, ...]:
+    """A runtime that made the smallest size's first call while it was opened took most of that call's time then."""
     if not runs:
         return runs
-    return (replace(runs[0], first_s=max(runs[0].first_s, first_call_s)), *runs[1:])
+    return (structs.replace(runs[0], first_s=max(runs[0].first_s, first_call_s)), *runs[1:])
 
 
-def _timed(loaded: Loaded, sample: Any, size: int, clock: Clock) -> WarmRun:
+def _timed(loaded: Loaded, sample: Any, size: int, clock: Clock) -> Warm:
     values = list(loaded.preprocess([sample] * size)) if loaded.preprocess else [sample] * size
     refused = next((value for value in values if isinstance(value, Failure)), None)
     if refused is not None:
         raise NoExample(f"preprocess refused it: {refused.message}")
     began = clock()
-    # The first run of a size compiles, allocates, fills caches; the second is what jobs will see.
+    # The first run of a size compiles, allocates and fills caches; the second one takes as long as those of jobs.
     loaded.inference(list(values))
     between = clock()
     outputs = loaded.inference(values)
     ended = clock()
     if loaded.postprocess:
         loaded.postprocess(list(outputs))
-    return WarmRun(size, between - began, ended - between)
+    return Warm(size, between - began, ended - between)

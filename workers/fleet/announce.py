@@ -5,37 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
-from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import Ready
-from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.model_spec import ModelInfo, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
 
 PLACES_AGAIN_S = 3_600.0
-
-
-def slot_info(spec: ModelSpec, pin: Pin, keeper: ChildSupervisor, *, latency_s: dict[int, float], warm: Ready) -> SlotInfo:
-    """What a slot is, where it lies and how it fares."""
-    return SlotInfo(
-        model=spec.name,
-        version=spec.version,
-        state=keeper.state,
-        device=pin.device,
-        pid=keeper.pid,
-        cores=pin.cores,
-        provider=keeper.provider,
-        latency_s=latency_s,
-        load_s=keeper.load_s,
-        error=keeper.error,
-        restarts=keeper.restarts.total,
-        first_call_s={run.size: run.first_s for run in warm.warm},
-        warm_origin=warm.warm_origin,
-        warm_note=warm.warm_note,
-        threads=pin.threads,
-        node=pin.node,
-        placement=pin.placement,
-        device_name=pin.device_name,
-        device_uuid=pin.uuid,
-    )
 
 
 class PlacesDue:

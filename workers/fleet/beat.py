@@ -32,7 +32,7 @@ class Beat:
     def run_once(self, now: float) -> None:
         """Raises `StoreUnavailable`. `now` is monotonic."""
         for slot in self._slots():
-            if slot.holding:
+            if slot.is_holding:
                 self._renew(slot, now)
         self._on_beat(self._store)
 
@@ -49,4 +49,4 @@ class Beat:
         if self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=moved).lost:
             slot.fence(name)
         else:
-            slot.lease.confirmed(sent_at)
+            slot.lease.confirm(sent_at)

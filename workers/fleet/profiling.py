@@ -22,7 +22,7 @@ from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.slot.batcher import BULK, Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 BATCH_RECORDED = "batch_recorded"
@@ -125,21 +125,21 @@ class Profiler(Observer):
     # What the batches took.
 
     def claimed(self, spec: ModelSpec, batch: Batch) -> None:
-        if self._active and not batch.shard:
+        if self._active and not batch.is_shard:
             self._sums.claimed(batch)
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # Not of a shard, which is many batches whose stages run beside each other.
-        if self._active and finish.stamp.reason != BULK:
-            self._sums.settled(finish.stamp, store_s)
-        if self._recording is not None and finish.stamp.id == self._recording.nonce:
+        if self._active and batch.stamp.reason != BULK:
+            self._sums.settled(batch.stamp, store_s)
+        if self._recording is not None and batch.stamp.id == self._recording.nonce:
             self._report(self._recording)
 
-    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         recording = self._recording
         if recording is None or not _jobs(debt) & {job.id.serial for job in recording.jobs}:
             return
-        if isinstance(debt, TryAgain):
+        if isinstance(debt, Retry):
             # If all jobs of the batch are retried, `settled` is never called for it.
             self._report(recording)
         else:
@@ -210,6 +210,6 @@ def _facts(folder: Path) -> Facts:
         return Facts("", note=f"the child left no {FACTS}: {error}")
 
 
-def _jobs(debt: TryAgain | Release) -> set[str]:
-    items = debt.items if isinstance(debt, Release) else [debt.retry.item]
+def _jobs(debt: Retry | Release) -> set[str]:
+    items = debt.items if isinstance(debt, Release) else [debt.item]
     return {item.id.serial for item in items}

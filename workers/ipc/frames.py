@@ -1,4 +1,4 @@
-"""What the supervisor and a child say to each other: length-prefixed msgpack frames over a socket pair."""
+"""The messages between a supervisor and its child: length-prefixed msgpack frames over a socket pair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.job import Call
 from penstock.model_spec import RuntimeOptions, WarmOrigin
 
 _LENGTH = struct.Struct("<I")
-# A batch is at most a few MiB; more than this means the stream is out of step or a child wrote nonsense.
+# A batch is at most a few MiB; a larger length means that the stream is out of step or that the child wrote nonsense.
 FRAME_LIMIT_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
 
@@ -37,7 +37,7 @@ class LoadModel(Struct, tag="load", array_like=True):
 
 
 class Item(Struct, array_like=True, gc=False):
-    """One input: held in `data`, or lying in the file `path`; `own`: a copy that goes when the batch is back."""
+    """One job's input: in `data`, or in the file `path`. `own`: that file is a copy, to be deleted when the batch is back."""
 
     content_type: str
     data: bytes = b""
@@ -47,7 +47,7 @@ class Item(Struct, array_like=True, gc=False):
 
 
 class RunBatch(Struct, tag="run", array_like=True):
-    """Run these items as one batch; `batch` counts from 1 per child. `profile_dir`: record it there."""
+    """Run these items as one batch; `batch` counts from 1 per child. `profile_dir`: the folder to record it in, if any."""
 
     batch: int
     items: list[Item]
@@ -55,22 +55,26 @@ class RunBatch(Struct, tag="run", array_like=True):
 
 
 class RunShard(Struct, tag="shard", array_like=True):
-    """Run the rows of this item as it suits, behind the shards before it; `shard` counts from 1 per child."""
+    """Run the rows of this item in micro-batches, after the shards before it; `shard` counts from 1 per child."""
 
     shard: int
     item: Item
 
 
 class StopChild(Struct, tag="stop", array_like=True):
-    """No more batches: finish what is here and exit."""
+    """No more batches will come: finish those received and exit."""
 
 
 class Output(Struct, tag="out", array_like=True, gc=False):
+    """One job's output."""
+
     content_type: str
     data: bytes
 
 
 class Failed(Struct, tag="bad", array_like=True, gc=False):
+    """Why one job has no output: a handler's `Failure`."""
+
     code: str
     message: str
     retryable: bool = False
@@ -80,7 +84,7 @@ Outcome = Output | Failed
 
 
 class Warm(Struct, array_like=True):
-    """Seconds of the first call with a batch of `size`, and of the second."""
+    """One batch size of the warm-up: seconds of its first call, and of the second."""
 
     size: int
     first_s: float
@@ -88,9 +92,9 @@ class Warm(Struct, array_like=True):
 
 
 class Ready(Struct, tag="ready", array_like=True):
-    """The model is loaded. `schemas`: the input's, the output's. `warm` was run on an input from `warm_origin`.
+    """The model is loaded. `schemas`: the input's and the output's. `warm` was run on an input from `warm_origin`.
 
-    `fits`: the largest batch that the warm-up found memory for, where it ran out, else None.
+    `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None.
     """
 
     load_s: float
@@ -111,11 +115,12 @@ class LoadFailed(Struct, tag="unloadable", array_like=True):
 
 
 class BatchDone(Struct, tag="done", array_like=True):
-    """One outcome per item, in order. Moments are monotonic, which all processes of a machine share.
+    """One outcome per item, in order; none if the batch was recalled. Seconds per stage; reading the inputs is `decode_s`.
 
-    `cap`: when this batch did not fit into memory, the largest part of it that did (0: none), else None. `padding`: the share
-    of the batch that was padding, where the handler tells. `device_wait_s`: ready, while the batch before it was at the device.
-    `rows`: of a shard, `bad_rows` without an output among them.
+    Moments are monotonic, on the clock that all processes of a machine share. `cap`: if the batch did not fit into memory, the
+    largest part of it that did (0: none); else None. `padding`: the share of the batch that was padding, if the handler says.
+    `device_wait_s`: how long the batch was ready while another was at the device. `rows`: of a shard; `bad_rows` of them have
+    no output.
     """
 
     batch: int
@@ -134,7 +139,7 @@ class BatchDone(Struct, tag="done", array_like=True):
 
 
 class ShardDone(Struct, tag="shard_done", array_like=True):
-    """`done` has one outcome, none if the shard was recalled; its seconds are sums over `calls` micro-batches."""
+    """`done` has one outcome, or none if the shard was recalled. Its seconds are sums over `calls` micro-batches."""
 
     shard: int
     done: BatchDone
@@ -142,7 +147,7 @@ class ShardDone(Struct, tag="shard_done", array_like=True):
 
 
 class DeviceLost(Struct, tag="device", array_like=True):
-    """The last frame of a child whose device fails every call. `broken`: no input can have done it."""
+    """The last frame of a child whose device fails every call. `broken`: no input can have caused it."""
 
     message: str
     broken: bool = False
@@ -200,11 +205,11 @@ class SupervisorWire:
         except BlockingIOError:
             return 0
         except OSError:
-            # The end of the stream is reported by `receive`, after the frames that still lie there.
+            # The child has closed its end. `receive` reports that, after the frames that have already arrived.
             return len(data)
 
     def receive(self) -> list[FromChild]:
-        """Every whole frame that has arrived; raises `ChildGone` at the end of the stream, once all were handed out."""
+        """Every complete frame that has arrived. Raises `ChildGone` at the end of the stream, after the last frame."""
         ended = self._fill()
         frames = self._frames()
         if ended and not frames:
@@ -212,7 +217,7 @@ class SupervisorWire:
         return frames
 
     def _fill(self) -> bool:
-        """Read what is there; True at the end of the stream."""
+        """Read all bytes that have arrived. True at the end of the stream."""
         while True:
             try:
                 data = self._sock.recv(_READ_BYTES)
@@ -266,4 +271,4 @@ class ChildWire:
 
 def _check(length: int) -> None:
     if length > FRAME_LIMIT_BYTES:
-        raise InternalError(f"a frame of {length} bytes between supervisor and child, the limit is {FRAME_LIMIT_BYTES}")
+        raise InternalError(f"a frame of {length} bytes between supervisor and child exceeds the limit of {FRAME_LIMIT_BYTES}")

@@ -1,4 +1,4 @@
-"""What a slot hears of its child."""
+"""What a child's supervisor reports to its slot."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.workers.slot.batcher import Batch
 class Cause(StrEnum):
     """Why a batch did not come back."""
 
-    CRASHED = "crashed"  # its items may have done it
-    TIMED_OUT = "timeout"  # it ran past the limit, and it is one item: certain
-    UNSTARTED = "unstarted"  # it had no part in it
+    CRASHED = "crashed"  # the child crashed, and one of the batch's items may have caused it
+    TIMED_OUT = "timeout"  # the batch ran past its limit and has one item, which certainly caused it
+    UNSTARTED = "unstarted"  # the batch had no part in the child's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class ChildReady:
 
 @dataclass(frozen=True, slots=True)
 class BatchRan:
-    held: Batch
+    batch: Batch
     done: BatchDone
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLost:
-    held: Batch
+    batch: Batch
     cause: Cause
     how: str
 
@@ -42,7 +42,7 @@ class ChildUnloadable:
 
 @dataclass(frozen=True, slots=True)
 class ChildExited:
-    """The child is: `crashed`, `timeout` (killed by us), `recycled` (worn), `device` (its device failed) or `unloadable`."""
+    """`why`: `crashed`, `timeout` (killed by us), `recycled` (worn), `device` (its device failed) or `unloadable`."""
 
     why: str
 

@@ -1,51 +1,91 @@
-"""What a slot is given to work with, and who is told of what it does."""
+"""What a slot is given to work with, and who observes what it does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.records import Change, Settled
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import (
+    BatchStamp,
+    Change,
+    Claim,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    NewJob,
+    Settled,
+    Submitted,
+)
 from penstock.model_spec import DEFAULT_VERSION, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.lease import WakeUpListener
-from penstock.workers.slot.settlement import Finish, Release, SlotStore, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
+
+
+class SlotStore(Protocol):
+    """The part of `RedisStore` that a slot uses."""
+
+    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = ...) -> list[Submitted]: ...
+
+    def claim(self, request: ClaimRequest) -> Claim: ...
+
+    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]: ...
+
+    def finish_and_claim(
+        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
+    ) -> tuple[list[Settled], Claim]: ...
+
+    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]: ...
+
+    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = ...) -> list[Settled]: ...
+
+    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Observer:
-    """Whoever counts or tells what slots do: overrides what it wants to hear. Called in the slots' threads: must not block."""
+    """Base class of whatever counts or logs what slots do; a subclass overrides what it wants to know.
 
-    def claimed(self, spec: ModelSpec, held: Batch) -> None: ...
+    The slots' threads call these methods, so none of them may block.
+    """
 
-    def ran(self, spec: ModelSpec, held: Batch, done: BatchDone) -> None: ...
+    def claimed(self, spec: ModelSpec, batch: Batch) -> None: ...
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
-        """`store_s`: how long the store took for it, blobs included."""
+    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
 
-    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
-        """Jobs went back to the queue, or were to."""
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+        """`batch` holds the jobs that ended, maybe some of those claimed. `store_s`: how long the store and the blobs took."""
+
+    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
+        """Jobs were given back to the queue; `answers` says which of them the store took."""
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """What a call to the store brought about beside what it was asked for: jobs taken back, ended unrun."""
+        """A call to the store also changed other jobs: took them back, or ended them without a run."""
 
-    def lost(self, spec: ModelSpec, cause: Cause, held: Batch) -> None:
-        """A batch did not come back."""
+    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+        """The child did not bring this batch back."""
 
     def child_ended(self, spec: ModelSpec, why: str) -> None:
-        """A child is gone: `crashed`, `timeout`, `recycled`, `device` or `unloadable`. Not one stopped with its slot."""
+        """A child ended: `crashed`, `timeout`, `recycled`, `device` or `unloadable`. Not called at the slot's own end."""
 
     def lease_lost(self, spec: ModelSpec, how: str) -> None:
-        """`lost`: the store took it back; `lapsed`: not confirmed in time."""
+        """`lost`: the store took the lease back; `lapsed`: it was not confirmed in time."""
 
     def store_failed(self, part: str) -> None:
-        """A call had no answer."""
+        """The store did not answer a call."""
 
     def loaded(self, spec: ModelSpec, load_s: float) -> None: ...
 
     def unloadable(self, spec: ModelSpec, error: str) -> None: ...
+
+
+Tell = Callable[[Callable[[Observer], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +99,11 @@ class SlotContext:
     lease_s: float
     inline_output_bytes: int
     default_version: Callable[[], str] = lambda: DEFAULT_VERSION
-    # Fields of the batch policy that nobody set: there the handler's own wish holds.
+    # Fields of the batch policy that nobody set: for these the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
-    # Where the child is to record this batch; empty for nearly every one.
+    # The folder in which the child is to record this batch; empty for nearly every batch.
     profile_dir: Callable[[Batch], str] = lambda _: ""
+
+    def tell(self, what: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            what(observer)

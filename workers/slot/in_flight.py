@@ -1,4 +1,4 @@
-"""What a child has in its hands: given, awaited, taken back, and who is to blame when it dies. Ends with its child."""
+"""The batches that one child has: given, awaited, taken back, and which of them is to blame when the child dies."""
 
 from __future__ import annotations
 
@@ -8,144 +8,161 @@ from pathlib import Path
 
 from penstock.job_id import JobId
 from penstock.workers.ipc.frames import BatchDone, Item
-from penstock.workers.ipc.progress_page import Stage
-from penstock.workers.ipc.shard_progress import Lane
+from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.slot.batcher import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause
-from penstock.workers.slot.child_process import ChildProcess
 
 
 class InFlight:
-    """Used by the slot's thread only, but for `held`. Batches and shards have numbers of their own."""
+    """Part of a `ChildProcess`, whose progress it reads from `page`; without a page it is empty for ever.
 
-    def __init__(self) -> None:
-        # By number, in the order given. None: the child still works on it, but nobody wants the outcome any more.
+    Only the slot's thread uses it, except for `awaited`. Batches and shards have numbers of their own.
+    """
+
+    def __init__(self, page: ProgressPage | None = None) -> None:
+        self._page = page
+        # By number, in the order given. None: the child still works on that batch, but nobody awaits its outcome any more.
         self._batches: dict[int, Batch | None] = {}
         self._shards: dict[int, Batch | None] = {}
-        # Copies of inputs that the child may yet read, those of batches that nobody awaits among them.
+        # Copies of inputs that the child may yet read, also for batches that nobody awaits.
         self._copies: dict[tuple[bool, int], list[str]] = {}
         self._head_since = 0.0
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._batches and not self._shards
 
-    def give(self, child: ChildProcess, held: Batch, items: list[Item], now: float) -> None:
-        if held.shard:
-            [item] = items
-            number = child.give_shard(item)
-            self._shards[number] = replace(held, given_at=now)
-            self._keep(number, items, shard=True)
-            return
+    @property
+    def has_shards(self) -> bool:
+        return bool(self._shards)
+
+    @property
+    def _progress(self) -> ProgressPage:
+        assert self._page is not None
+        return self._page
+
+    # Given and come back.
+
+    def add_batch(self, number: int, batch: Batch, now: float) -> None:
         if not self._batches:
             self._head_since = now
-        number = child.give(items, held.profile_dir)
-        self._batches[number] = replace(held, given_at=now, fresh=not self._batches)
-        self._keep(number, items, shard=False)
+        # The child has the items now; kept here as well, they would stay in memory for as long as the batch runs.
+        self._batches[number] = replace(batch, given_at=now, fresh=not self._batches, items=())
+        self._note_copies(number, batch.items, shard=False)
 
-    def _keep(self, number: int, items: list[Item], *, shard: bool) -> None:
+    def add_shard(self, number: int, batch: Batch, now: float) -> None:
+        self._shards[number] = replace(batch, given_at=now, items=())
+        self._note_copies(number, batch.items, shard=True)
+
+    def _note_copies(self, number: int, items: tuple[Item, ...], *, shard: bool) -> None:
         if copies := [item.path for item in items if item.own]:
             self._copies[shard, number] = copies
 
-    def done(self, done: BatchDone, now: float) -> BatchRan | BatchLost | None:
+    def on_batch_done(self, done: BatchDone, now: float) -> BatchRan | BatchLost | None:
         """None for a batch that nobody awaits."""
-        held = self._batches.pop(done.batch, None)
+        batch = self._batches.pop(done.batch, None)
         _delete(self._copies.pop((False, done.batch), []))
         self._head_since = now
-        return _came_back(held, done)
+        return _event(batch, done)
 
-    def shard_done(self, number: int, done: BatchDone) -> BatchRan | BatchLost | None:
+    def on_shard_done(self, number: int, done: BatchDone) -> BatchRan | BatchLost | None:
         _delete(self._copies.pop((True, number), []))
-        return _came_back(self._shards.pop(number, None), done)
+        return _event(self._shards.pop(number, None), done)
 
-    def limit_at(self, child: ChildProcess, max_run_s: float) -> float:
-        """When the child has run for too long: one batch, or one micro-batch of a shard."""
-        return min(self._batch_since(child), self._micro_batch(child)[1]) + max_run_s
+    # How far.
 
-    def _batch_since(self, child: ChildProcess) -> float:
-        if not self._batches:
-            return float("inf")
-        if not self._shards:
-            return self._head_since
-        stage, since = child.stage(next(iter(self._batches)))
-        if stage is Stage.DECODED:
-            # A micro-batch may be before it at the device, and has a limit of its own.
-            since = child.shards.lane(Lane.RUNNING)[1]
-        return max(self._head_since, since) if stage >= Stage.DECODED else self._head_since
-
-    def _micro_batch(self, child: ChildProcess) -> tuple[int, float]:
-        """The shard of the one that has run for longest, and since when; 0 and infinity without any."""
-        return child.shards.oldest() if self._shards else (0, float("inf"))
-
-    def held(self) -> list[Batch]:
+    def awaited(self) -> list[Batch]:
         """The batches and shards whose outcome is awaited. Safe to call from any thread."""
         given = list(self._batches.values()) + list(self._shards.values())
-        return [held for held in given if held is not None]
+        return [batch for batch in given if batch is not None]
 
-    def busy(self, child: ChildProcess | None) -> ChildLoad:
+    def load(self) -> ChildLoad:
         """What the child has to do, batches that nobody awaits included."""
-        if self.empty or child is None:
+        if self.is_empty:
             return IDLE
-        alone = any(held.solo for held in self.held())
+        alone = any(batch.is_solo for batch in self.awaited())
         if not self._batches:
             return ChildLoad(alone=alone, shards=len(self._shards))
         number, head = next(iter(self._batches.items()))
-        stage, since = child.stage(number)
+        stage, since = self._progress.stage(number)
         return ChildLoad(
             batches=len(self._batches),
             size=head.size if head else 0,
-            since=since if stage.begun else self._head_since,
+            since=since if stage.has_begun else self._head_since,
             alone=alone,
             shards=len(self._shards),
         )
 
-    def rows_done(self, child: ChildProcess | None) -> dict[JobId, int]:
-        """How far each awaited shard is."""
-        if not self._shards or child is None:
+    def rows_done(self) -> dict[JobId, int]:
+        """How many rows of each awaited shard are done."""
+        if not self._shards:
             return {}
-        return {held.jobs[0].id: child.shards.rows(number) for number, held in self._shards.items() if held is not None}
+        shards = self._progress.shards
+        return {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
 
-    def recall(self, child: ChildProcess | None) -> list[Batch]:
-        """Take back what has not begun to run; the child will skip it."""
-        if child is None:
+    def limit_at(self, max_run_s: float) -> float:
+        """When the child will have run for too long: on one batch, or on one micro-batch of a shard."""
+        return min(self._batch_since(), self._micro_batch()[1]) + max_run_s
+
+    def _batch_since(self) -> float:
+        if not self._batches:
+            return float("inf")
+        if not self._shards:
+            return self._head_since
+        stage, since = self._progress.stage(next(iter(self._batches)))
+        if stage is Stage.DECODED:
+            # A micro-batch may be before it at the device, and has a limit of its own.
+            since = self._progress.shards.lane(Lane.RUNNING)[1]
+        return max(self._head_since, since) if stage >= Stage.DECODED else self._head_since
+
+    def _micro_batch(self) -> tuple[int, float]:
+        """The shard whose micro-batch has run for longest, and since when; 0 and infinity if there is none."""
+        return self._progress.shards.oldest() if self._shards else (0, float("inf"))
+
+    # Taken back.
+
+    def recall(self) -> list[Batch]:
+        """Take back the batches and shards that have not begun to run; the child will skip them."""
+        if self.is_empty:
             return []
-        return [*_recalled(self._batches, child.recall), *_recalled(self._shards, child.shards.recall_unbegun)]
+        return [*_recalled(self._batches, self._progress.recall), *self.recall_waiting_shards()]
 
-    def recall_shards(self, child: ChildProcess | None) -> list[Batch]:
-        """Take back the shards, begun or not: the child leaves them with their next micro-batch."""
-        if child is None:
-            return []
-        return _recalled(self._shards, child.shards.recall)
+    def recall_shards(self) -> list[Batch]:
+        """Take back all shards; the child leaves one that has begun with its next micro-batch."""
+        return _recalled(self._shards, self._progress.shards.recall) if self._shards else []
 
-    def recall_waiting_shards(self, child: ChildProcess | None) -> list[Batch]:
+    def recall_waiting_shards(self) -> list[Batch]:
         """Take back the shards that have not begun."""
-        return _recalled(self._shards, child.shards.recall_unbegun) if child is not None else []
+        return _recalled(self._shards, self._progress.shards.recall_waiting) if self._shards else []
 
-    def disown(self, child: ChildProcess | None) -> list[Batch]:
-        """Give up everything; what the child still says of it is ignored."""
-        given_up = self.held()
-        self.recall(child)
-        self.recall_shards(child)
+    def disown(self) -> list[Batch]:
+        """Give up all batches and shards: their outcomes are ignored from now on."""
+        given_up = self.awaited()
+        self.recall()
+        self.recall_shards()
         self._batches, self._shards = dict.fromkeys(self._batches), dict.fromkeys(self._shards)
         return given_up
 
-    def suspects(self, child: ChildProcess, *, hung: bool) -> list[tuple[Batch, bool]]:
-        """Each awaited batch and shard of a child that died, and whether its death may be that one's doing."""
-        batches, shards = self._hung(child) if hung else self._touched(child)
+    # When the child has died.
+
+    def suspects(self, *, is_hung: bool) -> list[tuple[Batch, bool]]:
+        """Each awaited batch and shard, and whether it may have caused the child's death."""
+        batches, shards = self._hung() if is_hung else self._touched()
         if not (batches or shards):
-            # Nobody in its hands: then the first, for a batch that is never charged could come back for ever.
+            # The handler touched none of them. Then suspect the first: a batch that is never charged could come back for ever.
             batches = set(list(self._batches)[:1])
             shards = set() if batches else set(list(self._shards)[:1])
-        found = [(held, number in batches) for number, held in self._batches.items()]
-        found += [(held, number in shards) for number, held in self._shards.items()]
-        return [(held, suspect) for held, suspect in found if held is not None]
+        found = [(batch, number in batches) for number, batch in self._batches.items()]
+        found += [(batch, number in shards) for number, batch in self._shards.items()]
+        return [(batch, is_suspect) for batch, is_suspect in found if batch is not None]
 
-    def _touched(self, child: ChildProcess) -> tuple[set[int], set[int]]:
-        return {number for number in self._batches if child.stage(number)[0].touched}, child.shards.touched()
+    def _touched(self) -> tuple[set[int], set[int]]:
+        batches = {number for number in self._batches if self._progress.stage(number)[0].is_touched}
+        return batches, self._progress.shards.touched()
 
-    def _hung(self, child: ChildProcess) -> tuple[set[int], set[int]]:
-        shard, since = self._micro_batch(child)
-        if shard and since <= self._batch_since(child):
+    def _hung(self) -> tuple[set[int], set[int]]:
+        shard, since = self._micro_batch()
+        if shard and since <= self._batch_since():
             return set(), {shard}
         return set(list(self._batches)[:1]), set()
 
@@ -156,24 +173,25 @@ class InFlight:
 
 
 def _delete(copies: list[str]) -> None:
+    # D44: a copy lives until the child has answered for its batch or is gone, so nothing is cached.
     for copy in copies:
         Path(copy).unlink(missing_ok=True)
 
 
-def _came_back(held: Batch | None, done: BatchDone) -> BatchRan | BatchLost | None:
-    if held is None:
+def _event(batch: Batch | None, done: BatchDone) -> BatchRan | BatchLost | None:
+    if batch is None:
         return None
     if not done.outcomes:
-        # Recalled in the moment it began: both sides saw the other, and the child skipped it.
-        return BatchLost(held, Cause.UNSTARTED, "recalled")
-    return BatchRan(held, done)
+        # Recalled at the moment it began: both sides saw each other's mark, and the child skipped the batch.
+        return BatchLost(batch, Cause.UNSTARTED, "recalled")
+    return BatchRan(batch, done)
 
 
 def _recalled(given: dict[int, Batch | None], recall: Callable[[int], bool]) -> list[Batch]:
-    """Those that `recall` took back; the child still has to say so, but nobody waits for it."""
+    """The batches that `recall` took back. The child still answers for them, but nobody awaits that."""
     back = []
-    for number, held in given.items():
-        if held is not None and recall(number):
-            back.append(held)
+    for number, batch in given.items():
+        if batch is not None and recall(number):
+            back.append(batch)
             given[number] = None
     return back

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import structlog
 
@@ -22,52 +22,42 @@ INPUT_MISSING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A batch with its inputs: `items` are those of `jobs`; the inputs of `missing` are nowhere."""
-
-    held: Batch
-    jobs: tuple[ClaimedJob, ...]
-    items: tuple[Item, ...]
-    missing: tuple[ClaimedJob, ...] = ()
-
-
 class Inputs:
-    """For one slot. While the blobs cannot be fetched, its batch waits as claimed, and fetching is tried ever more seldom."""
+    """One slot's access to inputs. While the blob store is away its batch waits as claimed, and tries become ever rarer."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._absence = Absence()
 
     def again_at(self, now: float) -> float:
-        """When a batch that could not be filled is worth another try; infinity when none has to wait for that."""
+        """When to try again to fill a batch; infinity if no batch waits for that."""
         return self._absence.try_at if self._absence.try_at > now else float("inf")
 
-    def fill(self, held: Batch, now: float) -> Filled | None:
-        """None while the blobs are away; `now` is monotonic."""
+    def fill(self, batch: Batch, now: float) -> tuple[Batch, list[ClaimedJob]] | None:
+        """The batch with the items of those jobs whose inputs were found, and the other jobs.
+
+        None while the blob store is away. `now` is monotonic.
+        """
         if now < self._absence.try_at:
             return None
         try:
-            filled = with_inputs(held, self._blobs)
+            filled = _with_inputs(batch, self._blobs)
         except BlobsUnavailable as away:
-            if self._absence.failed(now):
-                log.warning(BLOBS_AWAY, model=held.jobs[0].id.model, error=away.message, hint=away.hint)
+            if self._absence.on_failure(now):
+                log.warning(BLOBS_AWAY, model=batch.jobs[0].id.model, error=away.message, hint=away.hint)
             return None
-        if self._absence.over():
-            log.info(BLOBS_BACK, model=held.jobs[0].id.model)
+        if self._absence.on_answer():
+            log.info(BLOBS_BACK, model=batch.jobs[0].id.model)
         return filled
 
 
-def with_inputs(held: Batch, blobs: BlobStore) -> Filled:
-    names = [job.input.blob for job in held.jobs if job.input.blob]
+def _with_inputs(batch: Batch, blobs: BlobStore) -> tuple[Batch, list[ClaimedJob]]:
+    names = [job.input.blob for job in batch.jobs if job.input.blob]
     files = dict(zip(names, blobs.readable(names), strict=True)) if names else {}
-    found = [(job, _item(job, files)) for job in held.jobs]
-    return Filled(
-        held,
-        tuple(job for job, item in found if item is not None),
-        tuple(item for _, item in found if item is not None),
-        tuple(job for job, item in found if item is None),
-    )
+    pairs = [(job, _item(job, files)) for job in batch.jobs]
+    missing = [job for job, item in pairs if item is None]
+    jobs = batch.jobs if not missing else tuple(job for job, item in pairs if item is not None)
+    return replace(batch, jobs=jobs, items=tuple(item for _, item in pairs if item is not None)), missing
 
 
 def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:

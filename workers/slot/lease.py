@@ -1,4 +1,4 @@
-"""Under which name a slot holds its jobs, until when, and the subscription by which the sweepers see that it lives."""
+"""Under which name a slot leases its jobs, until when, and the subscription that shows the sweepers that the slot lives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.broker.store.wakeup import CancelRequested, Wake
 
-# The slot stops this much before Redis would: the two clocks run apart, and a message takes its time.
+# The slot stops this much before Redis would: the two clocks differ, and a message takes time.
 _MARGIN_S = 2.0
 
 
@@ -22,10 +22,10 @@ class WakeUpListener(Protocol):
 
 
 class Lease:
-    """One slot's incarnations, one after the other: a lost lease, or a claim whose answer was lost, ends one.
+    """One slot's incarnations, one after the other: an incarnation ends with a lost lease, or a claim whose answer was lost.
 
-    Jobs leased to an old name are nobody's: no beat renews them and no subscription vouches for them, so
-    they are soon taken back.
+    Nobody holds the jobs leased to an old name: no beat extends their leases and no subscription vouches for them, so a sweep
+    soon takes them back.
     """
 
     def __init__(self, base: str, *, lease_s: float, listen: Callable[[str], WakeUpListener]) -> None:
@@ -34,35 +34,40 @@ class Lease:
         self._listen = listen
         self._count = 1
         self._confirmed_at = float("-inf")
-        self.ear: WakeUpListener | None = None
+        self._listener: WakeUpListener | None = None
 
     @property
     def name(self) -> str:
         return f"{self._base}.{self._count}"
 
+    @property
+    def is_listening(self) -> bool:
+        return self._listener is not None
+
     def open(self) -> int:
-        """Subscribe under the present name; what to wait on. Raises `StoreUnavailable`."""
-        self.ear = self._listen(self.name)
-        return self.ear.fileno()
+        """Subscribe under the present name. The file descriptor to wait on; raises `StoreUnavailable`."""
+        # D5: the subscription is the slot's presence.
+        self._listener = self._listen(self.name)
+        return self._listener.fileno()
 
     def renew(self) -> None:
-        """A new name; what was held under the old one is given up."""
+        """Take a new name, and give up what is leased to the old one."""
         self.close()
         self._count += 1
         self._confirmed_at = float("-inf")
 
     def close(self) -> None:
-        if self.ear is not None:
-            ear, self.ear = self.ear, None
-            ear.close()
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            listener.close()
 
-    def hear(self) -> list[Wake | CancelRequested]:
-        """What has arrived; raises `StoreUnavailable` when the link broke: `close` and `open` again."""
-        return self.ear.read() if self.ear is not None else []
+    def read(self) -> list[Wake | CancelRequested]:
+        """The messages that arrived. Raises `StoreUnavailable` if the connection broke: then `close`, and `open` again."""
+        return self._listener.read() if self._listener is not None else []
 
-    def confirmed(self, at: float) -> None:
+    def confirm(self, at: float) -> None:
         """A claim or beat sent at `at` (monotonic) was granted. Also called by the beat's thread."""
         self._confirmed_at = max(self._confirmed_at, at)
 
-    def lapsed(self, now: float) -> bool:
+    def has_lapsed(self, now: float) -> bool:
         return now > self._confirmed_at + self._lease_s - min(_MARGIN_S, self._lease_s / 4)

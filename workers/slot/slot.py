@@ -1,11 +1,10 @@
-"""One slot: one thread, one child, one loop that claims, hands over and settles."""
+"""One slot: one thread, one child, one loop that claims batches, hands them over and settles them."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
@@ -13,69 +12,56 @@ from typing import Any
 import structlog
 
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Settled
-from penstock.broker.store.wakeup import Wake
-from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
-from penstock.workers.fleet.announce import slot_info
 from penstock.workers.ipc.frames import BatchDone, Ready
 from penstock.workers.slot.batcher import IDLE_POLL_S, Batch, Batcher
 from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
-from penstock.workers.slot.context import Observer, SlotContext
+from penstock.workers.slot.claims import LISTENER, Claims
+from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.inputs import INPUT_MISSING, Inputs
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
-from penstock.workers.slot.settlement import RETRY_MOST_S, Absence, Finish, Settlements
-from penstock.workers.slot.shard_lane import LaneProgress, ShardLane, shard_request
-from penstock.workers.slot.verdicts import SLOT_FAULT, Verdicts
+from penstock.workers.slot.outcomes import unrun_stamp
+from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
+from penstock.workers.slot.shard_lane import LaneProgress
 
 log = structlog.get_logger(__name__)
-STORE_AWAY = "store_away"
-STORE_BACK = "store_back"
 LEASE_LOST = "lease_lost"
 LEASE_LAPSED = "lease_lapsed"
 
+_WAKER = "waker"
 _SETTLE_LATE_S = 5.0
 
 
 class Slot:
-    """`run` is its thread's work. Other threads may call what stands under "From other threads"."""
+    """`run` is the work of the slot's thread. Other threads may call what stands under "From other threads"."""
 
-    def __init__(self, spec: ModelSpec, pin: Pin, around: SlotContext, *, name: str) -> None:
+    def __init__(self, spec: ModelSpec, pin: Pin, context: SlotContext, *, name: str) -> None:
         self.spec = spec
         self.name = name
         self.pin = pin
-        self._around = around
+        self._context = context
         self._selector = DefaultSelector()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        limit = 0 if "max_batch_size" in around.declared_policy else spec.policy.max_batch_size
-        self._keeper = ChildSupervisor(spec, pin, self._selector, max_batch_size=limit)
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
+        self._child_supervisor = ChildSupervisor(spec, pin, self._selector, max_batch_size=limit)
         self._latency = Latency()
-        self._batcher = Batcher(spec.policy, self._latency)
-        self.lease = Lease(name, lease_s=around.lease_s, listen=lambda incarnation: around.listen(spec.name, incarnation))
-        self._exchange = Settlements(
-            around.open_store(),
-            around.blobs,
-            inline_bytes=around.inline_output_bytes,
-            on_settled=self._on_settled,
-            on_given_back=lambda debt, answers: self._tell(lambda observer: observer.given_back(spec, debt, answers)),
+        self._batcher = Batcher(spec, self._latency)
+        self._claims = Claims(
+            spec, context, self._selector, self._batcher, self._child_supervisor, name=name, device=pin.device
         )
-        self._shards = ShardLane()
+        self._settlements = self._claims.settlements
+        self._verdicts = Verdicts(spec, self._settlements, context.tell)
+        self._inputs = Inputs(context.blobs)
         self.progress = LaneProgress()
-        self._verdicts = Verdicts(spec, self._exchange, self._tell)
-        self._ear_fd: int | None = None
-        self._waiting: list[Batch] = []
-        self._inputs = Inputs(around.blobs)
-        self._absence = Absence()
-        self._unsure = False
-        self._lapsed = False
+        self._has_lapsed = False
         self._fenced = ""
         self._drain_by: float | None = None
-        self._draining = False
-        self._over = False
+        self._is_draining = False
+        self._is_over = False
         self.turned_at = time.monotonic()
         self.version_info: VersionInfo | None = None
         self.policy = spec.policy
@@ -84,315 +70,228 @@ class Slot:
     # From other threads.
 
     def drain(self, *, by: float) -> None:
-        """Take nothing more, end what runs until `by` (monotonic), give back the rest, end."""
+        """Claim nothing more, let batches run until `by` (monotonic), give back the rest, and end."""
         self._drain_by = by
-        self.ring()
+        self.wake()
 
     def fence(self, incarnation: str) -> None:
-        """The store took back what `incarnation` held."""
+        """The store took back the jobs leased to `incarnation`."""
         self._fenced = incarnation
-        self.ring()
+        self.wake()
 
-    def ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+    def wake(self) -> None:
+        """Make the loop take its next turn now."""
+        os.eventfd_write(self._waker, 1)
 
     def set_peers(self, count: int) -> None:
         self._batcher.peers = count
 
     @property
-    def holding(self) -> bool:
-        return bool(self._waiting or self._keeper.held())
+    def lease(self) -> Lease:
+        return self._claims.lease
 
-    def active(self) -> list[Batch]:
-        return [*self._keeper.held(), *self._waiting]
+    @property
+    def is_holding(self) -> bool:
+        """Whether jobs are leased to this slot."""
+        return self._claims.is_holding
+
+    def active_batches(self) -> list[Batch]:
+        """In the child, or waiting for it."""
+        return [*self._child_supervisor.in_flight.awaited(), *self._claims.waiting]
 
     @property
     def state(self) -> str:
-        return self._keeper.state
+        return self._child_supervisor.state
 
     def info(self) -> SlotInfo:
-        return slot_info(self.spec, self.pin, self._keeper, latency_s=self._latency.table(), warm=self._warm)
+        """What the slot is, where it lies and how it fares."""
+        child, pin, warm = self._child_supervisor, self.pin, self._warm
+        return SlotInfo(
+            model=self.spec.name,
+            version=self.spec.version,
+            state=child.state,
+            device=pin.device,
+            pid=child.pid,
+            cores=pin.cores,
+            provider=child.provider,
+            latency_s=self._latency.table(),
+            load_s=child.load_s,
+            error=child.error,
+            restarts=child.restarts.total,
+            first_call_s={run.size: run.first_s for run in warm.warm},
+            warm_origin=warm.warm_origin,
+            warm_note=warm.warm_note,
+            threads=pin.threads,
+            node=pin.node,
+            placement=pin.placement,
+            device_name=pin.device_name,
+            device_uuid=pin.uuid,
+        )
 
     # The loop.
 
     def run(self) -> None:
-        self._selector.register(self._bell, EVENT_READ, "bell")
-        while not self._over:
+        self._selector.register(self._waker, EVENT_READ, _WAKER)
+        while not self._is_over:
             try:
                 self._serve()
             except Exception:
-                # A fault of ours must cost this batch at most: give everything up, and start over under a new name.
+                # A fault of ours may cost this batch and no more: give everything up, and start over under a new name.
                 log.exception(SLOT_FAULT, model=self.spec.name)
                 self._start_over()
         self._close()
 
     def _serve(self) -> None:
-        while not self._over:
+        while not self._is_over:
             self._listen()
             self._tend()
-            self._trade()
+            self._claims.settle_and_claim(is_draining=self._drain_by is not None)
             self._hand_over()
-            self._trade_shard()
+            # D38: a shard is claimed only by a request of its own, after the ordinary lane.
+            if self._claims.claim_shard(is_draining=self._drain_by is not None):
+                self._hand_over()
 
     def _listen(self) -> None:
         now = self.turned_at = time.monotonic()
         for key, mask in self._selector.select(self._pause_s(now)):
-            if key.data == "bell":
-                os.eventfd_read(self._bell)
-            elif key.data == "ear":
-                self._hear()
+            if key.data == _WAKER:
+                os.eventfd_read(self._waker)
+            elif key.data == LISTENER:
+                self._claims.hear()
             else:
-                for event in self._keeper.handle(key.data, mask, time.monotonic()):
+                for event in self._child_supervisor.handle(key.data, mask, time.monotonic()):
                     self._apply(event)
 
     def _pause_s(self, now: float) -> float:
-        """How long nothing needs to be done unless something happens."""
-        times = [now + IDLE_POLL_S, self._keeper.due_at(), self._inputs.again_at(now)]
-        if self._exchange.owes or self.lease.ear is None:
-            times.append(self._absence.try_at)
-        if self._may_claim:
-            times.append(max(self._absence.try_at, self._batcher.ask_at(now, self._keeper.busy())))
-            times.append(max(self._absence.try_at, self._shard_at()))
+        """How long the loop has nothing to do unless something happens."""
+        times = [
+            now + IDLE_POLL_S,
+            self._child_supervisor.due_at(),
+            self._inputs.again_at(now),
+            self._claims.due_at(now, is_draining=self._drain_by is not None),
+        ]
         if self._drain_by is not None:
             times.append(self._drain_by)
         return max(0.0, min(times) - now)
 
     # What happened.
 
-    def _hear(self) -> None:
-        try:
-            if any(isinstance(message, Wake) for message in self.lease.hear()):
-                self._batcher.heard()
-        except StoreUnavailable:
-            self._deafen()
-
-    def _deafen(self) -> None:
-        if self._ear_fd is not None:
-            self._selector.unregister(self._ear_fd)
-            self._ear_fd = None
-        self.lease.close()
-
     def _apply(self, event: Event) -> None:
         match event:
-            case BatchRan(held, done):
-                self._learn(held, done)
-                self._verdicts.ran(held, done)
+            case BatchRan(batch, done):
+                self._learn(batch, done)
+                self._verdicts.on_ran(batch, done)
             case BatchLost():
-                self._verdicts.lost(event)
+                self._verdicts.on_lost(event)
             case ChildReady(ready):
-                self._up(ready)
+                self._on_ready(ready)
             case ChildExited(why):
-                self._tell(lambda observer: observer.child_ended(self.spec, why))
+                self._context.tell(lambda observer: observer.child_ended(self.spec, why))
             case ChildUnloadable(error):
-                self._tell(lambda observer: observer.unloadable(self.spec, error))
+                self._context.tell(lambda observer: observer.unloadable(self.spec, error))
 
-    def _tell(self, what: Callable[[Observer], None]) -> None:
-        for observer in self._around.observers:
-            what(observer)
-
-    def _learn(self, held: Batch, done: BatchDone) -> None:
+    def _learn(self, batch: Batch, done: BatchDone) -> None:
         if done.cap is not None:
-            self._batcher.capped(done.cap)
-        elif not held.profile_dir and not any(job.call for job in held.jobs):
-            # Explaining and recording take many times as long as answering, and say nothing of how long that takes.
-            self._batcher.ran(held.size, done.inference_s, feed_s=done.began_at - held.given_at if held.fresh else None)
+            self._batcher.cap(done.cap)
+        elif not batch.profile_dir and not any(job.call for job in batch.jobs):
+            # Explaining and profiling take many times as long as predicting, so their times are not learned.
+            feed_s = done.began_at - batch.given_at if batch.fresh else None
+            self._batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s)
 
-    def _up(self, ready: Ready) -> None:
+    def _on_ready(self, ready: Ready) -> None:
         self._warm = ready
         if ready.warm_origin is WarmOrigin.SAMPLE:
             for run in ready.warm:
                 self._latency.observe(run.size, run.run_s)
         self.version_info = VersionInfo(ready.schemas[0], ready.schemas[1], ready.accepts, ready.description)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
-        mine: dict[str, Any] = {n: wish for n, wish in wishes.items() if wish is not None and n in self._around.declared_policy}
-        self.policy = replace(self.spec.policy, **mine)
+        declared = self._context.declared_policy
+        granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
+        self.policy = replace(self.spec.policy, **granted)
         self._batcher.follow(self.policy, fits=ready.fits)
-        self._tell(lambda observer: observer.loaded(self.spec, ready.load_s))
-
-    def _on_settled(self, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
-        self._tell(lambda observer: observer.settled(self.spec, finish, answers, store_s))
+        self._context.tell(lambda observer: observer.loaded(self.spec, ready.load_s))
 
     # What to do.
 
     def _tend(self) -> None:
         now = time.monotonic()
         if self._fenced and self._fenced == self.lease.name:
-            log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active()))
-            self._tell(lambda observer: observer.lease_lost(self.spec, "lost"))
+            log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active_batches()))
+            self._context.tell(lambda observer: observer.lease_lost(self.spec, "lost"))
             self._abandon()
         if self._drain_by is not None:
-            self._wind_down(now)
+            self._wind_down(now, self._drain_by)
         else:
-            self._keeper.tend(now)
+            self._child_supervisor.tend(now)
         self._check_lease(now)
-        if self._keeper.wearing:
-            self._return(self._keeper.recall_waiting_shards(), ReleaseReason.UNSTARTED)
-        self.progress.saw(self._keeper.rows_done())
+        in_flight = self._child_supervisor.in_flight
+        if self._child_supervisor.is_worn:
+            self._give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
+        self.progress.saw(in_flight.rows_done())
 
     def _check_lease(self, now: float) -> None:
-        """Without a confirmed lease nothing new may start; what runs may be settled if the store still agrees."""
-        lapsed = self.holding and self.lease.lapsed(now)
-        if lapsed and not self._lapsed:
+        """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
+        has_lapsed = self.is_holding and self.lease.has_lapsed(now)
+        if has_lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
-            self._tell(lambda observer: observer.lease_lost(self.spec, "lapsed"))
-            self._return_unstarted(ReleaseReason.UNSTARTED)
-        self._lapsed = lapsed
+            self._context.tell(lambda observer: observer.lease_lost(self.spec, "lapsed"))
+            self._give_back_unstarted(ReleaseReason.UNSTARTED)
+        self._has_lapsed = has_lapsed
 
-    def _wind_down(self, now: float) -> None:
-        if not self._draining:
-            self._draining = True
-            self._return_unstarted(ReleaseReason.DRAIN)
-        assert self._drain_by is not None
-        if now >= self._drain_by:
-            self._return(self._keeper.disown(), ReleaseReason.DRAIN)
-        if not self.holding:
-            self._over = not self._exchange.owes or now > self._drain_by + _SETTLE_LATE_S
+    def _wind_down(self, now: float, drain_by: float) -> None:
+        if not self._is_draining:
+            self._is_draining = True
+            self._give_back_unstarted(ReleaseReason.DRAIN)
+        if now >= drain_by:
+            self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
+        if not self.is_holding:
+            self._is_over = not self._settlements.has_debts or now > drain_by + _SETTLE_LATE_S
 
-    def _return_unstarted(self, reason: ReleaseReason) -> None:
-        self._return([*self._keeper.recall(), *self._waiting], reason)
-        self._waiting.clear()
+    def _give_back_unstarted(self, reason: ReleaseReason) -> None:
+        self._give_back([*self._child_supervisor.in_flight.recall(), *self._claims.waiting], reason)
+        self._claims.waiting.clear()
 
-    def _return(self, given_up: Sequence[Batch], reason: ReleaseReason) -> None:
-        for held in given_up:
-            self._verdicts.give_back(held.jobs, held.worker, reason)
+    def _give_back(self, batches: Sequence[Batch], reason: ReleaseReason) -> None:
+        for batch in batches:
+            self._verdicts.give_back(batch, reason)
 
     def _abandon(self) -> None:
-        """Drop all that is held, as nobody's, and go on under a new name."""
-        self._waiting.clear()
-        self._keeper.disown()
-        self._deafen()
-        self.lease.renew()
-        self._unsure = False
+        """Drop all batches, which nobody holds any more, and go on under a new name."""
+        self._child_supervisor.in_flight.disown()
+        self._claims.renew_lease()
 
     def _start_over(self) -> None:
         self._abandon()
-        # A fault that repeats must not take a whole core.
+        # A fault that repeats must not use up a whole core.
         time.sleep(RETRY_MOST_S / 4)
 
-    @property
-    def _may_claim(self) -> bool:
-        return (
-            self._drain_by is None
-            and not self._waiting
-            and not self._unsure
-            and self.lease.ear is not None
-            and self._keeper.taking
-        )
-
-    def _trade(self) -> None:
-        now = time.monotonic()
-        if now < self._absence.try_at:
-            return
-        request: ClaimRequest | None = None
-        try:
-            self._settle_name()
-            ask = self._batcher.ask(now, self._keeper.busy()) if self._may_claim else None
-            nonce, lease_s = secrets.token_hex(8), self._around.lease_s
-            request = ask.request(self.spec, self.lease.name, nonce=nonce, lease_s=lease_s) if ask else None
-            if request is None and not self._exchange.owes:
-                return
-            claim = self._exchange.trade(request)
-        except StoreUnavailable as error:
-            # Its answer lost, a claim may have been granted: those jobs go back when this name is given up.
-            self._unsure = self._unsure or request is not None
-            self._back_off(error)
-            return
-        self._store_answers()
-        if claim is not None and request is not None:
-            self._accept(claim, request, asked_at=now)
-
-    def _settle_name(self) -> None:
-        if self._unsure and not self.holding and not self._exchange.owes:
-            self._abandon()
-        if self.lease.ear is None and self._drain_by is None:
-            self._ear_fd = self.lease.open()
-            self._selector.register(self._ear_fd, EVENT_READ, "ear")
-            self._batcher.heard()
-
-    def _back_off(self, error: StoreUnavailable) -> None:
-        if self._absence.failed(time.monotonic()):
-            log.warning(STORE_AWAY, model=self.spec.name, error=str(error))
-        self._tell(lambda observer: observer.store_failed("slot"))
-
-    def _store_answers(self) -> None:
-        if self._absence.over():
-            log.info(STORE_BACK, model=self.spec.name)
-
-    def _accept(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
-        now = time.monotonic()
-        self._batcher.answered(claim, asked_at=asked_at, now=now)
-        self._shards.told(claim)
-        if claim.foreign:
-            self._exchange.adopt(claim, self.spec, self._around.default_version())
-        self._take(claim, request, asked_at=asked_at, now=now)
-
-    def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
-        if claim.changes:
-            self._tell(lambda observer: observer.changed(claim.changes))
-        if claim.jobs:
-            failpoint("after_claim")
-            self.lease.confirmed(asked_at)
-            held = Batch(
-                claim.jobs,
-                claim.reason,
-                request.worker,
-                request.nonce,
-                claimed_at=now,
-                leased_at=claim.now,
-                device=self.pin.device,
-            )
-            self._waiting.append(held)
-            self._tell(lambda observer: observer.claimed(self.spec, held))
-
-    def _shard_at(self) -> float:
-        """When to ask for a shard."""
-        busy = self._keeper.busy()
-        idle = self._keeper.taking_shards and not busy.alone
-        return self._shards.ask_at(held=busy.shards, peers=self._batcher.peers) if idle else float("inf")
-
-    def _trade_shard(self) -> None:
-        """Only when nothing of the ordinary lane is to be done."""
-        now = time.monotonic()
-        if not self._may_claim or self._exchange.owes or now < max(self._absence.try_at, self._shard_at()):
-            return
-        request = shard_request(self.spec, self.lease.name, nonce=secrets.token_hex(8), lease_s=self._around.lease_s)
-        try:
-            claim = self._exchange.trade(request)
-        except StoreUnavailable as error:
-            self._unsure = True
-            self._back_off(error)
-            return
-        assert claim is not None
-        self._shards.answered(claim, time.monotonic())
-        self._take(claim, request, asked_at=now, now=time.monotonic())
-        self._hand_over()
-
     def _hand_over(self) -> None:
-        if not self._waiting or not self._keeper.taking:
+        waiting = self._claims.waiting
+        if not waiting or not self._child_supervisor.is_taking or not self._is_free_for(waiting[0]):
             return
-        busy = self._keeper.busy()
-        # A suspect runs alone: a crash must be its own, and must not take neighbours along.
-        if self._waiting[0].solo and busy.shards:
-            # A shard may take minutes: it runs again later.
-            self._return(self._keeper.recall_shards(), ReleaseReason.UNSTARTED)
-        if busy.alone or (self._waiting[0].solo and (busy.batches or busy.shards)):
+        filled = self._inputs.fill(waiting[0], time.monotonic())
+        if filled is None:
             return
-        batch = self._inputs.fill(self._waiting[0], time.monotonic())
-        if batch is None:
-            return
-        self._waiting.pop(0)
-        if batch.missing:
-            unrun = BatchStamp(batch.held.nonce, batch.held.size, batch.held.reason)
-            self._verdicts.fail(batch.held, batch.missing, "input_missing", INPUT_MISSING, unrun)
+        claimed = waiting.pop(0)
+        batch, missing = filled
+        if missing:
+            self._verdicts.fail(claimed, missing, "input_missing", INPUT_MISSING, unrun_stamp(claimed))
         if batch.items:
             failpoint("before_run")
-            profile_dir = "" if batch.held.shard else self._around.profile_dir(batch.held)
-            held = replace(batch.held, jobs=batch.jobs, profile_dir=profile_dir)
-            self._keeper.give(held, list(batch.items), time.monotonic())
+            if not batch.is_shard and (profile_dir := self._context.profile_dir(claimed)):
+                batch = replace(batch, profile_dir=profile_dir)
+            self._child_supervisor.give(batch, time.monotonic())
+
+    def _is_free_for(self, batch: Batch) -> bool:
+        """Whether the child may be given this batch now. A suspect runs alone, so that a crash is its own and hits no other."""
+        load = self._child_supervisor.in_flight.load()
+        if batch.is_solo and load.shards:
+            # A shard may take minutes, so it is given back and runs again later.
+            self._give_back(self._child_supervisor.in_flight.recall_shards(), ReleaseReason.UNSTARTED)
+        return not load.alone and not (batch.is_solo and (load.batches or load.shards))
 
     def _close(self) -> None:
-        self._deafen()
-        self._keeper.close()
-        self._exchange.close()
+        self._claims.close()
+        self._child_supervisor.close()
         self._selector.close()
-        os.close(self._bell)
+        os.close(self._waker)

@@ -9,14 +9,13 @@ import structlog
 
 from penstock import logs
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import Change, Ending, Settled
+from penstock.broker.records import Change, ClaimedJob, Ending, Settled
 from penstock.job import JobState
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.outcomes import Accepted
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: JobState.CANCELLED.public}
@@ -37,31 +36,31 @@ class WorkerJobLog(Observer):
             waited_s = round(max(0.0, batch.leased_at - job.created_at), 3)
             log.info(logs.JOB_CLAIMED, **fields, attempt=job.attempts, size=batch.size, reason=batch.reason, age_s=waited_s)
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
-        if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in finish.endings)):
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+        if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in batch.endings)):
             return
         ended_at = time.monotonic()
-        for ending, job, answer in zip(finish.endings, finish.accepted, answers, strict=False):
+        for ending, job, answer in zip(batch.endings, batch.jobs, answers, strict=False):
             if answer is not Settled.STALE:
-                self._finished(spec, finish, ending, job, answer, ended_at=ended_at)
+                self._finished(spec, batch, ending, job, answer, ended_at=ended_at)
 
     def _finished(
-        self, spec: ModelSpec, finish: Finish, ending: Ending, job: Accepted, answer: Settled, *, ended_at: float
+        self, spec: ModelSpec, batch: Batch, ending: Ending, job: ClaimedJob, answer: Settled, *, ended_at: float
     ) -> None:
         state = _ENDED_BY_RETURN.get(answer, ending.state.public)
         if not self._all and state in logs.WANTED_ENDS:
             return
-        fields = logs.job_fields(ending.id, version=spec.version, batch=finish.stamp.id, trace=job.trace)
-        run_s = {name: round(getattr(finish.stamp, name), 6) for name in ("preprocess_s", "inference_s", "postprocess_s")}
+        fields = logs.job_fields(ending.id, version=spec.version, batch=batch.stamp.id, trace=job.trace)
+        run_s = {name: round(getattr(batch.stamp, name), 6) for name in ("preprocess_s", "inference_s", "postprocess_s")}
         error = {"code": ending.error_code} if ending.error_code else {}
-        line = {**fields, "state": state, **error, "total_s": round(max(0.0, ended_at - job.at), 3), **run_s}
+        line = {**fields, "state": state, **error, "total_s": round(max(0.0, ended_at - batch.accepted_at(job)), 3), **run_s}
         write = log.info if state in logs.WANTED_ENDS else log.warning
         write(logs.JOB_FINISHED, **line)
 
-    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._on:
             return
-        items = [debt.retry.item] if isinstance(debt, TryAgain) else debt.items
+        items = [debt.item] if isinstance(debt, Retry) else debt.items
         for item, answer in zip(items, answers, strict=True):
             if answer is Settled.STALE:
                 continue
@@ -84,9 +83,9 @@ class WorkerJobLog(Observer):
                 log.warning(logs.JOB_FINISHED, **fields, state=change.state.public)
 
 
-def _returned(debt: TryAgain | Release) -> tuple[str, dict[str, object]]:
-    if isinstance(debt, TryAgain):
-        return logs.JOB_RETRIED, {"code": debt.retry.code, "delay_s": round(debt.retry.delay_s, 3)}
+def _returned(debt: Retry | Release) -> tuple[str, dict[str, object]]:
+    if isinstance(debt, Retry):
+        return logs.JOB_RETRIED, {"code": debt.code, "delay_s": round(debt.delay_s, 3)}
     if debt.reason is ReleaseReason.CRASHED:
         return logs.JOB_LOST, {"cause": debt.reason.value, "how": debt.detail}
     return logs.JOB_RELEASED, {"cause": debt.reason.value}

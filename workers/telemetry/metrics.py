@@ -19,7 +19,6 @@ from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
 # With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
@@ -115,7 +114,7 @@ class WorkerMetrics(Observer):
         if not self.serving:
             return
         ours = self._of(spec)
-        if batch.shard:
+        if batch.is_shard:
             # A shard is many micro-batches; their sums would distort the histograms of single batches.
             ours.busy.inc(done.inference_s)
             ours.rows.inc(done.rows - done.bad_rows)
@@ -132,14 +131,14 @@ class WorkerMetrics(Observer):
             ours.padding.observe(done.padding)
         self._flush.labels(self._shared(spec), batch.reason).inc()
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if not self.serving:
             return
         ours, now = self._of(spec), time.monotonic()
         ours.store.observe(store_s)
-        counted = [job for job, answer in zip(finish.accepted, answers, strict=True) if answer is not Settled.STALE]
+        counted = [job for job, answer in zip(batch.jobs, answers, strict=True) if answer is not Settled.STALE]
         for priority, histogram in ours.durations.items():
-            durations = [max(0.0, now - job.at) for job in counted if job.priority is priority]
+            durations = [max(0.0, now - batch.accepted_at(job)) for job in counted if job.priority is priority]
             if durations:
                 histogram.observe_all(durations)
 

@@ -20,7 +20,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 EVENTS_DROPPED = "events_dropped"
@@ -93,24 +93,24 @@ class EventFeed(Observer):
         self._shown.update(job.id for job in shown)
         self._queue(event for job in shown for event in _begun(job.id, spec.name, job.attempts, now))
 
-    def settled(self, spec: ModelSpec, finish: Finish, answers: Sequence[Settled], store_s: float) -> None:
+    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # Celery's own counter, shown by `inspect stats` and Flower.
         with self._count_lock:
-            worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(finish.endings)
+            worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(batch.endings)
         if not self._is_listened_to():
             if self._shown:
                 self._shown.clear()
             return
-        now, runtime = time.time(), finish.stamp.inference_s
-        for ending, answer in zip(finish.endings, answers, strict=True):
+        now, runtime = time.time(), batch.stamp.inference_s
+        for ending, answer in zip(batch.endings, answers, strict=True):
             if answer is not Settled.STALE:
                 self._queue(self._ended(ending, spec.name, runtime, now))
 
-    def given_back(self, spec: ModelSpec, debt: TryAgain | Release, answers: Sequence[Settled]) -> None:
+    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._is_listened_to():
             return
         now = time.time()
-        items, why = (debt.items, debt.reason.value) if isinstance(debt, Release) else ((debt.retry.item,), debt.retry.code)
+        items, why = (debt.items, debt.reason.value) if isinstance(debt, Release) else ((debt.item,), debt.code)
         for item, answer in zip(items, answers, strict=True):
             self._queue(self._gone_back(item.id, answer, model=spec.name, why=why, now=now))
 

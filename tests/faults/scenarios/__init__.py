@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.faults.catalogue import FAULTS, Fault
 from tests.faults.scenarios import (
-    bulk_runs,
     celery_peer,
     children,
     gateway_loss,
@@ -12,12 +11,13 @@ from tests.faults.scenarios import (
     links,
     load,
     meaning,
+    runs,
     space,
     store_loss,
     worker_loss,
 )
 
-MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, links, load, meaning, bulk_runs, celery_peer)
+MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, links, load, meaning, runs, celery_peer)
 
 
 def every_fault() -> list[Fault]:

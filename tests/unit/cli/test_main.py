@@ -61,7 +61,7 @@ def test_a_mistyped_command_gets_a_suggestion_and_the_code_for_usage() -> None:
     assert "'models'" in done.stderr
 
 
-def test_an_unreachable_gateway_is_told_in_words_without_a_traceback() -> None:
+def test_an_unreachable_gateway_is_reported_in_words_without_a_traceback() -> None:
     done = penstock("models", "--url", "http://127.0.0.1:9")
     assert done.returncode == exits.UNREACHABLE
     assert "penstock up" in done.stderr
@@ -85,9 +85,9 @@ def test_every_command_has_json_but_those_that_the_docs_except() -> None:
 def test_with_json_wrong_usage_is_json_too() -> None:
     done = penstock("models", "--json", "--nonsense")
     assert (done.returncode, done.stdout) == (exits.USAGE, "")
-    told = json.loads(done.stderr)
-    assert (told["exit_code"], told["error"]["code"]) == (exits.USAGE, "usage")
-    assert "--nonsense" in told["error"]["detail"]
+    error = json.loads(done.stderr)
+    assert (error["exit_code"], error["error"]["code"]) == (exits.USAGE, "usage")
+    assert "--nonsense" in error["error"]["detail"]
 
 
 def test_with_json_a_failed_check_keeps_its_exit_code(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_with_json_a_failed_check_keeps_its_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("config", "check"), ("up",), ("worker", "--redis-url", "redis://127.0.0.1:9")])
-def test_a_missing_model_file_is_told_before_anything_starts(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_missing_model_file_is_reported_before_anything_starts(tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "penstock.toml").write_text("[models.a]\nsource = 'a.py'\n[models.b]\nsource = 'b.onnx'\n")
     done = penstock(*command, cwd=tmp_path)
     assert done.returncode == exits.CONFIG
@@ -114,8 +114,8 @@ def test_the_shell_is_told_how_to_complete_and_what() -> None:
     command = f"{shlex.quote(sys.executable)} -m penstock.cli.main --show-completion; exit $?"
     script = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True), script.stderr
-    asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
-    assert penstock(env=asked).stdout.split() == ["worker", "workers"]
+    completion = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
+    assert penstock(env=completion).stdout.split() == ["worker", "workers"]
 
 
 def _commands(entry: CommandEntry) -> list[Any]:

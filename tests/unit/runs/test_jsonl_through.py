@@ -1,4 +1,4 @@
-"""JSON Lines from a source to a sink, broken off at random places and gone on with."""
+"""JSON Lines from a source to a sink, interrupted at random points and resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_once(spec: RunSpec, after: dict[str, Any] | None, *, rows: int, size_by
 
 
 def read_all(spec: RunSpec, *, rows: int = 3, size_bytes: int = 1 << 20) -> tuple[list[Any], dict[int, RowError]]:
-    """Every batch by a source of its own: nothing but `after` is carried over."""
+    """Read every batch with a new source: only `after` is carried over."""
     inputs: list[Any] = []
     bad: dict[int, RowError] = {}
     after = None
@@ -146,17 +146,17 @@ def test_publishing_goes_on_where_a_crash_left_it(tmp_path: Path) -> None:
     sink.restore(None)
     sink.append(results(0, 10))
     mark = sink.commit()
-    told = sink.publish()
+    report = sink.publish()
     (tmp_path / "out.jsonl.errors.jsonl").rename(tmp_path / "out.jsonl.partial" / "errors.jsonl")
     again = open_sink(spec_of(tmp_path), "r1", state=tmp_path)
     again.restore(mark)
-    assert again.publish() == told
+    assert again.publish() == report
     assert (tmp_path / "out.jsonl.errors.jsonl").exists()
     again.discard()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.errors.jsonl"]
 
 
-def test_an_output_that_exists_or_that_another_run_holds_is_refused(tmp_path: Path) -> None:
+def test_an_output_that_exists_or_belongs_to_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("mine")
     with pytest.raises(Conflict, match="exists"):
         open_sink(spec_of(tmp_path), "r1", state=tmp_path)
@@ -215,7 +215,7 @@ def test_a_journal_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
     last.close()
 
 
-def test_a_changed_input_or_model_is_told_in_words(tmp_path: Path) -> None:
+def test_a_changed_input_or_model_is_reported_in_words(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.create(HEADER)
     journal.close()

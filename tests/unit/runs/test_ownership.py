@@ -1,4 +1,4 @@
-"""Who drives a run: one at a time, the next one when the first is gone, nobody when it is over."""
+"""Who drives a run: one driver at a time, another one when the first is gone, none when the run has ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def dead_driver() -> str:
 def test_a_process_knows_itself_alive_and_one_that_ended_gone() -> None:
     assert not is_gone(driver_name())
     assert is_gone(dead_driver())
-    assert not is_gone(ELSEWHERE), "of another machine nobody here can tell"
+    assert not is_gone(ELSEWHERE), "this machine cannot tell of a process on another one"
     assert is_gone(f"{os.uname().nodename}:{os.getpid()}:1:x"), "the same number, another process"
 
 

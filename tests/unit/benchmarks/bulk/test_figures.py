@@ -10,19 +10,19 @@ import pytest
 
 from benchmarks.bulk.__main__ import TARGETS, store
 from benchmarks.bulk.loop import run_all
-from benchmarks.bulk.online_traffic import Shared
-from benchmarks.bulk.ratio import Compared, TurnRates
+from benchmarks.bulk.online_traffic import SharedSlot
+from benchmarks.bulk.ratio import RunComparison, TurnRates
 from penstock.handlers.load import load
 
 
 def test_the_ratio_is_of_the_means_so_that_a_drift_over_the_turns_hits_both_alike() -> None:
-    found = Compared((90.0, 110.0), TurnRates(32, [80.0, 100.0, 120.0]), TurnRates(8, [200.0]), None)
+    found = RunComparison((90.0, 110.0), TurnRates(32, [80.0, 100.0, 120.0]), TurnRates(8, [200.0]), None)
     assert found.ratio == pytest.approx(1.0)
     assert found.figures()["per_core_ratio"] == 0.5
 
 
 def test_the_share_is_of_what_the_traffic_leaves_and_the_p99_of_all_rounds_together() -> None:
-    found = Shared([100.0, 100.0], [56.0], alone_s=[0.01] * 100, beside_s=[0.015] * 100, online_core=[0.25, 0.35])
+    found = SharedSlot([100.0, 100.0], [56.0], alone_s=[0.01] * 100, beside_s=[0.015] * 100, online_core=[0.25, 0.35])
     assert found.bulk_share == pytest.approx(0.8)
     assert found.p99_ratio == pytest.approx(1.5)
 

@@ -1,4 +1,4 @@
-"""What is told of trees measured in turns."""
+"""The report on trees that are measured in turns."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def side(name: str, rates: list[float], folder: Path) -> TreeSide:
 def test_the_ratio_is_of_turns_beside_each_other_so_that_a_machine_that_slows_down_does_not_show(tmp_path: Path) -> None:
     # The machine halves its speed on the way; the second tree is a fifth faster in every turn.
     before, after = side("a", [1_000, 900, 500], tmp_path), side("b", [1_200, 1_080, 600], tmp_path)
-    assert after.told(before).startswith("b: 1,080/s, ratio 1.200, p50 1.00 ms")
-    assert "ratio 1.000" in before.told(before)
-    assert after.told(before).endswith("gateway 1, redis 2, worker 3, child 4, total 10")
+    assert after.report_line(before).startswith("b: 1,080/s, ratio 1.200, p50 1.00 ms")
+    assert "ratio 1.000" in before.report_line(before)
+    assert after.report_line(before).endswith("gateway 1, redis 2, worker 3, child 4, total 10")

@@ -56,7 +56,7 @@ def test_a_test_that_hangs_is_ended_and_said_so(tmp_path: Path) -> None:
 
 def test_a_pytest_that_cannot_begin_is_no_success(tmp_path: Path) -> None:
     found = run_tests(files=[str(tmp_path / "test_absent.py")])
-    assert found["failed"] == {"pytest": f"ended with code {found['exit_code']}; what it said stands on the terminal"}
+    assert found["failed"] == {"pytest": f"ended with code {found['exit_code']}; see its output on the terminal"}
 
 
 def test_the_files_with_such_tests_are_found_and_need_nothing_of_the_suite() -> None:

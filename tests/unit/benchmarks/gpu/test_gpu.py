@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.memory import Wave, memory_figures
-from benchmarks.gpu.results import PARTS, GpuResults, resumed
+from benchmarks.gpu.results import PARTS, GpuResults, resume
 from benchmarks.gpu.rows import busy_share, gpu_rows, result_name
 from benchmarks.models import __main__ as models
 from benchmarks.models import rows as model_rows
@@ -187,8 +187,8 @@ def test_a_row_in_which_the_call_is_killed_is_known_as_begun_and_comes_last_in_t
     """One that hangs would be the first of every call, and none after it would ever be measured."""
     out, fresh = tmp_path / "gpu.json", GpuResults()
     assert _call(fresh, out, left_s=1e9)._may_begin(FIRST)
-    again = resumed(out, GpuResults())
-    assert "begun" in again.failed[FIRST.name]
+    again = resume(out, GpuResults())
+    assert "killed" in again.failed[FIRST.name]
     assert again.not_run == [SECOND.name]
     assert [row.name for row in again.due([FIRST, SECOND], quick=False)] == [SECOND.name, FIRST.name]
 
@@ -220,11 +220,11 @@ def test_whatever_is_started_sees_the_device_that_the_file_is_named_by(monkeypat
 
 def test_a_fresh_call_goes_on_with_nothing_and_puts_the_file_aside(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
-    before = gpu.started(UNIT, Gpus(), out, fresh=False)
+    before = gpu.results_to_extend(UNIT, Gpus(), out, fresh=False)
     before.tests = {"exit_code": 0, "passed": 1}
     before.write(out)
-    assert gpu.started(UNIT, Gpus(), out, fresh=False).tests == before.tests
-    assert gpu.started(UNIT, Gpus(), out, fresh=True).tests is None
+    assert gpu.results_to_extend(UNIT, Gpus(), out, fresh=False).tests == before.tests
+    assert gpu.results_to_extend(UNIT, Gpus(), out, fresh=True).tests is None
     assert [path.name for path in tmp_path.iterdir()] == ["gpu.older.json"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.results import GpuResults, aside, resumed, sources_digest
+from benchmarks.gpu.results import GpuResults, resume, set_aside_path, sources_digest
 from benchmarks.models.rows import Row
 
 FRESH = GpuResults(device={"name": "NVIDIA H200", "driver": "580.2"}, sources="abc", machine={"packages": {"torch": "2.11"}})
@@ -31,7 +31,7 @@ def test_a_further_call_goes_on_with_the_file_and_notes_its_own_driver_and_machi
         tests={"exit_code": 0, "passed": 1},
     )
     before.write(path)
-    again = resumed(path, FRESH)
+    again = resume(path, FRESH)
     assert (again.rows, again.failed, again.tests) == (before.rows, before.failed, before.tests)
     assert again.device == FRESH.device
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -45,20 +45,20 @@ def test_a_further_call_goes_on_with_the_file_and_notes_its_own_driver_and_machi
 def test_figures_of_another_device_tree_or_torch_are_put_aside_not_mixed_in(path: Path, change: dict[str, Any]) -> None:
     replace(FRESH, rows=[_measured(FIRST)], **change).write(path)
     kept = path.read_bytes()
-    assert resumed(path, FRESH) == FRESH
+    assert resume(path, FRESH) == FRESH
     assert not path.exists()
-    assert aside(path).read_bytes() == kept
+    assert set_aside_path(path).read_bytes() == kept
 
 
 def test_a_file_of_another_form_is_put_aside(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"rows": 3}')
-    assert resumed(path, FRESH) == FRESH
-    assert aside(path).read_text() == '{"rows": 3}'
+    assert resume(path, FRESH) == FRESH
+    assert set_aside_path(path).read_text() == '{"rows": 3}'
 
 
 def test_without_a_file_it_begins_anew(path: Path) -> None:
-    assert resumed(path, FRESH) is FRESH
+    assert resume(path, FRESH) is FRESH
 
 
 def test_rows_that_failed_come_last_and_those_measured_not_at_all() -> None:

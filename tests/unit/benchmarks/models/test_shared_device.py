@@ -25,5 +25,5 @@ def test_one_bad_block_does_not_miss_the_target_and_a_bad_median_does() -> None:
 def test_a_block_beside_other_programs_makes_the_figures_doubtful() -> None:
     found = figures([_block(1.0), _block(1.0, foreign_share=0.2)])
     assert (found["foreign_cpu_share"], found["doubtful"]) == (0.2, True)
-    assert verdict(found).startswith("met, doubtful: others used the machine")
+    assert verdict(found).startswith("met, doubtful: other processes used the machine")
     assert not figures([_block(1.0)])["doubtful"]

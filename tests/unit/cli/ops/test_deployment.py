@@ -66,8 +66,8 @@ def test_the_folder_keeps_others_out_and_its_files_are_readable_under_any_user_o
 
 def test_no_secret_is_printed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(tmp_path), "--json"], catch_exceptions=False)
-    told = json.loads(done.stdout)
-    assert sorted(told["files"] + ["passwords.json"]) == sorted(file.name for file in tmp_path.iterdir())
+    printed = json.loads(done.stdout)
+    assert sorted(printed["files"] + ["passwords.json"]) == sorted(file.name for file in tmp_path.iterdir())
     secrets = (tmp_path / "api_key").read_text().partition(".")[2], (tmp_path / "grafana_password").read_text()
     assert not any(secret in done.output for secret in secrets)
 

@@ -21,9 +21,9 @@ def made(*arguments: str) -> tuple[str, str]:
 
 
 def test_a_new_key_is_shown_once_and_declared_by_its_hash_alone() -> None:
-    declared, told = made("ci", "--role", "submit,read", "--owner", "team-a", "--days", "30")
+    declared, printed = made("ci", "--role", "submit,read", "--owner", "team-a", "--days", "30")
     [key] = Settings.load(None, {"PENSTOCK_KEYS": declared}).access_keys()
-    name, _, secret = told.splitlines()[0].partition(".")
+    name, _, secret = printed.splitlines()[0].partition(".")
     assert (name, key.id, key.owner, set(key.roles)) == ("ci", "ci", "team-a", {"submit", "read"})
     assert key.sha256 == digest_of(secret.encode())
     assert secret not in declared
@@ -31,8 +31,8 @@ def test_a_new_key_is_shown_once_and_declared_by_its_hash_alone() -> None:
 
 
 def test_a_key_as_json_holds_the_secret_and_what_to_declare() -> None:
-    told = json.loads(made("ci", "--json")[0])
-    assert digest_of(told["key"].partition(".")[2].encode()) == told["sha256"]
+    table = json.loads(made("ci", "--json")[0])
+    assert digest_of(table["key"].partition(".")[2].encode()) == table["sha256"]
 
 
 def test_keys_can_be_gathered_in_one_file(tmp_path: Path) -> None:

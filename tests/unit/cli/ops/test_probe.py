@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.ops.probe import Seen, app, seen_in, stuck, unloaded
+from penstock.cli.ops.probe import WorkerFigures, app, parse_figures, stuck, unloaded
 from penstock.errors import ConfigError
 
 SCRAPE = """\
@@ -23,12 +23,12 @@ LIMITS = {"digits": 105.0}
 
 
 def test_a_workers_own_figures_are_read_by_model() -> None:
-    seen = seen_in(SCRAPE)
+    seen = parse_figures(SCRAPE)
     assert (seen.ready, seen.consumed_at) == ({"digits": 2.0, "slow": 0.0}, {"digits": 1000.0})
 
 
 def test_a_model_without_a_ready_slot_is_named() -> None:
-    assert unloaded(seen_in(SCRAPE), ["digits", "slow", "other"]) == ["slow: no ready slot", "other: no ready slot"]
+    assert unloaded(parse_figures(SCRAPE), ["digits", "slow", "other"]) == ["slow: no ready slot", "other: no ready slot"]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_a_model_without_a_ready_slot_is_named() -> None:
 def test_a_worker_is_stuck_when_jobs_wait_and_it_has_claimed_none_for_longer_than_a_batch_may_take(
     oldest_s: float, now: float, well: bool
 ) -> None:
-    assert (stuck(Seen(consumed_at={"digits": 1_000.0}), {"digits": (oldest_s, now)}, LIMITS) == []) is well
+    assert (stuck(WorkerFigures(consumed_at={"digits": 1_000.0}), {"digits": (oldest_s, now)}, LIMITS) == []) is well
 
 
 def test_a_worker_that_never_claimed_though_jobs_wait_is_stuck() -> None:
-    assert stuck(Seen(), {"digits": (500.0, 2_000.0)}, LIMITS) == [
-        "digits: a job waits since 500 s, and nothing was claimed for 105 s"
+    assert stuck(WorkerFigures(), {"digits": (500.0, 2_000.0)}, LIMITS) == [
+        "digits: a job has waited for 500 s, and none was claimed for 105 s"
     ]
 
 

@@ -15,7 +15,8 @@ from PIL import Image
 
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers.child.runner import Item, Output, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Item, Output
 
 WORDS = ["[PAD]", "[UNK]", "red", "green", "blue", "and", "of", "the"]
 # Pixels as they are, from 0 to 1: what a model computes can then be said in a test.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.handlers.contract import Failure
 from penstock.job import Call
-from penstock.workers.child.runner import Item, Output, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Failed, Item, Output
 from tests.unit.handlers.tasks.models import PLAIN, bright_words, mean_colour, opened, picture, plain, read, tokenizer
 
 pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock[explain]'")
@@ -30,7 +30,7 @@ class Left(nn.Module):
 def why(loaded: Any, given: Any) -> Any:
     """The answer to a request for an explanation, read."""
     media, data = ("image/png", given) if isinstance(given, bytes) else ("text/plain", given.encode())
-    (outcome,) = run_batch(loaded, [Item(media, data, Call.EXPLAIN)]).outcomes
+    (outcome,) = run_batch(loaded, [Item(media, data, call=Call.EXPLAIN)]).outcomes
     return read(outcome) if isinstance(outcome, Output) else outcome
 
 
@@ -62,7 +62,7 @@ def test_pixels_are_credited_with_what_they_add_to_the_score(tmp_path: Path, kin
 
 def test_a_runtime_without_gradients_says_which_file_would_have_them(tmp_path: Path) -> None:
     refused = why(opened(mean_colour(tmp_path), "image-classification"), plain((255, 0, 0)))
-    assert isinstance(refused, Failure)
+    assert isinstance(refused, Failed)
     assert refused.code == "not_explainable"
     assert "this model runs on CPUExecutionProvider" in refused.message
     assert "serve it as .pt2" in refused.message

@@ -125,8 +125,8 @@ def test_answers_and_failures_go_to_their_files_and_are_seen_only_when_published
     sink.append(answered(batch, [{"y": 1}, None, b"\x00"], {1: RowError("invalid_input", "no")}))
     sink.commit()
     assert not Path(spec.output).exists()
-    told = sink.publish()
-    assert told["lines"] == {"total": 3, "completed": 2, "failed": 1}
+    published = sink.publish()
+    assert published["lines"] == {"total": 3, "completed": 2, "failed": 1}
     first, third = read(spec.output)
     assert first["response"] == {"status_code": 200, "request_id": first["id"], "body": {"y": 1}}
     assert (first["custom_id"], first["error"], third["response"]["body"]) == ("a", None, {"x_base64": "AA=="})
@@ -198,6 +198,6 @@ def test_lines_that_an_expired_batch_did_not_come_to_say_so(tmp_path: Path) -> N
     for rest in unfinished_results(source, first.after, RowError("expired", "too late"), rows=2):
         sink.append(rest)
     assert sink.publish()["lines"] == {"total": 4, "completed": 1, "failed": 3}
-    assert [(told["custom_id"], told["error"]["code"]) for told in read(spec.errors)] == [
+    assert [(line["custom_id"], line["error"]["code"]) for line in read(spec.errors)] == [
         (name, "batch_expired") for name in "bcd"
     ]

@@ -1,4 +1,4 @@
-"""Whatever ends in whatever order: each row leaves the window once, in its place."""
+"""In whatever order shards end, each row leaves the window once, in its place."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_each_row_leaves_once_in_order_with_its_own_verdict(data: st.DataObject)
         left += window.finished()
     left += window.finished()
     assert window.rows == 0
-    told: dict[int, Any] = {}
+    written: dict[int, Any] = {}
     for finished in left:
         results = finished.results
-        assert results.first == len(told)
+        assert results.first == len(written)
         for place, output in enumerate(results.outputs):
-            told[results.first + place] = results.failed[place].code if place in results.failed else output
-    assert list(told) == list(range(rows))
-    assert told == {row: hoped(row, bad, known, deadly, failing) for row in range(rows)}
+            written[results.first + place] = results.failed[place].code if place in results.failed else output
+    assert list(written) == list(range(rows))
+    assert written == {row: hoped(row, bad, known, deadly, failing) for row in range(rows)}
 
 
 def verdict(window: Window, piece: ShardPiece, deadly: set[int], failing: set[int]) -> list[ShardPiece]:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers.child.batch_profile import FACTS, BatchProfile, PythonRecorder, TorchRecorder, chosen
+from penstock.workers.child.batch_profile import FACTS, BatchProfile, PythonRecorder, TorchRecorder, choose_recorder
 
 DIGITS = Path(__file__).parents[4] / "examples" / "digits"
 IMAGES = [path.read_bytes() for path in sorted((DIGITS / "images").glob("*.png"))[:3]]
@@ -76,7 +76,7 @@ def test_a_runtime_that_cannot_say_who_records_it_costs_a_note_and_not_the_batch
 def test_only_runtimes_of_ours_are_asked_for_a_recorder(tmp_path: Path) -> None:
     loaded = load(str(DIGITS.parent / "square.py"), "square")
     loaded.handler.runtime = SimpleNamespace(profile="fast")  # type: ignore[attr-defined]
-    assert chosen(loaded, tmp_path)[0] in ("python", "torch")
+    assert choose_recorder(loaded, tmp_path)[0] in ("python", "torch")
 
 
 def test_what_the_model_raises_is_raised_and_the_profiler_stopped(digits: Loaded, tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_plain_python_is_recorded_by_function(tmp_path: Path) -> None:
 
 
 def test_the_runtimes_own_recorder_comes_first(digits: Loaded, tmp_path: Path) -> None:
-    assert chosen(digits, tmp_path)[0] == "onnxruntime"
+    assert choose_recorder(digits, tmp_path)[0] == "onnxruntime"

@@ -8,62 +8,62 @@ from penstock.workers.child.device_queue import ONLINE_IN_A_ROW, DeviceQueue, De
 
 def test_online_batches_go_first_and_a_micro_batch_has_every_ninth_turn() -> None:
     turns = DeviceTurns()
-    taken = [turns.bulk_next(online=True, bulk=True) for _ in range(2 * (ONLINE_IN_A_ROW + 1))]
+    taken = [turns.is_bulk_next(online=True, bulk=True) for _ in range(2 * (ONLINE_IN_A_ROW + 1))]
     assert taken == ([False] * ONLINE_IN_A_ROW + [True]) * 2
 
 
 def test_who_waits_alone_goes() -> None:
     turns = DeviceTurns()
-    assert turns.bulk_next(online=False, bulk=True)
-    assert not turns.bulk_next(online=True, bulk=False)
+    assert turns.is_bulk_next(online=False, bulk=True)
+    assert not turns.is_bulk_next(online=True, bulk=False)
 
 
 def test_a_turn_alone_starts_the_count_anew() -> None:
     turns = DeviceTurns()
     for _ in range(ONLINE_IN_A_ROW):
-        assert not turns.bulk_next(online=True, bulk=True)
-    assert turns.bulk_next(online=False, bulk=True)
-    assert not turns.bulk_next(online=True, bulk=True)
+        assert not turns.is_bulk_next(online=True, bulk=True)
+    assert turns.is_bulk_next(online=False, bulk=True)
+    assert not turns.is_bulk_next(online=True, bulk=True)
 
 
 def test_everything_that_was_put_in_is_taken_once_and_in_order() -> None:
-    intake: DeviceQueue[str] = DeviceQueue()
-    intake.await_room()
-    intake.put_bulk("rows")
+    queue: DeviceQueue[str] = DeviceQueue()
+    queue.await_room()
+    queue.put_bulk("rows")
     for name in ("a", "b"):
-        intake.put(name)
-    assert [intake.take() for _ in range(3)] == ["a", "b", "rows"]
+        queue.put(name)
+    assert [queue.take() for _ in range(3)] == ["a", "b", "rows"]
     # There is room for the next micro-batch.
-    intake.await_room()
+    queue.await_room()
 
 
 def test_a_micro_batch_lets_the_batch_that_is_on_its_way_go_first() -> None:
-    intake: DeviceQueue[str] = DeviceQueue()
-    intake.await_room()
-    intake.put_bulk("rows")
-    late = Timer(0.02, intake.put, ["online"])
+    queue: DeviceQueue[str] = DeviceQueue()
+    queue.await_room()
+    queue.put_bulk("rows")
+    late = Timer(0.02, queue.put, ["online"])
     # As if the last batch ended a while from now: the test must not hang on two milliseconds.
-    intake.ended(time.monotonic() + 5.0, run_s=1.0)
+    queue.on_online_ended(time.monotonic() + 5.0, run_s=1.0)
     late.start()
-    assert intake.take() == "online"
+    assert queue.take() == "online"
 
 
 def test_where_batches_seldom_follow_closely_the_device_does_not_wait_for_them() -> None:
-    intake: DeviceQueue[str] = DeviceQueue()
+    queue: DeviceQueue[str] = DeviceQueue()
     for _ in range(20):
-        intake.ended(time.monotonic() - 1.0, run_s=1.0)
-        intake.put("online")
-        assert intake.take() == "online"
-    intake.await_room()
-    intake.put_bulk("rows")
+        queue.on_online_ended(time.monotonic() - 1.0, run_s=1.0)
+        queue.put("online")
+        assert queue.take() == "online"
+    queue.await_room()
+    queue.put_bulk("rows")
     # A minute from now: waiting for it would be noticed.
-    intake.ended(time.monotonic() + 60.0, run_s=1.0)
-    assert intake.take() == "rows"
+    queue.on_online_ended(time.monotonic() + 60.0, run_s=1.0)
+    assert queue.take() == "rows"
 
 
 def test_a_micro_batch_does_not_wait_when_no_batch_has_just_ended() -> None:
-    intake: DeviceQueue[str] = DeviceQueue()
-    intake.ended(time.monotonic() - 1.0, run_s=1.0)
-    intake.await_room()
-    intake.put_bulk("rows")
-    assert intake.take() == "rows"
+    queue: DeviceQueue[str] = DeviceQueue()
+    queue.on_online_ended(time.monotonic() - 1.0, run_s=1.0)
+    queue.await_room()
+    queue.put_bulk("rows")
+    assert queue.take() == "rows"

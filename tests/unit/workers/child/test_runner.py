@@ -18,7 +18,8 @@ from penstock.handlers.media import codec_for
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.padding import Padding
 from penstock.job import Call
-from penstock.workers.child.runner import BatchOutcome, DeviceFault, Item, Output, complete, infer, prepare, run_batch
+from penstock.workers.child.runner import DeviceFault, complete, infer, prepare, run_batch
+from penstock.workers.ipc.frames import BatchDone, Failed, Item, Output
 
 
 def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Stage | None = None, item: Any = Any) -> Loaded:
@@ -34,17 +35,17 @@ def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Sta
     )
 
 
-def asked(*values: int) -> list[Item]:
-    return [item._replace(call=Call.EXPLAIN) for item in numbers(*values)]
+def to_explain(*values: int) -> list[Item]:
+    return [Item("application/json", str(value).encode(), call=Call.EXPLAIN) for value in values]
 
 
 def numbers(*values: int) -> list[Item]:
     return [Item("application/json", str(value).encode()) for value in values]
 
 
-def read(outcome: BatchOutcome) -> list[Any]:
+def read(outcome: BatchDone) -> list[Any]:
     """Output text per item, or the code of its failure."""
-    return [place.code if isinstance(place, Failure) else place.data.decode() for place in outcome.outcomes]
+    return [place.code if isinstance(place, Failed) else place.data.decode() for place in outcome.outcomes]
 
 
 def echo(batch: list[Any]) -> list[Any]:
@@ -109,7 +110,7 @@ def test_its_padding_may_be_a_property_too() -> None:
     assert run_batch(replace(model(echo), handler=PaddedByProperty()), numbers(1)).padding == 0.5
 
 
-def test_a_handler_that_tells_nothing_of_padding_is_not_asked() -> None:
+def test_a_handler_that_tells_nothing_of_padding_is_not_to_explain() -> None:
     assert run_batch(model(echo), numbers(1)).padding is None
 
 
@@ -122,9 +123,10 @@ def test_an_empty_batch_calls_nothing() -> None:
 def test_the_steps_can_overlap_those_of_other_batches() -> None:
     loaded = model(lambda batch: [x * 10 for x in batch])
     first, second = prepare(loaded, numbers(1)), prepare(loaded, numbers(2))
-    second_done, first_done = infer(loaded, second), infer(loaded, first)
-    assert read(complete(loaded, first_done)) == ["10"]
-    assert read(complete(loaded, second_done)) == ["20"]
+    infer(loaded, second)
+    infer(loaded, first)
+    assert read(complete(loaded, first)) == ["10"]
+    assert read(complete(loaded, second)) == ["20"]
 
 
 def test_an_input_that_cannot_be_read_fails_alone_and_never_reaches_the_handler() -> None:
@@ -174,19 +176,19 @@ def test_whatever_items_are_bad_only_those_fail_and_calls_are_bounded(stage_name
     outcome = run_batch(model(**stages), numbers(*range(size)))
     assert read(outcome) == ["handler_error" if place in bad else str(place * 10) for place in range(size)]
     assert stage.calls <= max(1, min(2 * size - 1, 1 + 2 * len(bad) * math.ceil(math.log2(size))))
-    assert outcome.largest_ok is None
+    assert outcome.cap is None
 
 
 def test_the_item_at_fault_carries_class_and_message_but_no_traceback() -> None:
     failure = run_batch(model(Choosy({1})), numbers(1)).outcomes[0]
-    assert failure == Failure("ValueError: bad 1", "handler_error", retryable=False)
+    assert failure == Failed("handler_error", "ValueError: bad 1")
 
 
 def test_a_stage_that_drops_an_item_breaks_the_contract_for_that_item_alone() -> None:
     outcome = run_batch(model(lambda batch: [value for value in batch if value != 2]), numbers(1, 2, 3, 4))
     assert read(outcome) == ["1", "handler_contract", "3", "4"]
     failure = outcome.outcomes[1]
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, Failed)
     assert "inference got 1 inputs and returned 0 outputs" in failure.message
 
 
@@ -209,7 +211,7 @@ def test_running_out_of_memory_halves_the_batch_and_reports_the_largest_size_tha
 
     outcome = run_batch(model(small), numbers(*range(8)))
     assert read(outcome) == [str(value) for value in range(8)]
-    assert outcome.largest_ok == 2
+    assert outcome.cap == 2
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_with_buckets_memory_that_ran_out_leaves_the_largest_part_whose_bucket_f
 
     loaded = model(lambda values: list(padding.run({"x": np.array(values)}, device)["x"]))
     outcome = run_batch(loaded, numbers(*range(batch)))
-    assert outcome.largest_ok == cap
+    assert outcome.cap == cap
     assert read(outcome) == [str(value) if cap else "oom" for value in range(batch)]
 
 
@@ -259,12 +261,12 @@ def test_a_device_that_is_gone_is_known_from_an_input_that_harms_it() -> None:
 def test_an_item_too_large_by_itself_fails_as_oom_and_its_neighbours_pass() -> None:
     outcome = run_batch(model(Choosy({5}, lambda value: MemoryError())), numbers(*range(8)))
     assert read(outcome)[5] == "oom"
-    assert outcome.largest_ok == 4
+    assert outcome.cap == 4
 
 
 def test_memory_for_not_even_one_item_reports_zero() -> None:
     outcome = run_batch(model(Choosy({1, 2}, lambda value: MemoryError())), numbers(1, 2))
-    assert (read(outcome), outcome.largest_ok) == (["oom", "oom"], 0)
+    assert (read(outcome), outcome.cap) == (["oom", "oom"], 0)
 
 
 def test_the_tightest_stage_sets_the_largest_size() -> None:
@@ -276,8 +278,8 @@ def test_the_tightest_stage_sets_the_largest_size() -> None:
 
         return stage
 
-    assert run_batch(model(at_most(1), preprocess=at_most(4)), numbers(*range(8))).largest_ok == 1
-    assert run_batch(model(at_most(4), preprocess=at_most(2)), numbers(*range(8))).largest_ok == 2
+    assert run_batch(model(at_most(1), preprocess=at_most(4)), numbers(*range(8))).cap == 1
+    assert run_batch(model(at_most(4), preprocess=at_most(2)), numbers(*range(8))).cap == 2
 
 
 def test_an_output_json_cannot_hold_fails_alone() -> None:
@@ -318,10 +320,10 @@ def test_items_to_be_explained_run_apart_and_pass_no_later_stage() -> None:
         model(inference, preprocess=lambda batch: [v + 1 for v in batch], postprocess=lambda batch: [-v for v in batch]),
         explain=explain,
     )
-    mixed = [*numbers(1), *asked(2), *numbers(3), *asked(4)]
+    mixed = [*numbers(1), *to_explain(2), *numbers(3), *to_explain(4)]
     assert read(run_batch(loaded, mixed)) == ["-2", '"because 3"', "-4", '"because 5"']
     assert calls == [("explain", [3, 5]), ("inference", [2, 4])]
-    assert read(run_batch(loaded, asked(7))) == ['"because 8"']
+    assert read(run_batch(loaded, to_explain(7))) == ['"because 8"']
 
 
 def test_an_item_that_cannot_be_explained_fails_alone() -> None:
@@ -331,9 +333,9 @@ def test_an_item_that_cannot_be_explained_fails_alone() -> None:
         return batch
 
     loaded = replace(model(echo), explain=explain)
-    unread = Item("application/json", b"{", Call.EXPLAIN)
-    assert read(run_batch(loaded, [*asked(1, 2), *numbers(3), unread])) == ["1", "handler_error", "3", "invalid_input"]
+    unread = Item("application/json", b"{", call=Call.EXPLAIN)
+    assert read(run_batch(loaded, [*to_explain(1, 2), *numbers(3), unread])) == ["1", "handler_error", "3", "invalid_input"]
 
 
 def test_a_model_without_an_explain_method_says_so() -> None:
-    assert read(run_batch(model(echo), [*asked(1), *numbers(2)])) == ["not_explainable", "2"]
+    assert read(run_batch(model(echo), [*to_explain(1), *numbers(2)])) == ["not_explainable", "2"]

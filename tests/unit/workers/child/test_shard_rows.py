@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidInput
 from penstock.handlers.contract import Failure
 from penstock.handlers.media import codec_for, encode
-from penstock.workers.child.runner import refused
+from penstock.workers.child.runner import refusal
 from penstock.workers.child.shard_rows import read_rows, write_rows
 
 JSON = "application/json"
@@ -23,7 +23,7 @@ class Point:
 
 def read(item_type: Any, rows: list[Any], media: str = JSON) -> list[Any]:
     """Values, and the codes of refusals."""
-    values = read_rows(codec_for(item_type), media, rows, refused)
+    values = read_rows(codec_for(item_type), media, rows, refusal)
     return [value.code if isinstance(value, Failure) else value for value in values]
 
 
@@ -35,7 +35,7 @@ def test_rows_become_values_of_the_item_type_and_bad_ones_are_refused_alone() ->
 
 
 def test_a_refusal_names_the_place_within_its_row() -> None:
-    [_, failure] = read_rows(codec_for(Point), JSON, [{"x": 1}, {"x": "2"}], refused)
+    [_, failure] = read_rows(codec_for(Point), JSON, [{"x": 1}, {"x": "2"}], refusal)
     assert failure.message == codec_refusal(Point, b'{"x":"2"}')
 
 

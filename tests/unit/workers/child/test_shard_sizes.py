@@ -12,7 +12,7 @@ def run(sizes: ShardSizes, model: Seconds, *, calls: int, cost: int = 10, now: f
     chosen = []
     for _ in range(calls):
         chosen.append(size := sizes.choose(cost, now))
-        sizes.ran(size, cost, whole_s=model(size), device_s=model(size))
+        sizes.on_ran(size, cost, whole_s=model(size), device_s=model(size))
     return chosen
 
 
@@ -61,34 +61,34 @@ def test_rows_of_unlike_cost_are_learned_apart() -> None:
 def test_beside_online_jobs_a_micro_batch_takes_no_longer_than_one_of_their_batches() -> None:
     sizes = ShardSizes(64)
     run(sizes, accelerator, calls=20)
-    sizes.online(0.010, at=100.0)
+    sizes.on_online_ran(0.010, at=100.0)
     assert set(run(sizes, accelerator, calls=30, now=100.5)) == {8}
     assert sizes.choose(10, 100.0 + ONLINE_RECENT_S) == 64
 
 
 def test_one_row_runs_however_short_the_slice_is() -> None:
     sizes = ShardSizes(64, slice_s=0.000001)
-    sizes.online(1.0, at=0.0)
+    sizes.on_online_ran(1.0, at=0.0)
     assert sizes.choose(10, 0.0) == 1
 
 
 def test_a_slice_that_is_set_counts_instead() -> None:
     sizes = ShardSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)}, slice_s=0.014)
-    sizes.online(1.0, at=0.0)
+    sizes.on_online_ran(1.0, at=0.0)
     assert sizes.choose(10, 0.0) == 16
 
 
 def test_the_shape_of_the_warm_up_leads_to_sizes_that_were_never_measured() -> None:
     # Scaled by rows alone, one row of 5.5 ms would for ever keep a slice of 8 ms at one row.
     sizes = ShardSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)})
-    sizes.ran(1, 10, whole_s=0.0055, device_s=0.0055)
-    sizes.online(0.008, at=0.0)
+    sizes.on_ran(1, 10, whole_s=0.0055, device_s=0.0055)
+    sizes.on_online_ran(0.008, at=0.0)
     assert sizes.choose(10, 0.0) == 4
 
 
 def test_what_does_not_fit_into_memory_is_not_tried_again_soon() -> None:
     sizes = ShardSizes(32)
-    sizes.capped(11)
+    sizes.cap(11)
     chosen = run(sizes, accelerator, calls=1_200)
     assert set(chosen[:200]) == {8}
     assert chosen[-1] >= 16
@@ -96,7 +96,7 @@ def test_what_does_not_fit_into_memory_is_not_tried_again_soon() -> None:
 
 def test_not_even_one_row_in_memory_still_runs_rows_one_by_one() -> None:
     sizes = ShardSizes(32)
-    sizes.capped(0)
+    sizes.cap(0)
     assert sizes.choose(10, 0.0) == 1
 
 

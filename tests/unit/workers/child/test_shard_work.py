@@ -12,10 +12,10 @@ from penstock.workers.ipc.frames import Output
 def ran(rows: list[Any], outputs: list[Any], *, size: int = 2) -> ShardWork:
     """A shard whose rows ran in calls of `size`; `outputs` are by place."""
     work = shard_work(1, Shard("application/json", rows), 5.0)
-    while not work.ended:
+    while not work.has_ended:
         places = work.take(size)
         work.put(places, RowsOutcome([outputs[place] for place in places], 0.1, None))
-        work.account(Flow(len(places), [], [], {}, inference_s=0.5, padding=0.5), postprocess_s=0.1, device_wait_s=0.0)
+        work.account(Flow(len(places), [], [], {}, inference_s=0.5, padding=0.5), postprocess_s=0.1)
     return work
 
 

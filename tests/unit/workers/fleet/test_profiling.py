@@ -18,8 +18,7 @@ from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.slot.outcomes import Retry
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 
 SPEC = ModelSpec("m", "m.py", version="2")
 WISH = ProfileWish("w1", "2", until=100.0)
@@ -50,7 +49,7 @@ class Bench:
             (Path(held.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts(kind, copy_s)))
         stamp = BatchStamp(held.nonce, 1, "full", 0.002, 0.01, 0.003, batch_wait_s=0.001, decode_s=0.004, device_wait_s=0.005)
         ending = Ending(held.jobs[0].id, "t", JobState.SUCCEEDED)
-        self.profiler.settled(SPEC, Finish((ending,), "w", stamp, ("",), ()), [Settled.OK], 0.006)
+        self.profiler.settled(SPEC, replace(held, endings=(ending,), stamp=stamp), [Settled.OK], 0.006)
 
     def run(self) -> Batch:
         held = self.give()
@@ -126,7 +125,7 @@ def test_a_recorded_batch_that_crashed_or_was_given_back_leaves_the_wish_for_the
     held = bench.give()
     assert held.profile_dir
     (Path(held.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts("python")))
-    bench.profiler.given_back(SPEC, TryAgain(Retry(GiveBack(held.jobs[0].id, "t"), 1.0, "busy", "later"), "w"), [Settled.OK])
+    bench.profiler.given_back(SPEC, Retry(GiveBack(held.jobs[0].id, "t"), "w", 1.0, "busy", "later"), [Settled.OK])
     info = bench.profiler.info()
     assert info is not None
     assert info.state == "done"

@@ -4,35 +4,85 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.workers.ipc.progress_page import ProgressPage, Stage
+from penstock.workers.ipc.progress_page import Lane, ProgressPage, ShardProgress, Stage
 
 
 @pytest.fixture
-def board() -> Iterator[ProgressPage]:
+def page() -> Iterator[ProgressPage]:
     made = ProgressPage.create()
     yield made
     made.close()
 
 
-def test_a_stage_is_read_with_its_moment(board: ProgressPage) -> None:
-    board.mark(3, Stage.RUNNING, 12.5)
-    assert board.stage(3) == (Stage.RUNNING, 12.5)
+def test_a_stage_is_read_with_its_moment(page: ProgressPage) -> None:
+    page.mark(3, Stage.RUNNING, 12.5)
+    assert page.stage(3) == (Stage.RUNNING, 12.5)
 
 
-def test_a_batch_that_the_child_has_not_seen_is_unseen(board: ProgressPage) -> None:
-    board.mark(3, Stage.RUNNING, 12.5)
-    assert board.stage(7)[0] is Stage.UNSEEN
-    assert board.stage(4)[0] is Stage.UNSEEN
+def test_a_batch_that_the_child_has_not_seen_is_unseen(page: ProgressPage) -> None:
+    page.mark(3, Stage.RUNNING, 12.5)
+    assert page.stage(7)[0] is Stage.UNSEEN
+    assert page.stage(4)[0] is Stage.UNSEEN
 
 
-def test_only_a_batch_that_has_not_begun_can_be_recalled(board: ProgressPage) -> None:
-    board.mark(1, Stage.RUNNING, 1.0)
-    board.mark(2, Stage.DECODED, 1.0)
-    assert not board.recall(1)
-    assert board.recall(2)
-    assert board.recalled(2)
-    assert not board.recalled(3)
+def test_only_a_batch_that_has_not_begun_can_be_recalled(page: ProgressPage) -> None:
+    page.mark(1, Stage.RUNNING, 1.0)
+    page.mark(2, Stage.DECODED, 1.0)
+    assert not page.recall(1)
+    assert page.recall(2)
+    assert page.is_recalled(2)
+    assert not page.is_recalled(3)
 
 
 def test_a_crash_is_blamed_on_batches_that_the_handler_was_touching() -> None:
-    assert [stage for stage in Stage if stage.touched] == [Stage.DECODING, Stage.RUNNING, Stage.ENCODING]
+    assert [stage for stage in Stage if stage.is_touched] == [Stage.DECODING, Stage.RUNNING, Stage.ENCODING]
+
+
+@pytest.fixture
+def shards(page: ProgressPage) -> ShardProgress:
+    return page.shards
+
+
+def test_progress_is_told_of_the_shard_that_made_it(shards: ShardProgress) -> None:
+    assert shards.begin(1)
+    shards.advance(1, 256)
+    assert (shards.rows(1), shards.rows(2), shards.rows(5)) == (256, 0, 0)
+
+
+def test_only_a_shard_that_has_not_begun_is_recalled_as_waiting(shards: ShardProgress) -> None:
+    shards.begin(1)
+    assert not shards.recall_waiting(1)
+    assert not shards.is_recalled(1)
+    assert shards.recall_waiting(2)
+    assert not shards.begin(2)
+
+
+def test_a_running_shard_can_be_left_too_and_its_place_is_free_again(shards: ShardProgress) -> None:
+    shards.begin(1)
+    assert shards.recall(1)
+    assert shards.is_recalled(1)
+    assert shards.begin(5)
+
+
+def test_each_lane_tells_what_it_has_and_the_oldest_is_found(shards: ShardProgress) -> None:
+    assert shards.touched() == set()
+    assert shards.oldest() == (0, float("inf"))
+    shards.enter(Lane.COMPLETING, 1, 10.0)
+    shards.enter(Lane.RUNNING, 2, 9.0)
+    assert shards.touched() == {1, 2}
+    assert shards.oldest() == (2, 9.0)
+    shards.leave(Lane.RUNNING)
+    assert shards.touched() == {1}
+
+
+def test_batches_and_shards_do_not_touch_each_others_entries(page: ProgressPage) -> None:
+    for number in range(1, 9):
+        page.mark(number, Stage.RUNNING, float(number))
+        page.shards.begin(number)
+        page.shards.advance(number, 100 * number)
+        page.shards.recall(number)
+    for lane in Lane:
+        page.shards.enter(lane, 7, 1.0)
+    assert [page.stage(number)[1] for number in range(5, 9)] == [5.0, 6.0, 7.0, 8.0]
+    assert [page.shards.rows(number) for number in range(5, 9)] == [500, 600, 700, 800]
+    assert not page.is_recalled(1)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId
-from penstock.model_spec import BatchPolicy
+from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.slot.batcher import IDLE, Batcher, ChildLoad
 from penstock.workers.slot.latency import Latency
 
@@ -23,91 +25,95 @@ def taken(count: int = 1, *, depth: int = 0) -> Claim:
 NOTHING = Claim()
 
 
+def spec(**policy: Any) -> ModelSpec:
+    return ModelSpec("m", "m.py", policy=BatchPolicy(**policy))
+
+
 def batcher(*, limit: int = 8, run_s: float = RUN_S, wait_s: float = 0.010) -> Batcher:
     """One that knows its sizes, and what a call costs."""
     latency = Latency()
     for size in (1, 2, 4, 8, 16, 32, 64):
         if size <= limit:
             latency.observe(size, run_s)
-    made = Batcher(BatchPolicy(max_batch_size=limit, max_wait_s=wait_s), latency)
-    made.answered(NOTHING, asked_at=-CALL_S, now=0.0)
-    made.heard()
+    made = Batcher(spec(max_batch_size=limit, max_wait_s=wait_s), latency)
+    made.on_claim(NOTHING, asked_at=-CALL_S, now=0.0)
+    made.on_wake_up()
     return made
 
 
 def test_an_idle_device_takes_what_is_there_at_once() -> None:
-    ask = batcher().ask(1.0, IDLE)
-    assert ask is not None
-    assert (ask.limit, ask.enough, ask.max_wait_s) == (8, 1, 0.0)
+    request = batcher().next_request(1.0, IDLE)
+    assert request is not None
+    assert (request.limit, request.enough, request.max_wait_s) == (8, 1, 0.0)
 
 
 def test_after_a_vain_question_an_idle_slot_waits_for_a_wake_up() -> None:
     slot = batcher()
-    slot.answered(NOTHING, asked_at=1.0, now=1.001)
-    assert slot.ask(1.002) is None
-    slot.heard()
-    assert slot.ask(1.003) is not None
+    slot.on_claim(NOTHING, asked_at=1.0, now=1.001)
+    assert slot.next_request(1.002) is None
+    slot.on_wake_up()
+    assert slot.next_request(1.003) is not None
 
 
 def test_a_lost_wake_up_costs_at_most_a_second() -> None:
     slot = batcher()
-    slot.answered(NOTHING, asked_at=1.0, now=1.0)
+    slot.on_claim(NOTHING, asked_at=1.0, now=1.0)
     assert slot.ask_at(1.5) == 2.0
-    assert slot.ask(1.999) is None
-    assert slot.ask(2.0) is not None
+    assert slot.next_request(1.999) is None
+    assert slot.next_request(2.0) is not None
 
 
 def test_after_a_batch_was_taken_an_idle_slot_asks_again_without_a_wake_up() -> None:
     slot = batcher()
-    slot.answered(taken(1), asked_at=1.0, now=1.0)
-    assert slot.ask(1.1, IDLE) is not None
+    slot.on_claim(taken(1), asked_at=1.0, now=1.0)
+    assert slot.next_request(1.1, IDLE) is not None
 
 
 def test_a_slot_that_is_told_when_to_ask_again_asks_then() -> None:
     slot = batcher()
-    slot.answered(Claim(depth=1, retry_in_s=0.008), asked_at=1.0, now=1.0)
+    slot.on_claim(Claim(depth=1, retry_in_s=0.008), asked_at=1.0, now=1.0)
     assert slot.ask_at(1.001) == 1.008
-    assert slot.ask(1.007) is None
-    assert slot.ask(1.0081) is not None
+    assert slot.next_request(1.007) is None
+    assert slot.next_request(1.0081) is not None
 
 
 def test_a_full_batch_is_prefetched_as_soon_as_one_runs() -> None:
     slot = batcher()
-    slot.answered(taken(8, depth=8), asked_at=1.0, now=1.0)
-    ask = slot.ask(1.001, ChildLoad(1, 8, 1.0))
-    assert ask is not None
-    assert ask.enough == ask.limit == 8
+    slot.on_claim(taken(8, depth=8), asked_at=1.0, now=1.0)
+    request = slot.next_request(1.001, ChildLoad(1, 8, 1.0))
+    assert request is not None
+    assert request.enough == request.limit == 8
 
 
 def test_a_partial_batch_keeps_growing_until_just_before_the_running_one_ends() -> None:
     slot = batcher()
-    slot.answered(taken(4, depth=3), asked_at=1.0 - CALL_S, now=1.0)
+    slot.on_claim(taken(4, depth=3), asked_at=1.0 - CALL_S, now=1.0)
     running = ChildLoad(1, 4, 1.0)
-    assert slot.ask(1.050, running) is None
+    assert slot.next_request(1.050, running) is None
     due = slot.ask_at(1.050, running)
     assert 1.090 < due < 1.0 + RUN_S
-    ask = slot.ask(due, running)
-    assert ask is not None
-    assert ask.enough == 1
+    request = slot.next_request(due, running)
+    assert request is not None
+    assert request.enough == 1
 
 
 def test_just_before_the_end_the_question_waits_to_go_with_the_settling() -> None:
     slot = batcher()
-    slot.answered(taken(4, depth=3), asked_at=1.0 - CALL_S, now=1.0)
-    assert slot.ask(1.0 + RUN_S - CALL_S / 2, ChildLoad(1, 4, 1.0)) is None
+    slot.on_claim(taken(4, depth=3), asked_at=1.0 - CALL_S, now=1.0)
+    assert slot.next_request(1.0 + RUN_S - CALL_S / 2, ChildLoad(1, 4, 1.0)) is None
 
 
 def test_a_run_shorter_than_a_call_is_never_interrupted_by_one() -> None:
     slot = batcher(run_s=0.0001)
-    slot.answered(taken(1), asked_at=1.0, now=1.0)
-    assert slot.ask(1.00005, ChildLoad(1, 1, 1.0)) is None
+    slot.on_claim(taken(1), asked_at=1.0, now=1.0)
+    assert slot.next_request(1.00005, ChildLoad(1, 1, 1.0)) is None
 
 
 def test_a_long_run_is_used_to_look_for_work_that_nobody_announced() -> None:
     slot = batcher()
-    slot.answered(taken(1), asked_at=1.0 - CALL_S, now=1.0)
+    slot.on_claim(taken(1), asked_at=1.0 - CALL_S, now=1.0)
     running = ChildLoad(1, 1, 1.0)
-    assert slot.ask(slot.ask_at(1.01, running), running) is not None
+    assert slot.next_request(slot.ask_at(1.01, running), running) is not None
 
 
 def test_a_run_of_a_few_calls_is_used_to_fetch_the_next_batch() -> None:
@@ -116,115 +122,115 @@ def test_a_run_of_a_few_calls_is_used_to_fetch_the_next_batch() -> None:
     """
     slot = batcher(run_s=0.021)
     for _ in range(40):
-        slot.answered(taken(8), asked_at=1.0 - 0.004, now=1.0)
+        slot.on_claim(taken(8), asked_at=1.0 - 0.004, now=1.0)
     running = ChildLoad(1, 8, 1.0)
     at = slot.ask_at(1.001, running)
     assert at < 1.021 - 0.004
-    assert slot.ask(at, running) is not None
+    assert slot.next_request(at, running) is not None
 
 
 def test_beside_shards_such_a_run_is_left_alone() -> None:
     """The rows of shards keep the device busy; on one core the additional call took a fifth of a run's pace."""
     slot = batcher(run_s=0.021)
     for _ in range(40):
-        slot.answered(taken(8), asked_at=1.0 - 0.004, now=1.0)
+        slot.on_claim(taken(8), asked_at=1.0 - 0.004, now=1.0)
     assert slot.ask_at(1.001, ChildLoad(1, 8, 1.0, shards=1)) > 1.021
 
 
 def test_a_full_queue_is_not_asked_twice_in_vain() -> None:
     slot = batcher()
-    slot.answered(taken(8, depth=20), asked_at=1.0, now=1.0)
-    assert slot.ask(1.0, ChildLoad(1, 8, 1.0)) is not None
-    slot.answered(Claim(depth=20, retry_in_s=1e9), asked_at=1.0, now=1.0)
-    assert slot.ask(1.01, ChildLoad(1, 8, 1.0)) is None
+    slot.on_claim(taken(8, depth=20), asked_at=1.0, now=1.0)
+    assert slot.next_request(1.0, ChildLoad(1, 8, 1.0)) is not None
+    slot.on_claim(Claim(depth=20, retry_in_s=1e9), asked_at=1.0, now=1.0)
+    assert slot.next_request(1.01, ChildLoad(1, 8, 1.0)) is None
 
 
 def test_a_vain_question_for_a_full_batch_does_not_keep_an_idle_device_waiting() -> None:
     slot = batcher()
-    slot.answered(taken(8, depth=8), asked_at=1.0, now=1.0)
-    full = slot.ask(1.001, ChildLoad(1, 8, 1.0))
+    slot.on_claim(taken(8, depth=8), asked_at=1.0, now=1.0)
+    full = slot.next_request(1.001, ChildLoad(1, 8, 1.0))
     assert full is not None
     assert full.enough == 8
-    slot.answered(Claim(depth=3, retry_in_s=1e9), asked_at=1.001, now=1.002)
-    ask = slot.ask(1.1, IDLE)
-    assert ask is not None
-    assert ask.enough == 1
+    slot.on_claim(Claim(depth=3, retry_in_s=1e9), asked_at=1.001, now=1.002)
+    request = slot.next_request(1.1, IDLE)
+    assert request is not None
+    assert request.enough == 1
 
 
 def test_never_more_than_two_batches_are_held() -> None:
     slot = batcher()
-    slot.answered(taken(8, depth=100), asked_at=1.0, now=1.0)
-    assert slot.ask(1.01, ChildLoad(2, 8, 1.0)) is None
+    slot.on_claim(taken(8, depth=100), asked_at=1.0, now=1.0)
+    assert slot.next_request(1.01, ChildLoad(2, 8, 1.0)) is None
 
 
 def test_nothing_joins_a_job_that_must_run_alone() -> None:
     slot = batcher()
-    slot.answered(taken(1, depth=100), asked_at=1.0, now=1.0)
-    assert slot.ask(1.01, ChildLoad(1, 1, 1.0, alone=True)) is None
+    slot.on_claim(taken(1, depth=100), asked_at=1.0, now=1.0)
+    assert slot.next_request(1.01, ChildLoad(1, 1, 1.0, alone=True)) is None
 
 
 def test_with_other_slots_a_slot_waits_for_an_efficient_batch_up_to_the_policys_limit() -> None:
     slot = batcher()
     slot.peers = 1
-    ask = slot.ask(1.0)
-    assert ask is not None
+    request = slot.next_request(1.0)
+    assert request is not None
     # All sizes take equally long here, so only a nearly full batch is efficient.
-    assert (ask.enough, ask.max_wait_s) == (8, 0.010)
-    assert ask.hurry_s > RUN_S
+    assert (request.enough, request.max_wait_s) == (8, 0.010)
+    assert request.hurry_s > RUN_S
 
 
 def test_the_slack_asked_for_is_what_the_batch_at_hand_needs() -> None:
     latency = Latency()
     for size in (1, 2, 4, 8):
         latency.observe(size, 0.005 + 0.001 * size)
-    slot = Batcher(BatchPolicy(max_batch_size=8), latency)
-    ask = slot.ask(1.0)
-    assert ask is not None
+    slot = Batcher(spec(max_batch_size=8), latency)
+    request = slot.next_request(1.0)
+    assert request is not None
     full, one = latency.bound(8) or 0, latency.bound(1) or 0
-    assert ask.min_slack_s == full
-    assert abs(ask.min_slack_s - 7 * ask.slack_per_item_s - one) < 1e-9
+    assert request.min_slack_s == full
+    assert abs(request.min_slack_s - 7 * request.slack_per_item_s - one) < 1e-9
 
 
 def test_unknown_sizes_are_reached_by_doubling() -> None:
     latency = Latency()
-    slot = Batcher(BatchPolicy(max_batch_size=20), latency)
+    slot = Batcher(spec(max_batch_size=20), latency)
     limits = []
     for _ in range(6):
         limits.append(slot.limit)
-        slot.ran(slot.limit, 0.010)
+        slot.on_ran(slot.limit, 0.010)
     assert limits == [1, 2, 4, 8, 16, 20]
 
 
 def test_a_batch_that_did_not_fit_caps_the_next_ones_and_the_cap_grows_back_slowly() -> None:
     slot = batcher()
-    slot.capped(2)
+    slot.cap(2)
     assert slot.limit == 2
     for _ in range(16):
-        slot.ran(2, 0.010)
+        slot.on_ran(2, 0.010)
     assert slot.limit == 3
 
 
 def test_a_cap_that_proves_right_again_is_tested_less_often() -> None:
     slot = batcher()
     for _ in range(3):
-        slot.capped(2)
+        slot.cap(2)
     for _ in range(63):
-        slot.ran(2, 0.010)
+        slot.on_ran(2, 0.010)
     assert slot.limit == 2
-    slot.ran(2, 0.010)
+    slot.on_ran(2, 0.010)
     assert slot.limit == 3
 
 
 def passes(slot: Batcher, count: int) -> None:
     for _ in range(count):
-        slot.ran(slot.limit, 0.010)
+        slot.on_ran(slot.limit, 0.010)
 
 
 def test_a_cap_that_keeps_growing_grows_faster_again() -> None:
     # Another program took the memory for an hour: the limit was met over and over, and then it left.
     slot = batcher()
     for _ in range(4):
-        slot.capped(2)
+        slot.cap(2)
     passes(slot, 128)
     assert slot.limit == 3
     passes(slot, 128)
@@ -237,7 +243,7 @@ def test_a_cap_that_keeps_growing_grows_faster_again() -> None:
 
 def test_a_cap_outlives_its_child_but_not_a_smaller_policy() -> None:
     slot = batcher()
-    slot.capped(4)
+    slot.cap(4)
     slot.follow(BatchPolicy(max_batch_size=8))
     assert slot.limit == 4
     slot.follow(BatchPolicy(max_batch_size=2))
@@ -248,15 +254,15 @@ def test_what_the_warm_up_found_memory_for_is_a_cap_unless_a_smaller_one_is_know
     slot = batcher()
     slot.follow(BatchPolicy(max_batch_size=8), fits=4)
     assert slot.limit == 4
-    slot.capped(2)
+    slot.cap(2)
     slot.follow(BatchPolicy(max_batch_size=8), fits=4)
     assert slot.limit == 2
 
 
 def test_a_stock_celery_client_makes_an_idle_slot_look_more_often_for_a_while() -> None:
     slot = batcher()
-    slot.answered(Claim(foreign=(b"{}",)), asked_at=1.0, now=1.0)
-    slot.answered(NOTHING, asked_at=1.1, now=1.1)
+    slot.on_claim(Claim(foreign=(b"{}",)), asked_at=1.0, now=1.0)
+    slot.on_claim(NOTHING, asked_at=1.1, now=1.1)
     assert slot.ask_at(1.1) < 1.15
-    slot.answered(NOTHING, asked_at=40.0, now=40.0)
+    slot.on_claim(NOTHING, asked_at=40.0, now=40.0)
     assert slot.ask_at(40.0) == 41.0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.workers.devices.pins import Pin
-from penstock.workers.slot.child_process import Restarts, child_environment, exit_in_words
+from penstock.workers.slot.child_process import child_environment, exit_in_words
 
 
 def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:
@@ -39,24 +39,16 @@ def test_a_secret_does_not_pass_by_way_of_an_allowed_prefix(name: str) -> None:
 
 
 def test_a_child_sees_its_own_gpu_alone_and_the_mps_daemon_of_its_worker() -> None:
-    around = {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
-    seen = child_environment(around, Pin((0,), 1, device="cuda:1", uuid="GPU-b"))
+    environment = {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
+    seen = child_environment(environment, Pin((0,), 1, device="cuda:1", uuid="GPU-b"))
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("GPU-b", "PCI_BUS_ID")
     assert seen["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mps"
-    assert child_environment(around, Pin((0,), 1))["CUDA_VISIBLE_DEVICES"] == ""
+    assert child_environment(environment, Pin((0,), 1))["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_child_tells_nobody_outside_what_it_runs() -> None:
     # ONNX Runtime 1.31 looked up mobile.events.data.microsoft.com and left `.ses` in the temporary folder, for every model.
     assert child_environment({"ORT_DISABLE_TELEMETRY": "0"}, Pin((0,), 1))["ORT_DISABLE_TELEMETRY"] == "1"
-
-
-def test_restarts_wait_longer_each_time_until_a_batch_succeeds() -> None:
-    restarts = Restarts()
-    assert [restarts.failed() for _ in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    restarts.succeeded()
-    assert restarts.failed() == 0.0
-    assert restarts.total == 10
 
 
 def test_an_exit_is_told_in_words() -> None:

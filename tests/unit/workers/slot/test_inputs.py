@@ -16,7 +16,7 @@ from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.inputs import Inputs
 
 
-def held(*blobs: str) -> Batch:
+def batch_of(*blobs: str) -> Batch:
     """One job per blob, and one whose input travels with it for an empty name."""
     jobs = tuple(
         ClaimedJob(
@@ -40,13 +40,14 @@ def test_small_inputs_travel_large_ones_are_files_and_those_that_are_nowhere_are
     blobs: BlobStore = ObjectBlobs(MemoryStore(), Copies(tmp_path), place="memory") if own else LocalBlobs(tmp_path)
     there, missing = large(), large()
     blobs.put(there, b"large")
-    filled = Inputs(blobs).fill(held(there, "", missing), 0.0)
+    filled = Inputs(blobs).fill(batch_of(there, "", missing), 0.0)
     assert filled is not None
-    first, second = filled.items
+    batch, without = filled
+    first, second = batch.items
     assert (Path(first.path).read_bytes(), first.own, first.data) == (b"large", own, b"")
     assert (second.path, second.own, second.data) == ("", False, b"small")
-    assert [job.input.blob for job in filled.jobs] == [there, ""]
-    assert [job.input.blob for job in filled.missing] == [missing]
+    assert [job.input.blob for job in batch.jobs] == [there, ""]
+    assert [job.input.blob for job in without] == [missing]
 
 
 class Away(LocalBlobs):
@@ -63,7 +64,7 @@ class Away(LocalBlobs):
 def test_a_batch_whose_inputs_cannot_be_fetched_waits_and_is_tried_ever_more_seldom(tmp_path: Path) -> None:
     blobs, name = Away(tmp_path), large()
     blobs.put(name, b"x")
-    inputs, batch = Inputs(blobs), held(name)
+    inputs, batch = Inputs(blobs), batch_of(name)
     tried_at, now = [], 100.0
     assert inputs.again_at(now) == float("inf")
     while now < 110.0:
@@ -82,5 +83,5 @@ def test_a_batch_whose_inputs_cannot_be_fetched_waits_and_is_tried_ever_more_sel
 
 def test_a_batch_without_large_inputs_asks_nobody(tmp_path: Path) -> None:
     blobs = Away(tmp_path)
-    assert Inputs(blobs).fill(held("", ""), 0.0) is not None
+    assert Inputs(blobs).fill(batch_of("", ""), 0.0) is not None
     assert blobs.tries == 0

@@ -4,7 +4,7 @@ from penstock.broker.store.wakeup import CancelRequested, Wake
 from penstock.workers.slot.lease import Lease
 
 
-class Ear:
+class Listener:
     closed = False
 
     def fileno(self) -> int:
@@ -17,38 +17,38 @@ class Ear:
         self.closed = True
 
 
-def lease(heard: dict[str, Ear], *, lease_s: float = 15.0) -> Lease:
-    return Lease("host-1-abc.0", lease_s=lease_s, listen=lambda name: heard.setdefault(name, Ear()))
+def lease(listeners: dict[str, Listener], *, lease_s: float = 15.0) -> Lease:
+    return Lease("host-1-abc.0", lease_s=lease_s, listen=lambda name: listeners.setdefault(name, Listener()))
 
 
 def test_a_slot_listens_under_the_name_it_holds_jobs_by() -> None:
-    heard: dict[str, Ear] = {}
-    slot = lease(heard)
+    listeners: dict[str, Listener] = {}
+    slot = lease(listeners)
     assert slot.open() == 7
-    assert list(heard) == [slot.name] == ["host-1-abc.0.1"]
-    assert slot.hear() == [Wake()]
+    assert list(listeners) == [slot.name] == ["host-1-abc.0.1"]
+    assert slot.read() == [Wake()]
 
 
 def test_a_new_name_gives_up_the_old_one() -> None:
-    heard: dict[str, Ear] = {}
-    slot = lease(heard)
+    listeners: dict[str, Listener] = {}
+    slot = lease(listeners)
     slot.open()
     slot.renew()
-    assert heard["host-1-abc.0.1"].closed
+    assert listeners["host-1-abc.0.1"].closed
     assert slot.name == "host-1-abc.0.2"
-    assert slot.ear is None
-    assert slot.hear() == []
+    assert not slot.is_listening
+    assert slot.read() == []
 
 
 def test_a_lease_lapses_two_seconds_before_the_store_would_end_it() -> None:
     slot = lease({})
-    slot.confirmed(100.0)
-    assert not slot.lapsed(112.9)
-    assert slot.lapsed(113.1)
+    slot.confirm(100.0)
+    assert not slot.has_lapsed(112.9)
+    assert slot.has_lapsed(113.1)
 
 
 def test_a_later_confirmation_is_not_undone_by_an_earlier_one() -> None:
     slot = lease({})
-    slot.confirmed(100.0)
-    slot.confirmed(90.0)
-    assert not slot.lapsed(112.0)
+    slot.confirm(100.0)
+    slot.confirm(90.0)
+    assert not slot.has_lapsed(112.0)

@@ -10,7 +10,7 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
 from penstock.workers.slot.batcher import Batch
-from penstock.workers.slot.outcomes import Accepted, accepted, blob_name, decide, failure, retry_delay_s, too_large
+from penstock.workers.slot.outcomes import blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
 
 GOOD = Output("application/json", b"1")
 
@@ -20,7 +20,7 @@ def job(number: int, *, attempts: int = 1) -> ClaimedJob:
     return ClaimedJob(id, f"{attempts}:w:n", Payload("application/json", b"1"), Priority.INTERACTIVE, 0.0, 10.0, attempts, 0)
 
 
-def held(*jobs: ClaimedJob) -> Batch:
+def batch(*jobs: ClaimedJob) -> Batch:
     return Batch(jobs, "full", "w", "nonce", claimed_at=1.0)
 
 
@@ -29,16 +29,16 @@ def done(*outcomes: Outcome) -> BatchDone:
 
 
 def test_every_job_gets_its_own_outcome_in_order() -> None:
-    verdict = decide(held(job(1), job(2)), done(GOOD, Failed("refused", "no")))
-    assert [ending.state for ending in verdict.endings] == [JobState.SUCCEEDED, JobState.FAILED]
-    assert verdict.endings[0].output == Payload("application/json", b"1")
-    assert (verdict.endings[1].error_code, verdict.endings[1].error_message) == ("refused", "no")
+    ended, _ = decide(batch(job(1), job(2)), done(GOOD, Failed("refused", "no")))
+    assert [ending.state for ending in ended.endings] == [JobState.SUCCEEDED, JobState.FAILED]
+    assert ended.endings[0].output == Payload("application/json", b"1")
+    assert (ended.endings[1].error_code, ended.endings[1].error_message) == ("refused", "no")
 
 
 def test_an_outcome_that_may_be_tried_again_is_retried_and_not_ended() -> None:
-    verdict = decide(held(job(1), job(2, attempts=3)), done(GOOD, Failed("busy", "later", retryable=True)), jitter=lambda: 0.5)
-    assert len(verdict.endings) == 1
-    [retry] = verdict.retries
+    outcomes = done(GOOD, Failed("busy", "later", retryable=True))
+    ended, [retry] = decide(batch(job(1), job(2, attempts=3)), outcomes, jitter=lambda: 0.5)
+    assert len(ended.endings) == 1
     assert (retry.item.id.serial, retry.delay_s, retry.code) == (f"{2:026d}", 2.0, "busy")
 
 
@@ -48,7 +48,7 @@ def test_the_delay_doubles_up_to_a_minute_and_is_spread_over_its_whole_length() 
 
 
 def test_the_stamp_tells_of_the_batch() -> None:
-    stamp = decide(held(job(1)), done(GOOD)).stamp
+    stamp = decide(batch(job(1)), done(GOOD))[0].stamp
     assert (stamp.id, stamp.size, stamp.reason) == ("nonce", 1, "full")
     assert (stamp.decode_s, stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s) == (0.003, 0.007, 0.1, 0.02)
 
@@ -56,29 +56,31 @@ def test_the_stamp_tells_of_the_batch() -> None:
 def test_when_a_job_came_in_is_known_on_the_clock_of_this_machine_whatever_its_wall_clock_says() -> None:
     # By Redis' clock it came 2.5 s before the claim, and the claim was at 100.0 here.
     came = replace(job(1), created_at=5_000.0)
-    batch = replace(held(came), claimed_at=100.0, leased_at=5_002.5)
-    assert accepted(batch, [came]) == (Accepted(Priority.INTERACTIVE, 97.5),)
+    claimed = replace(batch(came), claimed_at=100.0, leased_at=5_002.5)
+    assert claimed.accepted_at(came) == 97.5
 
 
-def test_only_jobs_that_ended_are_told_with_when_they_came_in() -> None:
-    verdict = decide(held(job(1), job(2)), done(Failed("busy", "later", retryable=True), GOOD))
-    assert len(verdict.accepted) == len(verdict.inputs) == len(verdict.endings) == 1
+def test_the_ended_part_of_a_batch_has_the_jobs_that_ended_and_no_others() -> None:
+    ended, _ = decide(batch(job(1), job(2)), done(Failed("busy", "later", retryable=True), GOOD))
+    assert ended.jobs == (job(2),)
+    assert [ending.id for ending in ended.endings] == [job(2).id]
 
 
 def test_a_wrong_number_of_outcomes_settles_nothing() -> None:
     with pytest.raises(InternalError, match="2 items and came back with 1 outcomes"):
-        decide(held(job(1), job(2)), done(GOOD))
+        decide(batch(job(1), job(2)), done(GOOD))
 
 
 def test_only_outputs_above_the_inline_limit_go_to_the_blob_store() -> None:
     small, large = Output("image/png", b"x" * 100), Output("image/png", b"x" * 101)
-    endings = decide(held(job(1), job(2)), done(small, large)).endings
-    assert [too_large(ending, 100) for ending in endings] == [False, True]
-    assert not too_large(failure(job(1), "timeout", "too long"), 0)
+    endings = decide(batch(job(1), job(2)), done(small, large))[0].endings
+    assert [is_too_large(ending, 100) for ending in endings] == [False, True]
+    failed = fail(batch(job(1)), [job(1)], "timeout", "too long", unrun_stamp(batch(job(1))))
+    assert not is_too_large(failed.endings[0], 0)
 
 
 def test_two_runs_of_a_job_write_their_outputs_under_different_names() -> None:
-    first, second = (decide(held(job(1, attempts=n)), done(GOOD)).endings[0] for n in (1, 2))
+    first, second = (decide(batch(job(1, attempts=n)), done(GOOD))[0].endings[0] for n in (1, 2))
     assert blob_name(first) != blob_name(second)
     assert blob_name(first).startswith(f"{1:026d}.")
     assert blob_name(first).endswith(".out")

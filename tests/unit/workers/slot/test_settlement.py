@@ -8,15 +8,18 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
 from penstock.errors import StoreUnavailable
-from penstock.job import JobState, Payload
+from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
-from penstock.workers.slot.outcomes import blob_name
-from penstock.workers.slot.settlement import Absence, Finish, Release, Settlements
+from penstock.model_spec import ModelSpec
+from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.outcomes import Release, blob_name
+from penstock.workers.slot.settlement import Absence, Settlements
 
 ID = JobId("0" * 26, "m")
-ASK = ClaimRequest("m", "1", "w", "n", limit=8)
+INPUT = Payload("application/json", b"1")
+REQUEST = ClaimRequest("m", "1", "w", "n", limit=8)
 
 
 class ShakyStore:
@@ -70,8 +73,11 @@ def ending(data: bytes = b"1") -> Ending:
     return Ending(ID, "1:w:n", JobState.SUCCEEDED, Payload("application/json", data))
 
 
-def finish(*endings: Ending) -> Finish:
-    return Finish(endings or (ending(),), "w", BatchStamp())
+def ended(*endings: Ending, input: Payload = INPUT) -> Batch:
+    """A batch that ran, with one job per ending."""
+    endings = endings or (ending(),)
+    jobs = tuple(ClaimedJob(ID, end.token, input, Priority.INTERACTIVE, 0.0, 10.0, 1, 0) for end in endings)
+    return Batch(jobs, "full", "w", "n", claimed_at=0.0, endings=endings)
 
 
 @pytest.fixture
@@ -85,54 +91,54 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 
 @pytest.fixture
-def exchange(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
-    return Settlements(store, blobs, inline_bytes=65_536, on_settled=lambda finish, answers, store_s: None)
+def settlements(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
+    return Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, tell=lambda what: None)
 
 
 def names(store: ShakyStore) -> list[str]:
     return [name for name, _ in store.calls]
 
 
-def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(exchange: Settlements, store: ShakyStore) -> None:
-    exchange.owe(finish())
-    assert exchange.trade(ASK) is not None
+def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(settlements: Settlements, store: ShakyStore) -> None:
+    settlements.owe(ended())
+    assert settlements.settle_and_claim(REQUEST) is not None
     assert names(store) == ["finish_and_claim"]
-    assert not exchange.owes
+    assert not settlements.has_debts
 
 
-def test_everything_owed_is_settled_before_more_is_taken(exchange: Settlements, store: ShakyStore) -> None:
-    exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED))
-    exchange.owe(finish())
-    exchange.trade(ASK)
+def test_everything_owed_is_settled_before_more_is_taken(settlements: Settlements, store: ShakyStore) -> None:
+    settlements.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED))
+    settlements.owe(ended())
+    settlements.settle_and_claim(REQUEST)
     assert names(store) == ["release", "finish_and_claim"]
 
 
-def test_how_the_process_of_a_batch_died_is_told_to_the_store(exchange: Settlements, store: ShakyStore) -> None:
+def test_how_the_process_of_a_batch_died_is_told_to_the_store(settlements: Settlements, store: ShakyStore) -> None:
     # Users read "the process running it died 2 times" and had to search the worker's log for why.
-    exchange.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
-    exchange.trade(None)
+    settlements.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
+    settlements.settle_and_claim(None)
     assert store.details == ["ended by SIGSEGV"]
 
 
-def test_nothing_owed_is_forgotten_while_the_store_is_away(exchange: Settlements, store: ShakyStore) -> None:
-    exchange.owe(finish())
+def test_nothing_owed_is_forgotten_while_the_store_is_away(settlements: Settlements, store: ShakyStore) -> None:
+    settlements.owe(ended())
     store.away = True
-    for request in (ASK, None):
+    for request in (REQUEST, None):
         with pytest.raises(StoreUnavailable):
-            exchange.trade(request)
-    assert exchange.owes
+            settlements.settle_and_claim(request)
+    assert settlements.has_debts
     store.away = False
-    exchange.trade(None)
+    settlements.settle_and_claim(None)
     assert names(store) == ["finish"]
-    assert not exchange.owes
+    assert not settlements.has_debts
 
 
 def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
-    exchange: Settlements, store: ShakyStore, blobs: LocalBlobs
+    settlements: Settlements, store: ShakyStore, blobs: LocalBlobs
 ) -> None:
     large = ending(b"x" * 100_000)
-    exchange.owe(finish(large, ending()))
-    exchange.trade(None)
+    settlements.owe(ended(large, ending()))
+    settlements.settle_and_claim(None)
     [(_, (first, second))] = store.calls
     assert first.output == Payload("application/json", blob=blob_name(large))
     assert blobs.get(blob_name(large)) == b"x" * 100_000
@@ -141,12 +147,12 @@ def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
 
 @pytest.mark.parametrize("answer", [Settled.STALE, Settled.CANCELLED])
 def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
-    exchange: Settlements, store: ShakyStore, blobs: LocalBlobs, answer: Settled
+    settlements: Settlements, store: ShakyStore, blobs: LocalBlobs, answer: Settled
 ) -> None:
     store.answer = answer
     large = ending(b"x" * 100_000)
-    exchange.owe(finish(large))
-    exchange.trade(None)
+    settlements.owe(ended(large))
+    settlements.settle_and_claim(None)
     assert blobs.local_path(blob_name(large)) is None
 
 
@@ -161,22 +167,22 @@ def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
     ],
 )
 def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_it(
-    exchange: Settlements, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
+    settlements: Settlements, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
 ) -> None:
     """Inputs of succeeded jobs once lay on disk until the end of retention: 137 MB a second at full load."""
     store.answer = answer
     name = f"{ID.serial}.in"
     blobs.put(name, b"x" * 100_000)
-    exchange.owe(Finish((Ending(ID, "t", state),), "w", BatchStamp(), inputs=(name,)))
-    exchange.trade(None)
+    settlements.owe(ended(Ending(ID, "t", state), input=Payload("text/plain", blob=name)))
+    settlements.settle_and_claim(None)
     assert (blobs.local_path(name) is None) is deleted
 
 
 def test_a_store_that_is_away_is_tried_ever_more_seldom_up_to_two_seconds_until_it_answers() -> None:
     absence = Absence()
-    assert [absence.failed(100.0) for _ in range(12)] == [True] + [False] * 11
+    assert [absence.on_failure(100.0) for _ in range(12)] == [True] + [False] * 11
     assert 101.0 <= absence.try_at <= 102.0
-    assert absence.over()
-    assert not absence.over()
-    assert absence.failed(200.0)
+    assert absence.on_answer()
+    assert not absence.on_answer()
+    assert absence.on_failure(200.0)
     assert 200.05 <= absence.try_at <= 200.1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,30 +13,29 @@ from penstock.job_id import JobId
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batch
-from penstock.workers.slot.outcomes import Retry, accepted
-from penstock.workers.slot.settlement import Finish, Release, TryAgain
+from penstock.workers.slot.outcomes import Release, Retry
 from penstock.workers.telemetry.job_log import WorkerJobLog
 
 SPEC = ModelSpec("m", "m.py")
 ID = JobId("0" * 26, "m")
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
-HELD = Batch(
+BATCH = Batch(
     (ClaimedJob(ID, "1:w:nonce", Payload("application/json"), Priority.INTERACTIVE, 90.0, 200.0, 1, 0, trace=TRACE),),
     "idle", "w", "nonce", claimed_at=50.0, leased_at=100.0,
 )  # fmt: skip
 SAME = {"job_id": str(ID), "model": "m", "version": "1", "batch_id": "nonce", "trace_id": "a" * 32}
 
 
-def finish(state: JobState, code: str = "") -> Finish:
+def ended(state: JobState, code: str = "") -> Batch:
     endings = (Ending(ID, "1:w:nonce", state, error_code=code),)
-    return Finish(endings, "w", BatchStamp("nonce", 1, "idle", inference_s=0.5), accepted=accepted(HELD, HELD.jobs))
+    return replace(BATCH, endings=endings, stamp=BatchStamp("nonce", 1, "idle", inference_s=0.5))
 
 
 def release(reason: ReleaseReason, detail: str = "") -> Release:
     return Release((GiveBack(ID, "1:w:nonce", TRACE),), "w", reason, detail)
 
 
-RETRY = TryAgain(Retry(GiveBack(ID, "1:w:nonce", TRACE), 1.5, "busy", "later"), "w")
+RETRY = Retry(GiveBack(ID, "1:w:nonce", TRACE), "w", 1.5, "busy", "later")
 
 
 def logged(lines: JobLines, *calls: tuple[str, Any]) -> list[dict[str, Any]]:
@@ -48,15 +48,15 @@ def logged(lines: JobLines, *calls: tuple[str, Any]) -> list[dict[str, Any]]:
 
 
 def settled(state: JobState, answer: Settled = Settled.OK, code: str = "") -> tuple[str, Any]:
-    return "settled", (SPEC, finish(state, code), [answer], 0.0)
+    return "settled", (SPEC, ended(state, code), [answer], 0.0)
 
 
-def given_back(debt: TryAgain | Release, answer: Settled = Settled.OK) -> tuple[str, Any]:
+def given_back(debt: Retry | Release, answer: Settled = Settled.OK) -> tuple[str, Any]:
     return "given_back", (SPEC, debt, [answer])
 
 
 def test_a_claim_and_an_end_tell_job_batch_and_trace() -> None:
-    claimed, ended = logged(JobLines.ALL, ("claimed", (SPEC, HELD)), settled(JobState.SUCCEEDED))
+    claimed, ended = logged(JobLines.ALL, ("claimed", (SPEC, BATCH)), settled(JobState.SUCCEEDED))
     assert SAME.items() <= claimed.items()
     assert (claimed["event"], claimed["age_s"], claimed["size"]) == ("job_claimed", 10.0, 1)
     assert SAME.items() <= ended.items()
@@ -93,13 +93,13 @@ def test_what_a_sweep_did_is_told_of_each_job() -> None:
 
 
 def test_by_default_only_what_no_job_should_need_is_logged() -> None:
-    wanted = ("claimed", (SPEC, HELD)), settled(JobState.SUCCEEDED), settled(JobState.SUCCEEDED, Settled.CANCELLED)
+    wanted = ("claimed", (SPEC, BATCH)), settled(JobState.SUCCEEDED), settled(JobState.SUCCEEDED, Settled.CANCELLED)
     assert logged(JobLines.PROBLEMS, *wanted) == []
     problems = settled(JobState.FAILED, code="oom"), given_back(RETRY), given_back(release(ReleaseReason.CRASHED))
     assert [entry["event"] for entry in logged(JobLines.PROBLEMS, *problems)] == ["job_finished", "job_retried", "job_lost"]
 
 
 def test_off_is_off() -> None:
-    calls = ("claimed", (SPEC, HELD)), settled(JobState.FAILED), given_back(RETRY)
+    calls = ("claimed", (SPEC, BATCH)), settled(JobState.FAILED), given_back(RETRY)
     changes = ("changed", ([Change(ID, "lost", JobState.LEASED, "1")],))
     assert logged(JobLines.OFF, *calls, changes) == []

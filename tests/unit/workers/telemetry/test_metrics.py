@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.broker.records import BatchStamp, ClaimedJob, Ending, Repair, Settled, SweepReport
+from penstock.broker.records import ClaimedJob, Ending, Repair, Settled, SweepReport
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.job import Call, JobState, Payload, Priority
 from penstock.job_id import JobId
@@ -20,8 +20,6 @@ from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batcher import Batch
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.slot.outcomes import accepted
-from penstock.workers.slot.settlement import Finish
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.telemetry.histograms import Histogram
@@ -95,8 +93,7 @@ def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: 
 def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoever_held_it(metrics: WorkerMetrics) -> None:
     batch = held(job(1, came_at=400.0), job(2, came_at=0.0))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
-    finish = Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs))
-    metrics.settled(SPEC, finish, [Settled.OK, Settled.STALE], 0.002)
+    metrics.settled(SPEC, replace(batch, endings=endings), [Settled.OK, Settled.STALE], 0.002)
     assert sample(metrics, "penstock_job_duration_seconds_sum") == pytest.approx(600.0, abs=5.0)
     assert sample(metrics, "penstock_job_duration_seconds_count") == 1.0
     # A backlog of minutes must still show: the buckets reach half an hour.
@@ -116,7 +113,7 @@ def worked(metrics: WorkerMetrics, models: list[str]) -> None:
                 spec, replace(batch, reason=reason), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5)
             )
         metrics.ran(spec, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
-        metrics.settled(spec, Finish(endings, "w", BatchStamp(), accepted=accepted(batch, batch.jobs)), [Settled.OK] * 2, 0.1)
+        metrics.settled(spec, replace(batch, endings=endings), [Settled.OK] * 2, 0.1)
         metrics.loaded(spec, 1.0)
         for cause in Cause:
             metrics.lost(spec, cause, batch)

@@ -12,7 +12,7 @@ from penstock.broker.records import GiveBack, Settled
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.bootstep.consumer import sends_task_events
-from penstock.workers.slot.settlement import Release
+from penstock.workers.slot.outcomes import Release
 from penstock.workers.telemetry.task_events import EventFeed, Sampler
 
 

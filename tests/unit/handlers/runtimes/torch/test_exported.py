@@ -17,7 +17,8 @@ from penstock.handlers.load import load
 from penstock.handlers.runtimes.contract import Port, open_runtime
 from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.child.runner import Item, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Failed, Item
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -306,6 +307,6 @@ def test_a_model_of_whole_numbers_is_not_explained_and_that_is_no_error_of_the_m
     path = folder / "bytes.pt2"
     nets.export(nets.Colour(), (torch.zeros(2, 3, 4, 4, dtype=torch.uint8),), {"pixels": {0: nets.batch_axis()}}, path)
     loaded = load(str(path), "bytes", task="image-classification")
-    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
-    assert isinstance(outcome, Failure)
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, call=Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failed)
     assert outcome.code == "not_explainable"

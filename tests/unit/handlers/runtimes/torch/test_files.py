@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.contract import Context, Failure
+from penstock.handlers.contract import Context
 from penstock.handlers.load import load
 from penstock.handlers.runtimes.contract import open_runtime
 from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
-from penstock.workers.child.runner import Item, Output, run_batch
+from penstock.workers.child.runner import run_batch
+from penstock.workers.ipc.frames import Failed, Item, Output
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
@@ -102,7 +103,7 @@ def test_callers_see_what_torchscript_raised_and_no_traceback(tmp_path: Path, fi
     loaded = load(str(tmp_path / "picky.ts"), "picky", options={"inputs": {"x": {"shape": [2]}}})
     items = [Item("application/json", f"[{number}, 0]".encode()) for number in (first, 5)]
     failed, good = run_batch(loaded, items).outcomes
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, Failed)
     assert re.fullmatch(message, failed.message)
     assert isinstance(good, Output)
 
@@ -181,8 +182,8 @@ def test_a_quantized_model_is_not_explained_and_that_is_no_error_of_the_model(tm
     path = saved_weights(nets.seeded(nets.Colour), tmp_path / "colour.pt")
     shape = {"inputs": {"pixels": {"shape": [3, 4, 4]}}, "model_class": CLASS.replace("Perceptron", "Colour")}
     loaded = load(str(path), "colour", task="image-classification", options=shape, runtime=RuntimeOptions(quantize="int8"))
-    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, Call.EXPLAIN)]).outcomes
-    assert isinstance(outcome, Failure)
+    (outcome,) = run_batch(loaded, [Item("image/png", loaded.handler.sample, call=Call.EXPLAIN)]).outcomes
+    assert isinstance(outcome, Failed)
     assert outcome.code == "not_explainable"
     assert "int8" in outcome.message
 

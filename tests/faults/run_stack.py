@@ -1,4 +1,4 @@
-"""What a bulk run needs and nothing more: a store, a worker, and commands that drive runs; each killed at will."""
+"""What a run needs and nothing more: a store, a worker, and commands that drive runs; each killed at will."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL = "rows"
 SOURCE = f"{Path(__file__).resolve().parent / 'rows_model.py'}:Rows"
 
 
-class BulkStack:
+class RunStack:
     def __init__(self, folder: Path, *, row_s: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -50,8 +50,8 @@ class BulkStack:
 
 
 @contextmanager
-def bulk_stack(folder: Path, *, row_s: float) -> Iterator[BulkStack]:
-    stack = BulkStack(folder, row_s=row_s)
+def run_stack(folder: Path, *, row_s: float) -> Iterator[RunStack]:
+    stack = RunStack(folder, row_s=row_s)
     try:
         stack.server.start()
         stack.worker.start()

@@ -15,10 +15,10 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.run import Run, RunState
-from tests.faults.bulk_stack import MODEL, BulkStack, bulk_stack, outputs, write_rows
 from tests.faults.catalogue import PENSTOCK, Setting, fault
 from tests.faults.checker import Verdict
 from tests.faults.processes import Group
+from tests.faults.run_stack import MODEL, RunStack, outputs, run_stack, write_rows
 
 WINDOW_ROWS = 10_000
 _SHARD_ROWS = 500
@@ -37,7 +37,7 @@ def verdict(name: str, *, rows: int, missing: int, extra: int, complaints: list[
 @fault("F33", "a run over a million lines: what is under way, and what it holds in memory")
 def long_input(setting: Setting) -> Verdict:
     rows = setting.count(30_000, 1_000_000)
-    with bulk_stack(setting.folder, row_s=0.0) as stack:
+    with run_stack(setting.folder, row_s=0.0) as stack:
         wanted = write_rows(setting.folder / "in.jsonl", rows)
         run = stack.command(MODEL, str(setting.folder / "in.jsonl"), "-o", str(setting.folder / "out.jsonl"),
                             "--shard-rows", str(_SHARD_ROWS), "--window-rows", str(WINDOW_ROWS))  # fmt: skip
@@ -55,7 +55,7 @@ def long_input(setting: Setting) -> Verdict:
     return verdict("F33", rows=rows, missing=0 if code == 0 else rows, extra=0, complaints=complaints, notes=notes)
 
 
-def _watched(stack: BulkStack, run: Group) -> Iterator[tuple[int, int]]:
+def _watched(stack: RunStack, run: Group) -> Iterator[tuple[int, int]]:
     """Rows of shards that have not ended, and the driver's resident bytes, until it ends."""
     with contextlib.closing(RedisStore(stack.server.url)) as store:
         while run.running:
@@ -70,7 +70,7 @@ def everything_killed(setting: Setting) -> Verdict:
     seeds, rows = setting.count(3, 30), setting.count(1_500, 6_000)
     complaints: list[str] = []
     kills = 0
-    with bulk_stack(setting.folder, row_s=_ROW_S) as stack:
+    with run_stack(setting.folder, row_s=_ROW_S) as stack:
         wanted = write_rows(setting.folder / "in.jsonl", rows)
         warm = stack.rows_run()
         for seed in range(setting.seed, setting.seed + seeds):
@@ -85,7 +85,7 @@ def everything_killed(setting: Setting) -> Verdict:
     return verdict("F39", rows=seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
 
 
-def _run_with_kills(stack: BulkStack, out: Path, random: Random, lasts_s: float) -> int:
+def _run_with_kills(stack: RunStack, out: Path, random: Random, lasts_s: float) -> int:
     """One run, resumed until it is completed; how many kills it took."""
     run = stack.command(MODEL, str(stack.folder / "in.jsonl"), "-o", str(out), "--window-rows", str(_KILL_WINDOW_ROWS))
     run.start()
@@ -111,7 +111,7 @@ def _run_with_kills(stack: BulkStack, out: Path, random: Random, lasts_s: float)
     raise AssertionError(f"the run over {out} was never completed: {stack.logs()}")
 
 
-def _resumed(stack: BulkStack, out: Path) -> Group:
+def _resumed(stack: RunStack, out: Path) -> Group:
     """A new command that goes on with the run that writes `out`; one that had no run yet begins it."""
     known = _run_of(stack, out)
     again = ("resume", known.id) if known else (MODEL, str(stack.folder / "in.jsonl"), "-o", str(out))
@@ -120,12 +120,12 @@ def _resumed(stack: BulkStack, out: Path) -> Group:
     return run
 
 
-def _is_completed(stack: BulkStack, out: Path) -> bool:
+def _is_completed(stack: RunStack, out: Path) -> bool:
     known = _run_of(stack, out)
     return known is not None and known.state is RunState.COMPLETED
 
 
-def _run_of(stack: BulkStack, out: Path) -> Run | None:
+def _run_of(stack: RunStack, out: Path) -> Run | None:
     with contextlib.closing(RedisStore(stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
         return next((run for run in RunStore(store).runs(limit=100) if run.spec.output == str(out)), None)
     return None

@@ -1,0 +1,216 @@
+"""A slot's calls to the store: it settles what it owes and claims batches and shards, under its lease."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from selectors import EVENT_READ, BaseSelector
+
+import structlog
+
+from penstock.broker.records import Claim, ClaimRequest
+from penstock.broker.store.wakeup import Wake
+from penstock.errors import StoreUnavailable
+from penstock.failpoints import failpoint
+from penstock.model_spec import ModelSpec
+from penstock.workers.slot.batcher import Batch, Batcher
+from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.workers.slot.context import SlotContext
+from penstock.workers.slot.lease import Lease
+from penstock.workers.slot.settlement import Absence, Settlements
+from penstock.workers.slot.shard_lane import ShardLane, shard_request
+
+log = structlog.get_logger(__name__)
+STORE_AWAY = "store_away"
+STORE_BACK = "store_back"
+
+LISTENER = "listener"
+_NEVER = float("inf")
+
+
+class Claims:
+    """Used by the slot's thread only, except for `lease`. `waiting`: claimed batches that the child has not been given yet.
+
+    `selector` reports messages for `hear` under the name `LISTENER`.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        context: SlotContext,
+        selector: BaseSelector,
+        batcher: Batcher,
+        child_supervisor: ChildSupervisor,
+        *,
+        name: str,
+        device: str,
+    ) -> None:
+        self._spec = spec
+        self._context = context
+        self._selector = selector
+        self._batcher = batcher
+        self._child_supervisor = child_supervisor
+        self._device = device
+        self.lease = Lease(name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation))
+        self.settlements = Settlements(
+            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, tell=context.tell
+        )
+        self.waiting: list[Batch] = []
+        self._shards = ShardLane()
+        self._absence = Absence()
+        self._listener_fd: int | None = None
+        # Whether the store may have granted a claim whose answer was lost.
+        self._is_unsure = False
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether jobs are leased to this slot."""
+        return bool(self.waiting or self._child_supervisor.in_flight.awaited())
+
+    # The subscription.
+
+    def hear(self) -> None:
+        try:
+            if any(isinstance(message, Wake) for message in self.lease.read()):
+                self._batcher.on_wake_up()
+        except StoreUnavailable:
+            self._stop_listening()
+
+    def _listen(self) -> None:
+        self._listener_fd = self.lease.open()
+        self._selector.register(self._listener_fd, EVENT_READ, LISTENER)
+        # A wake-up may have been missed meanwhile.
+        self._batcher.on_wake_up()
+
+    def _stop_listening(self) -> None:
+        if self._listener_fd is not None:
+            self._selector.unregister(self._listener_fd)
+            self._listener_fd = None
+        self.lease.close()
+
+    def renew_lease(self) -> None:
+        """Go on under a new name; what the store leased to the old one is given up."""
+        self.waiting.clear()
+        self._stop_listening()
+        self.lease.renew()
+        self._is_unsure = False
+
+    # When to call.
+
+    def due_at(self, now: float, *, is_draining: bool) -> float:
+        """When the store is to be called if nothing happens before."""
+        due_at = _NEVER
+        if self.settlements.has_debts or not self.lease.is_listening:
+            due_at = self._absence.try_at
+        if self._can_claim(is_draining=is_draining):
+            ask_at = min(self._batcher.ask_at(now, self._child_supervisor.in_flight.load()), self._shard_at())
+            due_at = min(due_at, max(self._absence.try_at, ask_at))
+        return due_at
+
+    def _can_claim(self, *, is_draining: bool) -> bool:
+        return (
+            not is_draining
+            and not self.waiting
+            and not self._is_unsure
+            and self.lease.is_listening
+            and self._child_supervisor.is_taking
+        )
+
+    def _shard_at(self) -> float:
+        """When to ask for a shard."""
+        if not self._child_supervisor.is_taking_shards:
+            return _NEVER
+        load = self._child_supervisor.in_flight.load()
+        return _NEVER if load.alone else self._shards.ask_at(in_child=load.shards, peers=self._batcher.peers)
+
+    # The calls.
+
+    def settle_and_claim(self, *, is_draining: bool) -> None:
+        """Settle what is owed and claim the batch that the policy asks for, as one call where possible."""
+        now = time.monotonic()
+        if now < self._absence.try_at:
+            return
+        request: ClaimRequest | None = None
+        try:
+            self._prepare_lease(is_draining=is_draining)
+            request = self._next_request(now) if self._can_claim(is_draining=is_draining) else None
+            if request is None and not self.settlements.has_debts:
+                return
+            claim = self.settlements.settle_and_claim(request)
+        except StoreUnavailable as error:
+            # D11: never repeated; if the claim was granted, its jobs go back when this name is given up.
+            self._is_unsure = self._is_unsure or request is not None
+            self._on_failure(error)
+            return
+        if self._absence.on_answer():
+            log.info(STORE_BACK, model=self._spec.name)
+        if claim is not None and request is not None:
+            self._on_claim(claim, request, asked_at=now)
+
+    def _prepare_lease(self, *, is_draining: bool) -> None:
+        if self._is_unsure and not self.is_holding and not self.settlements.has_debts:
+            self.renew_lease()
+        if not self.lease.is_listening and not is_draining:
+            self._listen()
+
+    def _next_request(self, now: float) -> ClaimRequest | None:
+        request = self._batcher.next_request(now, self._child_supervisor.in_flight.load())
+        if request is None:
+            return None
+        return replace(request, worker=self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s)
+
+    def _on_failure(self, error: StoreUnavailable) -> None:
+        if self._absence.on_failure(time.monotonic()):
+            log.warning(STORE_AWAY, model=self._spec.name, error=str(error))
+        self._context.tell(lambda observer: observer.store_failed("slot"))
+
+    def _on_claim(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
+        now = time.monotonic()
+        self._batcher.on_claim(claim, asked_at=asked_at, now=now)
+        self._shards.note(claim)
+        if claim.foreign:
+            self.settlements.adopt(claim, self._context.default_version())
+        self._take(claim, request, asked_at=asked_at, now=now)
+
+    def claim_shard(self, *, is_draining: bool) -> bool:
+        """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if the store was asked."""
+        now = time.monotonic()
+        if not self._can_claim(is_draining=is_draining) or self.settlements.has_debts:
+            return False
+        if now < max(self._absence.try_at, self._shard_at()):
+            return False
+        request = shard_request(self._spec, self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s)
+        try:
+            claim = self.settlements.settle_and_claim(request)
+        except StoreUnavailable as error:
+            self._is_unsure = True
+            self._on_failure(error)
+            return False
+        assert claim is not None
+        self._shards.on_claim(claim, time.monotonic())
+        self._take(claim, request, asked_at=now, now=time.monotonic())
+        return True
+
+    def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
+        if claim.changes:
+            self._context.tell(lambda observer: observer.changed(claim.changes))
+        if not claim.jobs:
+            return
+        failpoint("after_claim")
+        self.lease.confirm(asked_at)
+        batch = Batch(
+            claim.jobs,
+            claim.reason,
+            request.worker,
+            request.nonce,
+            claimed_at=now,
+            leased_at=claim.now,
+            device=self._device,
+        )
+        self.waiting.append(batch)
+        self._context.tell(lambda observer: observer.claimed(self._spec, batch))
+
+    def close(self) -> None:
+        self._stop_listening()
+        self.settlements.close()
