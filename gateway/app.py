@@ -188,9 +188,9 @@ class Gateway:
         request = Request(scope, receive)
         try:
             caller = await pages.caller(request.headers)
-            answer = await pages.stranger(request) if caller is None else None
+            answer = await pages.ask_to_sign_in(request) if caller is None else None
         except PenstockError as error:
-            answer = await pages.refusal(request, problem_of(error, scope, head.get(b"x-request-id")), error)
+            answer = await pages.error_page(request, problem_of(error, scope, head.get(b"x-request-id")), error)
         if answer is not None:
             await answer(scope, receive, send)  # type: ignore[arg-type]
             return "unknown", answer.status_code

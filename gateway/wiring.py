@@ -191,7 +191,7 @@ class GatewayParts:
         ours = from_framework(error, request, self.routers)
         problem = problem_of(ours, request.scope, given_id or None)  # type: ignore[arg-type]
         if self.pages is not None and is_page(request.scope["path"]):
-            return await self.pages.refusal(request, problem, ours)
+            return await self.pages.error_page(request, problem, ours)
         response = Response(problem.body, status_code=problem.status)
         response.raw_headers = problem.headers
         return response

@@ -24,7 +24,7 @@ class Knowledge:
     devices: int = 1
     stretch: Mapping[tuple[EngineSettings, int], float] = field(default_factory=dict)
 
-    def plant(self, choice: Choice) -> StackModel:
+    def stack_model(self, choice: Choice) -> StackModel:
         key = (choice.engine, choice.workers)
         known = list(self.stretch.values())
         usual = sum(known) / len(known) if known else 1.0
@@ -56,7 +56,7 @@ def rank(
 ) -> Ranking:
     """Every configuration simulated, those with the highest ceiling first, until `is_over`: then a ceiling below the
     best so far is reason enough, and what is left is lost for want of time."""
-    ceilings = {choice: knowledge.plant(choice).ceiling_rps() for choice in choices}
+    ceilings = {choice: knowledge.stack_model(choice).ceiling_rps() for choice in choices}
     predicted: dict[Choice, Figures] = {}
     lost: dict[Choice, str] = {}
     best = 0.0
@@ -65,7 +65,7 @@ def rank(
         if is_over():
             lost[choice] = _unseen(ceilings[choice] / MARGIN, best)
             continue
-        figures = _figures(knowledge.plant(choice), goal)
+        figures = _figures(knowledge.stack_model(choice), goal)
         if figures is None:
             lost[choice] = _missed(goal)
             continue

@@ -31,7 +31,7 @@ def capacity_of(
     choice = chosen.choice
     # The number of gateways is another question, so here requests reach the workers without a limit.
     overheads = replace(knowledge.overheads, per_item_s=0.0, per_batch_s=0.0)
-    stack = replace(knowledge.plant(choice), overheads=overheads)
+    stack = replace(knowledge.stack_model(choice), overheads=overheads)
     error, basis = _error(stack, goal, chosen, observed)
     needed = _slots(stack, goal, goal.rate)
     if needed is None:

@@ -96,7 +96,7 @@ class Trials:
         return confirmation
 
     def knowledge_of(self, choice: Choice) -> tuple[float, float]:
-        return self.knowledge.plant(choice).stretch, self.knowledge.overheads.request_s
+        return self.knowledge.stack_model(choice).stretch, self.knowledge.overheads.request_s
 
     def _tries(self, choice: Choice, stack: TrialStack, first: Figures) -> Confirmation:
         rate, found, why = first.offered_rps, None, ""
@@ -117,7 +117,7 @@ class Trials:
                 break
             rate = higher
         predicted = predicted_figures(
-            self.knowledge.plant(choice), self.goal, (found or first).offered_rps, jobs=_JOBS, seeds=_SEEDS
+            self.knowledge.stack_model(choice), self.goal, (found or first).offered_rps, jobs=_JOBS, seeds=_SEEDS
         )
         return Confirmation(predicted, found, "" if found else why, dict(kept.stages_ms) if kept else {})
 
@@ -151,7 +151,7 @@ class Trials:
         kept = [replace(figures, offered_rps=lower) for figures in twice if figures and keeps_goal(figures, self.goal)]
         if len(kept) < len(twice):
             return Rerun(None, None, f"{why}, and it did not keep the goal at {lower:.4g}/s twice in a row")
-        predicted = predicted_figures(self.knowledge.plant(choice), self.goal, lower, jobs=_JOBS, seeds=_SEEDS)
+        predicted = predicted_figures(self.knowledge.stack_model(choice), self.goal, lower, jobs=_JOBS, seeds=_SEEDS)
         return Rerun(Confirmation(predicted, kept[0]), kept[1], why)
 
     def _offer(self, stack: TrialStack, choice: Choice, rate: float, *, seed: int) -> TrialResult:
@@ -164,14 +164,14 @@ class Trials:
         return max(_LEAST_S, min(wanted, self.left_s() / 6))
 
     def _predicted(self, choice: Choice) -> Figures | None:
-        stack = self.knowledge.plant(choice)
+        stack = self.knowledge.stack_model(choice)
         if self.goal.min_rate is not None:
             return predicted_figures(stack, self.goal, self.goal.min_rate, jobs=_JOBS)
         return best_figures(stack, self.goal, jobs=_JOBS // 2, seeds=_SEEDS[:2])
 
     def _correct(self, choice: Choice, result: TrialResult, figures: Figures) -> None:
         """Corrects two things: how much longer batches take under load, and how long a request spends outside of its batch."""
-        stack = self.knowledge.plant(choice)
+        stack = self.knowledge.stack_model(choice)
         stretch = self._stretch(stack, result)
         self._learn(choice, stretch, stack.overheads.request_s)
         if keeps_goal(figures, self.goal):
@@ -202,7 +202,7 @@ class Trials:
 
     def is_expected_to_beat(self, choice: Choice, rate: float) -> bool:
         """Whether the choice is still expected, with all corrections, to carry clearly more than `rate`."""
-        return goal_holds(self.knowledge.plant(choice), self.goal, rate * _CLEARLY, jobs=_JOBS // 2)
+        return goal_holds(self.knowledge.stack_model(choice), self.goal, rate * _CLEARLY, jobs=_JOBS // 2)
 
     def _learn(self, choice: Choice, stretch: float, request_s: float) -> None:
         known = {**self.knowledge.stretch, (choice.engine, choice.workers): stretch}

@@ -38,7 +38,7 @@ Document = Callable[[], dict[str, Any]]
 
 
 class OverviewPages:
-    """`document` gives the OpenAPI document. `scraped`: /metrics is served beside the API."""
+    """The routes of these pages. `document` gives the OpenAPI document. `scraped`: /metrics is served beside the API."""
 
     def __init__(
         self,

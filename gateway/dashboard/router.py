@@ -81,7 +81,7 @@ class Pages:
         """The caller of a signed-in browser; None without a session."""
         return await self._sessions.caller(headers)
 
-    async def stranger(self, request: Request) -> Response:
+    async def ask_to_sign_in(self, request: Request) -> Response:
         """The answer to a caller who is not signed in: the way to the sign-in page, the same from every path."""
         if request.headers.get("hx-request"):
             return Response(status_code=401, headers={**HEADERS, "hx-redirect": self._renderer.url(SIGN_IN)})
@@ -124,7 +124,7 @@ class Pages:
     async def static(self, name: str) -> Response:
         return asset(name)
 
-    async def refusal(self, request: Request, problem: ProblemResponse, error: Exception) -> Response:
+    async def error_page(self, request: Request, problem: ProblemResponse, error: Exception) -> Response:
         """An error as a page, or as a banner if a script of the page sent the request."""
         caller: Caller = request.scope.get("caller") or NOBODY
         known = error if isinstance(error, PenstockError) else None

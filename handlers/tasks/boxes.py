@@ -55,7 +55,7 @@ def detections(outputs: dict[str, Array], wanted: str = "") -> Detections:
 
 
 def corners(boxes: Array) -> Array:
-    """Corners of boxes given as centre and size."""
+    """The corners of boxes that have a centre and a size."""
     import numpy as np
 
     centre, half = boxes[:, :2], boxes[:, 2:] / 2
@@ -110,5 +110,5 @@ def _area(boxes: Array) -> Array:
 
 
 def _unknown(outputs: dict[str, Array]) -> str:
-    given = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
-    return f"object detection reads boxes, scores and labels, pred_boxes and logits, or one [N, 6]; the model answered {given}"
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
+    return f"object detection reads boxes, scores and labels, pred_boxes and logits, or one [N, 6]; the model answered {shapes}"

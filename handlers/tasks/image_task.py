@@ -207,10 +207,10 @@ def _frame(options: ImageOptions, port: Port, *, channels_last: bool) -> Frame:
     shape = port.shape
     depth, own = (shape[2], shape[:2]) if channels_last else (shape[0], shape[1:])
     wanted = (options.size, options.size) if isinstance(options.size, int) else options.size or (None, None)
-    for side, given in zip(own, wanted, strict=True):
-        if side and given and side != given:
-            raise HandlerLoadError(f"option size asks for {given}, but the model's input {port.name} takes {side}")
-    height, width = ((given or side or _DEFAULT_SIDE) for given, side in zip(wanted, own, strict=True))
+    for side, wanted_side in zip(own, wanted, strict=True):
+        if side and wanted_side and side != wanted_side:
+            raise HandlerLoadError(f"option size asks for {wanted_side}, but the model's input {port.name} takes {side}")
+    height, width = ((wanted_side or side or _DEFAULT_SIDE) for wanted_side, side in zip(wanted, own, strict=True))
     if depth not in (None, 1, 3) or (options.mode != "auto" and depth not in (None, len(options.mode))):
         raise HandlerLoadError(f"the model's input {port.name} has {depth} channels; mode {options.mode} cannot fill them")
     mode: Mode = options.mode if options.mode != "auto" else ("L" if depth == 1 else "RGB")

@@ -55,8 +55,8 @@ def read_labels(folder: Path, name: str) -> Labels:
 
 def _from_json(path: Path, text: str) -> list[str]:
     try:
-        given = msgspec.json.decode(text)
-        names = given["object_type_names"] if isinstance(given, dict) and "object_type_names" in given else given
+        content = msgspec.json.decode(text)
+        names = content["object_type_names"] if isinstance(content, dict) and "object_type_names" in content else content
         by_id = {int(key): value for key, value in names.items()} if isinstance(names, dict) else dict(enumerate(names))
         found = [_name(by_id.get(index, "")) for index in range(max(by_id, default=-1) + 1)]
     except (msgspec.DecodeError, ValueError, TypeError) as error:

@@ -51,7 +51,7 @@ def option_names(task: str) -> tuple[str, ...]:
 
 
 def read_options(defaults: Options, given: Mapping[str, Any], *, task: str) -> Options:
-    """`defaults` replaced by the `given` options. Raises a `HandlerLoadError` that lists the valid options."""
+    """`defaults` with the values of `given`. Raises a `HandlerLoadError` that lists the valid options."""
     known = [field.name for field in msgspec.structs.fields(defaults)]
     own = {name: value for name, value in given.items() if name not in FILE_OPTIONS}
     unknown = [name for name in own if name not in known]

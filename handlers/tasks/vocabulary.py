@@ -71,7 +71,7 @@ def read_vocabulary(file: Path, *, wanted: int | None, maximum: int | None) -> V
 
 
 def _limit(wanted: int | None, maximum: int | None) -> int:
-    """The wanted number of tokens, but at most the model's maximum; without a wish, that maximum."""
+    """The wanted number of tokens, but at most the model's maximum. `wanted` None: the maximum."""
     if wanted is None:
         return maximum or _USUAL_MAX_TOKENS
     return min(wanted, maximum or wanted)

@@ -31,7 +31,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def report(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The JSON report. A machine busy with other work may make the generator the limit; then the exit code says so, too."""
+    """The JSON report. On a busy machine the generator may be the limit, which the exit code must say too."""
     assert done.returncode in (exits.OK, exits.FAILED), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["generator_limited"] is (done.returncode == exits.FAILED)
@@ -61,7 +61,7 @@ def test_a_model_is_measured_from_outside_and_inside(up: Up, tmp_path: Path) -> 
     assert float(row["TS latency P50"]) == pytest.approx(outcome["latency"]["p50_ms"], abs=1e-3)
     written = page.read_text()
     assert len(written) < 1_000_000
-    # Nothing that a browser would fetch: its own empty icon is the only reference.
+    # The page's empty icon is its only reference, so a browser fetches nothing.
     assert re.findall(r"""(?:src|href)=['"]([^'"]*)""", written) == ["data:,"]
     assert "<script" not in written
 
@@ -104,20 +104,20 @@ def test_ctrl_c_gives_the_report_of_what_was_measured(up: Up) -> None:
     assert 0.5 < found["outcome"]["seconds"] < 30.0
 
 
-def test_a_wrong_body_is_told_before_anything_is_measured(up: Up) -> None:
+def test_a_wrong_body_is_refused_before_anything_is_measured(up: Up) -> None:
     done = up.penstock("bench", "square", "--body", '{"y": 4}')
     assert done.returncode == exits.REFUSED
     assert "422" in done.stderr
     assert "next: " in done.stderr
 
 
-def test_an_unknown_model_is_told_with_those_there_are(up: Up) -> None:
+def test_an_unknown_model_is_reported_with_those_there_are(up: Up) -> None:
     done = up.penstock("bench", "sqaure")
     assert done.returncode == exits.REFUSED
     assert "it serves: square" in done.stderr
 
 
-def test_a_former_servers_path_is_measured_without_what_it_does_not_tell(up: Up) -> None:
+def test_a_former_servers_path_is_measured_without_what_it_does_not_report(up: Up) -> None:
     url = up.ready["url"]
     found = report(up.penstock("bench", "square", *QUICK, "--target", "torchserve", "--url", url, "--body", '{"x": 4}'))
     assert found["outcome"]["errors"] == {}
@@ -125,7 +125,7 @@ def test_a_former_servers_path_is_measured_without_what_it_does_not_tell(up: Up)
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Any server: an OIP model with its metadata, a page, and a path that is overloaded from its second call on."""
+    """A foreign server: an OIP model with its metadata, a page, and a path that is overloaded from its second call on."""
 
     protocol_version = "HTTP/1.1"
     calls = 0
@@ -153,7 +153,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    # The default of five would make the load's first connections try again a second later.
+    # With the default backlog of five, the load's first connections would try again a second later.
     request_queue_size = 128
     daemon_threads = True
 
@@ -175,7 +175,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=clean_environment())
 
 
-def test_any_http_endpoint_is_measured_and_what_it_does_not_tell_is_said() -> None:
+def test_any_http_endpoint_is_measured_and_what_it_does_not_report_is_named() -> None:
     with endpoint() as url:
         found = report(bench(f"{url}/page", *QUICK))
     assert found["outcome"]["errors"] == {}
@@ -204,7 +204,7 @@ def test_errors_are_counted_by_code_and_a_run_without_success_fails() -> None:
 
 
 @pytest.mark.parametrize("target", ["penstock", "torchserve", "oip"])
-def test_a_server_that_is_not_there_is_told_with_what_to_do(target: str) -> None:
+def test_a_server_that_is_not_there_is_reported_with_what_to_do(target: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

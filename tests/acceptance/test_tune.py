@@ -1,4 +1,4 @@
-"""`penstock tune` as a user runs it: a tiny space searched to its end, the winner written, everything measured kept."""
+"""`penstock tune` as a user runs it: a tiny space is searched, the winner is written, all measurements are kept."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def project(folder: Path) -> Path:
 
 def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Path) -> None:
     folder = project(tmp_path)
-    # What penstock itself costs is measured on a stack of its own; the figures of an earlier search save that here.
+    # Measuring the cost of penstock itself takes a stack; the figures of an earlier search save this time.
     overheads = Overheads(claim_s=0.0002, feed_s=0.0002, request_s=0.004, per_item_s=0.001, per_batch_s=0.001)
     _remember(folder, overheads)
     written = ("--write", "penstock.toml", "--report", "result.json", "--resume", "state.jsonl", "--price-per-hour", "3.6")
-    # A goal that a machine which stands still for a second meets all the same: what is tested is the search, not the machine.
+    # Even a machine that stalls for a second meets this goal, because the search is under test and not the machine.
     done = tune(folder, "paced", "--slo", "p99=4s", "--min-rate", "50", *TINY, *written, "--json")
     result = from_json(done.stdout.encode())
     assert (folder / "result.json").read_bytes().strip() == done.stdout.strip().encode()
@@ -88,7 +88,7 @@ def test_an_input_that_the_model_refuses_ends_the_search_with_its_words(tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_a_goal_that_one_item_breaks_is_told_with_its_time(tmp_path: Path) -> None:
+def test_a_goal_that_one_item_breaks_is_reported_with_its_time(tmp_path: Path) -> None:
     folder = project(tmp_path)
     _remember(folder, Overheads(per_item_s=0.001))
     done = tune(folder, "paced", "--slo", "p99=2ms", *TINY, "--resume", "state.jsonl", "--json")

@@ -1,4 +1,4 @@
-"""The report of a search in a real browser: on a desk, on a phone, on paper, light and dark, without a network."""
+"""The report of a search in a real browser: on a desktop, on a phone, on paper, light and dark, without a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.tune.report.page import write_report
 from tests.acceptance.browser import browsing, watched
 from tests.unit.tune.made import result
 
-# The relative luminance of text and ground, as in WCAG 2, of what is read: not of decorations.
+# The lowest contrast of text and background as in WCAG 2, without decorations.
 _CONTRAST = """() => {
   const light = (text) => {
     const parts = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
@@ -34,7 +34,7 @@ _CONTRAST = """() => {
 }"""
 
 
-# By how many pixels a table is wider than what is seen of it, and the size of the smallest text.
+# By how many pixels a table is wider than its visible part, and the size of the smallest text.
 _CUT_OFF = "Math.max(...[...document.querySelectorAll('.scroll')].map(each => each.scrollWidth - each.clientWidth))"
 _SMALLEST = (
     "Math.min(...[...document.querySelectorAll('td, th, p, li')].map(each => parseFloat(getComputedStyle(each).fontSize)))"
@@ -70,7 +70,7 @@ def test_the_page_is_legible_and_asks_for_nothing(
 
 
 def test_on_paper_it_is_a_few_pages_on_white(browser: Browser, page_url: str) -> None:
-    # What the margins leave of A4, in pixels of CSS.
+    # The size of A4 without margins, in CSS pixels.
     with watched(browser, page_url, viewport={"width": 718, "height": 1047}, color_scheme="dark", offline=True) as watch:
         watch.page.goto(page_url)
         watch.page.emulate_media(media="print")

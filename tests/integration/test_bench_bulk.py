@@ -1,4 +1,4 @@
-"""The benchmark of runs, on real processes and few rows: what it calls a figure is one."""
+"""The benchmark of runs with real processes and few rows: its figures are plausible."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from benchmarks.peers.workloads import NOOP, Workload
 
 
 def environment_like_ours(folder: Path) -> None:
-    """Celery's environment as `setup` leaves one, but that its interpreter is the one that runs the tests."""
+    """Celery's environment as `setup` leaves it, but with the interpreter of the tests."""
     (celery,) = peers_named("celery")
     python = folder / celery.name / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -38,7 +38,7 @@ def test_servers_are_started_checked_loaded_and_ended_and_one_that_is_not_set_up
     assert len(rows(result, NOOP)) == 2
 
 
-def test_a_server_that_ends_by_itself_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_server_that_ends_by_itself_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     environment_like_ours(tmp_path)
     python = tmp_path / "celery" / "bin" / "python"
     python.write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")

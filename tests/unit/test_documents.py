@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from penstock.cli.main import Penstock
 from tests.markdown import PAGES, ROOT, CodeBlock, anchors, code_blocks, links, name_of, prose
@@ -110,3 +111,9 @@ def test_commands_of_penstock_exist(page: Path) -> None:
     named = set(re.findall(r"`penstock ([a-z]+)", page.read_text("utf-8")))
     named |= {name for block in code_blocks(page) for name in re.findall(r"^penstock ([a-z]+)", block.text, re.MULTILINE)}
     assert named - set(Penstock.table) == set()
+
+
+def test_the_hooks_before_a_commit_and_a_push_call_the_parts_of_make_check() -> None:
+    [parts] = re.findall(r"^check: (.+?) ##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    assert {hook["entry"] for hook in repository["hooks"]} == {f"make {part}" for part in parts.split()}

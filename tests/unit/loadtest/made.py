@@ -1,4 +1,4 @@
-"""A load and a result as tests need them."""
+"""Loads and results for the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.loadtest.result import DeviceUse, Generator, Inside, LoadTestResul
 
 
 def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float] = ()) -> MergedTally:
-    """Of (due_at, latency_s, status); `more_due` were sent and never answered."""
+    """A load of calls (due_at, latency_s, status). The calls due at `more_due` were never answered."""
     sent_at = [due_at for due_at, _, _ in calls]
     return MergedTally(
         due_at=array("d", [*sent_at, *more_due]),
@@ -23,7 +23,7 @@ def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float]
 
 
 def result(*, limits: Sequence[str] = (), model: str = "square", said: str = "") -> LoadTestResult:
-    """Ten seconds at ten and then twenty calls a second."""
+    """A result of 5 s at 10 calls per second and 5 s at 20."""
     calls = [(number / 10.0, 0.010 + number * 1e-5, 200) for number in range(50)]
     calls += [(5.0 + number / 20.0, 0.020 + number * 1e-5, 200 if number % 10 else 503) for number in range(100)]
     whole = load(calls)

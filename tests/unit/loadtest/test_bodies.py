@@ -42,12 +42,12 @@ def test_each_line_of_a_jsonl_file_is_a_body(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "match"), [("hello", "neither"), ("@nowhere.jpg", "nowhere.jpg"), ("nowhere.jsonl", "cannot be read")]
 )
-def test_what_cannot_be_sent_is_told(text: str, match: str) -> None:
+def test_what_cannot_be_sent_is_reported(text: str, match: str) -> None:
     with pytest.raises(BadRequest, match=match):
         read_bodies(text)
 
 
-def test_an_empty_folder_and_a_broken_line_are_told(tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_broken_line_are_reported(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="no files"):
         read_bodies(str(tmp_path))
     (tmp_path / "rows.jsonl").write_text("1\n{")

@@ -15,7 +15,7 @@ from penstock.loadtest.plan import CallStyle
 
 @dataclass
 class Answered:
-    """What a recorder sees of a connection."""
+    """The part of a connection that a recorder uses."""
 
     head: str
     body: str = ""
@@ -32,7 +32,7 @@ def recorder(caller: CallStyle = CallStyle.SYNC, *, sample: int = 5) -> DetailRe
 
 
 def test_what_the_gateway_says_of_an_answers_batch_is_read() -> None:
-    """Against the gateway's own words, so that a change there is noticed here."""
+    """The header comes from the gateway's own code, so that this test notices a change there."""
     said = server_timing(BatchRecord("b", 3, "full", 0.001, 0.002, 0.003), 0.010).decode()
     found = recorder()
     found.answer(Answered(f"200 OK\r\nServer-Timing: {said}\r\nX-Penstock-Job: 1-Square").connection(), 11.0)

@@ -49,7 +49,7 @@ def test_a_trace_sets_its_own_length(tmp_path: Path) -> None:
         (LoadOptions("m", arrivals="trace:/nowhere"), "cannot be read"),
     ],
 )
-def test_what_does_not_go_together_is_told(asked: LoadOptions, match: str) -> None:
+def test_what_does_not_go_together_is_reported(asked: LoadOptions, match: str) -> None:
     with pytest.raises(BadRequest, match=match):
         shape_of(asked)
 
@@ -77,7 +77,7 @@ def test_a_foreign_server_needs_its_address_and_its_body() -> None:
     assert bodies_for(LoadOptions("http://h/p"), "http://h/p", ModelFacts()) == []
 
 
-def test_a_report_that_could_not_be_written_is_told_before_the_load(tmp_path: Path) -> None:
+def test_a_report_that_could_not_be_written_is_refused_before_the_load(tmp_path: Path) -> None:
     check_writable(tmp_path / "report.html")
     for path in (tmp_path, tmp_path / "not" / "there.html"):
         with pytest.raises(BadRequest, match="cannot be written"):

@@ -39,7 +39,7 @@ def test_the_warm_up_runs_at_the_first_rate_and_is_no_step() -> None:
     assert [(step.begins_s, step.ends_s, step.rate) for step in shape.steps()] == [(0.0, 15.0, 50.0), (15.0, 30.0, 100.0)]
 
 
-def test_a_ramp_is_told_in_slices_of_their_mean_rate() -> None:
+def test_a_ramp_is_reported_in_slices_of_their_mean_rate() -> None:
     steps = Shape(duration_s=10.0, profile=read_rate("0.001:100", 10.0)).steps()
     assert len(steps) == 10
     assert steps[0].rate == pytest.approx(5.0, rel=0.01)

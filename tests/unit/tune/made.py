@@ -1,4 +1,4 @@
-"""The result of a search as the tests of its reports need it: every kind of verdict, figures by formula."""
+"""The result of a search for the tests of its reports: it has every verdict, and its figures follow formulas."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_rate_that_is_not_carried_is_lost_with_words() -> None:
     assert "at 500/s it does not keep p99 <= 100 ms" in found.lost[_SMALL]
 
 
-def test_without_time_nothing_is_simulated_and_that_is_said() -> None:
+def test_without_time_nothing_is_simulated_and_the_reason_is_given() -> None:
     assert ranking(_SMALL, is_over=True).lost == {_SMALL: "not simulated: the time was over"}
 
 

@@ -91,7 +91,7 @@ def test_a_file_that_is_no_sweep_is_refused_with_words(tmp_path: Path, name: str
         read_sweep(written(tmp_path, name, text))
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be read"):
         read_sweep(tmp_path / "sweep.yaml")
 

@@ -1,4 +1,4 @@
-"""What is made of the turns: ratios over means, targets in both directions, figures of other parts kept."""
+"""From turns to figures: ratios of means, targets in both directions, figures of other parts stay."""
 
 from __future__ import annotations
 

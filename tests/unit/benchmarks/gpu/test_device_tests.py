@@ -6,7 +6,7 @@ from benchmarks.gpu import device_tests
 from benchmarks.gpu.device_tests import run_tests
 
 TESTS = Path(__file__).resolve().parents[3]
-# Not as one word: this file would be taken for one of those that hold such tests.
+# Written in two parts, or this file would count as one with GPU tests.
 MARK = "pytest.mark." + "gpu"
 SOURCE = f"""
 import warnings
@@ -47,7 +47,7 @@ def test_the_outcome_says_what_failed_and_what_was_skipped_for_which_reason(tmp_
     assert reasons[1] == "needs the extra onnx-gpu"
 
 
-def test_a_test_that_hangs_is_ended_and_said_so(tmp_path: Path) -> None:
+def test_a_test_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     source = f"import time, pytest\n@{MARK}\ndef test_hangs():\n    time.sleep(600)\n"
     found = run_tests(2.0, [_file(tmp_path, "test_hanging.py", source)])
     assert (found["exit_code"], found["passed"]) == (None, 0)
@@ -60,7 +60,7 @@ def test_a_pytest_that_cannot_begin_is_no_success(tmp_path: Path) -> None:
 
 
 def test_the_files_with_such_tests_are_found_and_need_nothing_of_the_suite() -> None:
-    """The whole suite was collected, and one package for tests that is missing beside a GPU ended it."""
+    """The whole suite was collected, and this failed because a package for tests is missing on GPU machines."""
     files = device_tests.gpu_tests(TESTS)
     names = {Path(file).relative_to(TESTS).as_posix() for file in files}
     assert "unit/handlers/runtimes/torch/test_gpu.py" in names

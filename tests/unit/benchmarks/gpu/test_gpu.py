@@ -28,7 +28,7 @@ FIRST, SECOND = gpu_rows(16)[:2]
 
 
 class _Driver:
-    """NVML with devices that are busy three quarters of the time; `looked`: it was asked for two of them."""
+    """NVML with devices that are busy three quarters of the time; `looked` is set once two of them have been read."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()
@@ -68,7 +68,7 @@ def test_a_lease_that_ends_early_has_seen_every_precision_compiled_and_not() -> 
 def test_rows_on_onnx_runtime_name_the_extra_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, version: str, lacks: bool
 ) -> None:
-    """Without the build for GPUs they were left out, and nothing said so."""
+    """Without the build for GPUs these rows were left out silently."""
     monkeypatch.setattr(model_rows, "version_of", lambda _: version)
     rows = [row for row in gpu_rows(16) if row.runtime == "onnx"]
     assert len(rows) == 5
@@ -100,8 +100,8 @@ def test_readings_that_the_device_refused_do_not_count_as_idle() -> None:
     assert busy_share([1.0, None, 0.5]) == 0.75
 
 
-def test_a_device_that_told_nothing_has_no_share() -> None:
-    """It had 0.0, as if it had been seen idle."""
+def test_a_device_that_reports_nothing_has_no_share() -> None:
+    """Its share was 0.0, as if the device had been idle."""
     assert busy_share([None, None]) is None
     assert busy_share([]) is None
     blocks = [_block(None), _block(None)]
@@ -118,7 +118,7 @@ def test_how_busy_the_device_was_stands_in_the_row() -> None:
 
 
 def test_the_devices_that_are_watched_are_those_of_the_row() -> None:
-    """It watched the first that the driver names, whichever one the worker had."""
+    """The watcher read the driver's first device, even if the worker used another one."""
     driver = _Driver()
     with gpu.device_watch(GpuMeter(driver))(["GPU-7", "GPU-8"]) as beside:
         assert driver.looked.wait(10.0)
@@ -144,7 +144,7 @@ def _results(**changes: Any) -> GpuResults:
     return replace(good, **changes)
 
 
-def test_the_exit_status_tells_what_was_missed() -> None:
+def test_the_exit_status_says_what_was_missed() -> None:
     def status(*parts: str, **changes: Any) -> int:
         return gpu.exit_code(_results(**changes), parts or PARTS, [FIRST])
 
@@ -183,8 +183,8 @@ def test_what_passed_before_is_not_done_again(tmp_path: Path) -> None:
     assert (written["tests"], written["not_run"]) == ({"exit_code": 0, "passed": 3}, [])
 
 
-def test_a_row_in_which_the_call_is_killed_is_known_as_begun_and_comes_last_in_the_next(tmp_path: Path) -> None:
-    """One that hangs would be the first of every call, and none after it would ever be measured."""
+def test_a_row_in_which_the_call_is_killed_has_failed_and_comes_last_in_the_next(tmp_path: Path) -> None:
+    """A row that hangs would otherwise be the first of every call, and the rows after it would never be measured."""
     out, fresh = tmp_path / "gpu.json", GpuResults()
     assert _call(fresh, out, left_s=1e9)._may_begin(FIRST)
     again = resume(out, GpuResults())
@@ -193,8 +193,8 @@ def test_a_row_in_which_the_call_is_killed_is_known_as_begun_and_comes_last_in_t
     assert [row.name for row in again.due([FIRST, SECOND], quick=False)] == [SECOND.name, FIRST.name]
 
 
-def test_a_mistyped_row_is_told_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """It was a traceback, after the tests had run."""
+def test_a_mistyped_row_is_refused_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped row ended in a traceback, after the tests had run."""
     for main in (gpu.main, models.main):
         with pytest.raises(SystemExit) as ended:
             main(["--only", "nosuch"])
@@ -203,14 +203,14 @@ def test_a_mistyped_row_is_told_before_anything_is_looked_for(capsys: pytest.Cap
 
 
 def test_whatever_is_started_sees_the_device_that_the_file_is_named_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A worker takes the GPU with the most free memory, and the file would have been named by the first."""
+    """A worker takes the GPU with the most free memory, but the file was named after the first GPU."""
     other = Unit("GPU-2", "NVIDIA L4", 1, 1 << 34, 1 << 34)
     monkeypatch.setattr(gpu, "read_gpus", lambda _: Gpus((Gpu(UNIT), Gpu(other)), "580.1"))
     monkeypatch.setattr(gpu, "why_not", lambda _: "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
     monkeypatch.chdir(tmp_path)
-    # No budget: the device is chosen and the file is written, and nothing else begins.
+    # Without a budget, the device is chosen and the file written, but nothing else begins.
     assert gpu.main(["--budget-s", "0"]) == 2
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     [out] = (tmp_path / "benchmarks" / "results").iterdir()
@@ -218,7 +218,7 @@ def test_whatever_is_started_sees_the_device_that_the_file_is_named_by(monkeypat
     assert (out.name, written["device"]["name"], written["device"]["driver"]) == ("gpu-nvidia-l4.json", "NVIDIA L4", "580.1")
 
 
-def test_a_fresh_call_goes_on_with_nothing_and_puts_the_file_aside(tmp_path: Path) -> None:
+def test_a_fresh_call_starts_anew_and_renames_the_file(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
     before = gpu.results_to_extend(UNIT, Gpus(), out, fresh=False)
     before.tests = {"exit_code": 0, "passed": 1}

@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deeper" / "gpu-nvidia-h200.json"
 
 
-def test_a_further_call_goes_on_with_the_file_and_notes_its_own_driver_and_machine(path: Path) -> None:
+def test_a_further_call_continues_the_file_and_notes_its_own_driver_and_machine(path: Path) -> None:
     before = replace(
         FRESH,
         device={"name": "NVIDIA H200", "driver": "580.1"},
@@ -42,7 +42,7 @@ def test_a_further_call_goes_on_with_the_file_and_notes_its_own_driver_and_machi
     [{"device": {"name": "NVIDIA L4"}}, {"sources": "def"}, {"machine": {"packages": {"torch": "2.13"}}}],
     ids=["device", "sources", "torch"],
 )
-def test_figures_of_another_device_tree_or_torch_are_put_aside_not_mixed_in(path: Path, change: dict[str, Any]) -> None:
+def test_figures_of_another_device_tree_or_torch_go_into_another_file(path: Path, change: dict[str, Any]) -> None:
     replace(FRESH, rows=[_measured(FIRST)], **change).write(path)
     kept = path.read_bytes()
     assert resume(path, FRESH) == FRESH
@@ -50,7 +50,7 @@ def test_figures_of_another_device_tree_or_torch_are_put_aside_not_mixed_in(path
     assert set_aside_path(path).read_bytes() == kept
 
 
-def test_a_file_of_another_form_is_put_aside(path: Path) -> None:
+def test_a_file_of_another_form_is_renamed(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"rows": 3}')
     assert resume(path, FRESH) == FRESH

@@ -46,7 +46,7 @@ def test_a_row_is_judged_by_the_loop_of_all_stages() -> None:
     assert not record(Row("vision", "onnx", 8), [_block(35.0)])["met"]
 
 
-def test_a_row_of_parallel_calls_is_told_beside_a_loop_of_such_calls_too() -> None:
+def test_a_row_of_parallel_calls_is_reported_beside_a_loop_of_such_calls_too() -> None:
     row = Row("embeddings", "onnx", 32, threads=2)
     assert row.in_parallel
     assert not Row("vision", "torch.export", 8, threads=2).in_parallel
@@ -84,7 +84,7 @@ def test_the_settings_of_every_row_can_be_used_and_say_what_the_row_says(tmp_pat
 
 
 def test_only_the_files_that_rows_load_are_written() -> None:
-    """On a lent machine a package compiled for the CPU would cost half a minute for nothing."""
+    """On a borrowed GPU machine, compiling a package for the CPU would waste half a minute."""
     rows = [Row("vision", "torch compile", 8), Row("vision", "torch.export", 8), Row("embeddings", "onnx", 32)]
     [[program, *names]] = export_commands(rows)
     assert program.endswith("examples/vision/export.py")
@@ -99,7 +99,7 @@ def test_rows_are_chosen_by_a_part_of_their_name() -> None:
         chosen(ROWS, quick=False, only="jax")
 
 
-def test_a_missed_row_and_a_row_that_failed_are_told_apart_by_the_exit_status() -> None:
+def test_a_missed_row_and_a_row_that_failed_differ_in_the_exit_status() -> None:
     assert RowResults([{"met": True}], skipped={"a": "torch is not installed"}).exit_code() == 0
     assert RowResults([{"met": False}]).exit_code() == 1
     assert RowResults([{"met": False}], failed={"a": "broken"}).exit_code() == 2

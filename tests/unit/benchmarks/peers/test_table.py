@@ -57,7 +57,7 @@ def test_where_penstock_is_behind_is_named() -> None:
     assert behind(RESULT, ["accelerator", "embeddings"]) == ["accelerator: mosec"]
 
 
-def test_absent_failed_and_doubtful_are_told() -> None:
+def test_absent_failed_and_doubtful_are_reported() -> None:
     told = "\n".join(notes(RESULT))
     assert "torchserve is absent: needs java" in told
     assert "bentoml, accelerator: not measured: no right answer within 90 s; the log" in told

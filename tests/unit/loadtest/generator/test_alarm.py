@@ -9,7 +9,7 @@ from penstock.loadtest.generator.alarm import open_alarm
 
 
 def rung_at(*moments: float) -> list[float]:
-    """When the alarm rang, by its own clock, having been set to these moments from now, one after the other."""
+    """The moments at which the alarm rang; it is set to each of the given moments from now, one after the other."""
     rings: list[float] = []
 
     async def work() -> None:

@@ -44,7 +44,7 @@ def test_steps_follow_each_other_at_their_own_rates() -> None:
 def test_a_ramp_has_as_many_requests_as_its_mean_rate_says_and_gets_denser() -> None:
     moments = list(along([Stretch(0.0, 100.0, 10.0)], unit_constant()))
     assert len(moments) == 500
-    # The integral of the rate, 5 t^2, is the number of requests so far.
+    # The number of requests until t is the integral of the rate, 5 t^2.
     assert [round(5.0 * moment * moment) for moment in moments] == list(range(1, 501))
 
 

@@ -29,7 +29,7 @@ def test_a_request_is_written_whole() -> None:
 
 
 class Told:
-    """A driver that notes what it is told, and a transport that can be closed."""
+    """A driver that records its calls, and a transport that can be closed."""
 
     def __init__(self) -> None:
         self.answers = 0
@@ -50,7 +50,7 @@ class Told:
 
 
 def test_what_comes_unasked_is_no_answer() -> None:
-    """A server that closed a connection in reserve said 408 first: it counted as the answer to a call under way elsewhere."""
+    """A server sent 408 before it closed an idle connection, and this counted as the answer to a call of another connection."""
     told = Told()
     connection = Connection(told)
     connection.connection_made(cast("asyncio.Transport", told))

@@ -1,4 +1,4 @@
-"""Against a real server of a few lines, on a thread of its own."""
+"""Loads against a real server of a few lines, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nfull"
 
 
 class Answering(socketserver.ThreadingTCPServer):
-    """Answers every request with `answer`, after `delay_s` or when it is told to stop."""
+    """Answers every request with `answer`, after `delay_s` or when it stops."""
 
     allow_reuse_address = True
     request_queue_size = 64
@@ -36,7 +36,7 @@ class Conversation(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         with suppress(ConnectionError):
-            # A request of these tests is one short piece.
+            # In these tests each request arrives in one piece.
             while self.request.recv(65_536):
                 if self.server.delay_s:
                     self.server.stopping.wait(self.server.delay_s)
@@ -47,7 +47,7 @@ class Conversation(socketserver.BaseRequestHandler):
 
 @contextmanager
 def server(answer: bytes, *, stays_open: bool = True, delay_s: float = 0.0) -> Iterator[str]:
-    """The URL of a server on a thread of its own."""
+    """The URL of a server in a thread of its own."""
     with Answering(answer, stays_open=stays_open, delay_s=delay_s) as answering:
         thread = threading.Thread(target=answering.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -66,7 +66,7 @@ def plan(url: str, **options: object) -> LoadPlan:
 
 
 def some(url: str, count: int) -> dict[str, object]:
-    """Exactly `count` requests, however slow the machine is."""
+    """A load of exactly `count` requests, however slow the machine is."""
     return {"requests": iter([request_bytes(parse_target(url))] * count), "duration_s": 30.0}
 
 
@@ -94,7 +94,7 @@ def test_a_server_that_closes_after_each_answer_is_asked_again(answer: bytes) ->
     assert report.summary.count == 20
 
 
-def test_refusals_are_counted_by_status_with_what_was_said() -> None:
+def test_refusals_are_counted_by_status_with_the_first_answer() -> None:
     with server(BUSY) as url:
         report = run_load(plan(url, **some(url, 20)))
     assert report.summary.count == 0
@@ -119,7 +119,7 @@ def test_an_open_loop_offers_what_its_schedule_says() -> None:
 
 def test_open_loop_latency_counts_from_the_intended_moment() -> None:
     with server(FINE, delay_s=0.05) as url:
-        # One connection takes 20 requests a second of the 100 offered: the last ones have waited for most of the run.
+        # One connection carries 20 of the 100 requests per second, so the last ones wait for most of the run.
         report = run_load(plan(url, rate=100.0, arrivals="constant", connections=1))
     assert report.starved > 10
     assert report.summary.max_ms > 500.0
@@ -127,7 +127,7 @@ def test_open_loop_latency_counts_from_the_intended_moment() -> None:
 
 
 def test_what_has_no_answer_at_the_end_is_counted() -> None:
-    # Longer than any machine stands still; the server is told to stop.
+    # The delay is longer than any machine stalls; the test ends when the server stops.
     with server(FINE, delay_s=60.0) as url:
         report = run_load(plan(url, rate=100.0, arrivals="constant", connections=32, drain_s=0.05))
     assert report.unfinished == report.offered == 19

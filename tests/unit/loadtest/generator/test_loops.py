@@ -1,4 +1,4 @@
-"""The load generator's own loops against servers of known service times, in virtual time."""
+"""The loops of the load generator against servers with known service times, in virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def arrivals(rate: float, seconds: float, seed: int = 1) -> list[float]:
 
 
 def opened(server: Server, due: list[float], seconds: float, *, connections: int = 4, most: int = 400) -> OpenLoop:
-    """A whole open loop, run to its end."""
+    """Runs an open loop to its end."""
     found: list[OpenLoop] = []
 
     async def work() -> None:
@@ -67,17 +67,17 @@ def test_latencies_against_a_known_server_are_within_3_percent_at_every_percenti
 
 @pytest.mark.parametrize("rho", [0.5, 0.7])
 def test_the_mean_is_that_of_the_theory_of_queues(rho: float) -> None:
-    """Pollaczek and Khinchine; so many calls that chance stays within the bound."""
+    """The Pollaczek-Khinchine mean, with enough calls for chance to stay within the bound."""
     rate, service_s = rho / 0.02, 0.02
     due = arrivals(rate, 200_000 / rate, seed=3)
     found = latencies(KnownDevice(service_s), due)
     assert math.fsum(found) / len(found) == pytest.approx(mean_latency_s(rate, service_s), rel=0.02)
-    # Whoever finds the server idle waits for nothing: a share of 1 - rho.
+    # A share of 1 - rho of the calls finds the server idle and does not wait.
     assert sum(took < service_s * 1.000001 for took in found) / len(found) == pytest.approx(1.0 - rho, rel=0.02)
 
 
 def test_a_stall_is_charged_to_everyone_who_would_have_come_meanwhile() -> None:
-    """Coordinated omission: one call of a closed loop would have seen the second of silence, here it is a hundred."""
+    """Coordinated omission: in a closed loop, one call would have seen the second of silence; here a hundred calls do."""
     due = [number / 100.0 for number in range(1, 500)]
     loop = opened(Server(KnownDevice(0.001), stalls=(2.0, 3.0)), due, 5.0)
     by_due = dict(zip(due, measured(loop), strict=True))
@@ -114,13 +114,13 @@ def test_stopping_an_open_loop_keeps_what_was_answered() -> None:
     run_virtually(work())
 
 
-def test_a_closed_loop_keeps_so_many_calls_under_way() -> None:
+def test_a_closed_loop_keeps_its_number_of_calls_under_way() -> None:
     async def work() -> None:
         clock = asyncio.get_running_loop().time
         server = Server(KnownDevice(0.1, most=4))
         loop = ClosedLoop(LoadWire(TARGET, clock=clock, dial=server.dial, alarm=virtual_alarm), requests(), ResponseRecorder())
         await loop.run(4, 10.05, drain_s=1.0)
-        # The first call finds the device idle and runs alone, the other three wait for it, and so on in turn.
+        # The first call finds the device idle and runs alone; the other three wait and run together, and so on.
         assert loop.offered == pytest.approx(4 * 10.05 / 0.2, abs=4)
         assert (server.connections, loop.unfinished) == (4, 0)
 

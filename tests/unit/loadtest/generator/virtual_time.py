@@ -1,4 +1,4 @@
-"""An event loop whose clock leaps to the next timer, and a server within it: loads of minutes run in a moment, exactly."""
+"""An event loop whose clock jumps to the next timer, and a server in it: loads of minutes run at once, and exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class LeapingSelector(selectors.DefaultSelector):
-    """Nothing ever comes over a socket here: whoever waits is carried to the moment it waits for."""
+    """A selector without sockets: it advances the clock to the moment of the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ def run_virtually(work: Coroutine[Any, Any, None]) -> None:
 
 
 def virtual_alarm(ring: Callable[[], None]) -> LoopAlarm:
-    """The loop's own timers are exact here."""
+    """A timer of the loop, which is exact in virtual time."""
     return LoopAlarm(ring, asyncio.get_running_loop().time)
 
 
 class Server:
-    """Answers with the device's latencies; `stalls` are moments from and until which it does not begin anything."""
+    """Answers with the device's latencies. During `stalls` (begin and end), the device begins no call."""
 
     def __init__(self, device: KnownDevice, stalls: tuple[float, float] = (0.0, 0.0)) -> None:
         self._device = device

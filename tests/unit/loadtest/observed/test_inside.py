@@ -22,7 +22,7 @@ def told(load: MergedTally, records: list[JobView], *, mean_ms: float | None = N
 
 
 def timed() -> MergedTally:
-    """Two batches: of one, 1 s, and of two, 2 s."""
+    """Two batches: one item in 1 s, and two items in 2 s."""
     return MergedTally(
         queue_s=array("f", [0.5] * 3),
         run_s=array("f", [1.0, 2.0, 2.0]),
@@ -35,7 +35,7 @@ def test_batches_are_counted_once_however_many_answers_came_of_them() -> None:
     found = told(timed(), [])
     assert found is not None
     assert (found.batch_sizes, found.reasons) == ({1: 1.0, 2: 1.0}, {"full": 1.0, "idle": 1.0})
-    # Three seconds of runs in ten seconds of two slots.
+    # Batches run for 3 s in all, while two slots have 10 s each.
     assert found.busy_share == pytest.approx(0.15)
 
 
@@ -55,7 +55,7 @@ def test_without_a_word_from_the_server_nothing_is_made_up() -> None:
     assert told(MergedTally(), [job(0.1, None)]) is None
 
 
-def test_counters_are_told_by_their_rise() -> None:
+def test_counters_are_reported_by_their_rise() -> None:
     assert counter_increases(
         {"jobs_succeeded": 3.0, "retried": 1.0}, {"jobs_succeeded": 8.0, "retried": 1.0, "rejected_depth": 2.0}
     ) == {

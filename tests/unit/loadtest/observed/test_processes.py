@@ -7,7 +7,7 @@ from penstock.loadtest.observed.processes import ProcessSample, Snapshot, cpu_se
 
 
 def snapshots() -> list[Snapshot]:
-    """A worker that uses half a core and then a whole one; a gateway that comes later. Two cores, a quarter of them foreign."""
+    """A worker with half a core and then a whole one, a gateway that starts later, and others with a quarter of two cores."""
     worker = [
         ProcessSample("worker", 1, at, cpu_s, memory)
         for at, cpu_s, memory in ((0.0, 5.0, 100), (1.0, 5.5, 200), (2.0, 6.5, 300))
@@ -20,14 +20,14 @@ def snapshots() -> list[Snapshot]:
     ]
 
 
-def test_cpu_is_told_as_a_share_of_a_core_with_its_peak() -> None:
+def test_cpu_is_reported_as_a_share_of_a_core_with_its_peak() -> None:
     gateway, worker = process_use(snapshots())
     assert (gateway.role, gateway.cpu_mean) == ("gateway", 1.0)
     assert (worker.cpu_mean, worker.cpu_max) == (0.75, 1.0)
     assert (worker.memory_mean_bytes, worker.memory_max_bytes) == (200.0, 300.0)
 
 
-def test_roles_are_told_second_by_second() -> None:
+def test_roles_are_reported_second_by_second() -> None:
     assert cpu_series(snapshots()) == {"gateway": [0.0, 1.0], "worker": [0.5, 1.0]}
 
 

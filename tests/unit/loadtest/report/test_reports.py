@@ -18,7 +18,7 @@ from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
 from tests.unit.loadtest.made import result
 
-# As the former server's own report has them, in its order; scripts look for these names.
+# The columns of TorchServe's benchmark report in its order, because scripts look for these names.
 FORMER = (
     "Benchmark,Batch size,Batch delay,Workers,Model,Concurrency,Input,Requests,TS failed requests,TS throughput,TS latency P50,"
     "TS latency P90,TS latency P99,TS latency mean,TS error rate,Model_p50,Model_p90,Model_p99,predict_mean,handler_time_mean,"
@@ -28,7 +28,7 @@ FORMER = (
 
 
 class Reader(html.parser.HTMLParser):
-    """Every tag that is opened is closed, in order; `links` are all attributes that could fetch something."""
+    """Checks that tags are closed in order. `links`: all attributes that could make a browser fetch something."""
 
     VOID = frozenset({"meta", "link"})
 

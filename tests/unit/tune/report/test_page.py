@@ -124,7 +124,7 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     assert rows[1][0].endswith("run again")
 
 
-def test_losers_with_one_reason_are_told_together() -> None:
+def test_losers_with_one_reason_share_a_row() -> None:
     rows = {why: label for label, why in findings.why_lost(result(), most=100)}
     assert rows["it does not run: no bf16 kernels"].startswith("4: ")
     assert len(findings.why_lost(result(), most=3)) == 4
@@ -153,7 +153,7 @@ def test_the_report_is_written_from_the_json_too(tmp_path: Path) -> None:
     assert path.read_text() == render(result())
 
 
-def test_a_place_where_nothing_can_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_where_nothing_can_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadRequest, match="cannot be written"):
         write_report(result(), tmp_path / "file" / "report.html")

@@ -1,4 +1,4 @@
-"""The policy's bars: four workers, 5 ms + 0.5 ms per item, batches of at most 64, deadlines of 50 ms, Poisson arrivals."""
+"""Requirements of the batching policy: four workers, 5 ms + 0.5 ms per item, batches of at most 64, deadlines of 50 ms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_lone_worker_keeps_up_with_most_of_its_peak() -> None:
 
 
 def test_no_batching_saturates_below_a_tenth_of_the_batched_peak() -> None:
-    """The simulator itself: with batches of one, four workers have 4 / 5.5 ms, a tenth of what batches of 64 give."""
+    """A check of the simulator: with batches of one, four workers give 4 / 5.5 ms, a tenth of the rate with batches of 64."""
     scenario = Scenario(0.5, policy=BatchPolicy(max_batch_size=1), seconds=2.0)
     assert scenario.peak_rps == pytest.approx(4 / 0.0055)
     assert simulate(scenario).mean_batch == 1.0
