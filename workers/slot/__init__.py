@@ -1,1 +1,1 @@
-"""One slot, in the supervisor: its loop claims batches, hands them to the child and settles them. Never imports fleet or child."""
+"""One slot, in the supervisor: its loop claims batches, hands them to the child and settles them. Imports no fleet, no child."""
