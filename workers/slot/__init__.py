@@ -1,1 +1,1 @@
-"""One slot, in the supervisor: its loop claims batches, hands them to the child and settles them. Imports no fleet, no child."""
+"""One slot, in the supervisor: its loop claims batches, hands them over and settles them. Imports neither fleet nor child."""
