@@ -161,7 +161,7 @@ class Claims:
     def _on_failure(self, error: StoreUnavailable) -> None:
         if self._absence.on_failure(time.monotonic()):
             log.warning(STORE_AWAY, model=self._spec.name, error=str(error))
-        self._context.notify(lambda observer: observer.store_failed("slot"))
+        self._context.notify(lambda observer: observer.on_store_failed("slot"))
 
     def _on_claim(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
@@ -193,7 +193,7 @@ class Claims:
     def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
         if claim.changes:
             # D28: no worker settled these jobs, so the one whose call changed them reports it.
-            self._context.notify(lambda observer: observer.changed(claim.changes))
+            self._context.notify(lambda observer: observer.on_changed(claim.changes))
         if not claim.jobs:
             return
         failpoint("after_claim")
@@ -208,7 +208,7 @@ class Claims:
             device=self._device,
         )
         self.waiting.append(batch)
-        self._context.notify(lambda observer: observer.claimed(self._spec, batch))
+        self._context.notify(lambda observer: observer.on_claimed(self._spec, batch))
 
     def close(self) -> None:
         self._stop_listening()

@@ -121,11 +121,11 @@ class Settlements:
                 given_back = self._store.retry(
                     [item], worker=worker, delay_s=debt.delay_s, code=debt.code, message=debt.message
                 )
-                self._notify(lambda observer: observer.given_back(self._spec, debt, given_back))
+                self._notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
             case Release(items, worker):
                 failpoint("in_release")
                 given_back = self._store.release(items, worker=worker, reason=debt.reason, detail=debt.detail)
-                self._notify(lambda observer: observer.given_back(self._spec, debt, given_back))
+                self._notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
 
     def _with_large_outputs_stored(self, batch: Batch) -> Batch:
         """The first debt, with its large outputs moved to the blob store.
@@ -152,7 +152,7 @@ class Settlements:
         stale = sum(answer is Settled.STALE for answer in answers)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
-        self._notify(lambda observer: observer.settled(self._spec, batch, answers, store_s))
+        self._notify(lambda observer: observer.on_settled(self._spec, batch, answers, store_s))
 
     def adopt(self, claim: Claim, default_version: str) -> None:
         """Turn the stock Celery messages that a claim found into jobs, and answer those that cannot become one.
@@ -194,7 +194,7 @@ class Verdicts:
             self._settlements.owe(ended)
         for retry in retries:
             self._settlements.owe(retry)
-        self._notify(lambda observer: observer.ran(self._spec, batch, done))
+        self._notify(lambda observer: observer.on_ran(self._spec, batch, done))
 
     def on_lost(self, lost: BatchLost) -> None:
         batch = lost.batch
@@ -206,7 +206,7 @@ class Verdicts:
             self.fail(batch, batch.jobs, "timeout", message, stopped_stamp(batch, time.monotonic()))
         else:
             self.give_back(batch, ReleaseReason(lost.cause.value), lost.how)
-        self._notify(lambda observer: observer.lost(self._spec, lost.cause, batch))
+        self._notify(lambda observer: observer.on_lost(self._spec, lost.cause, batch))
 
     def fail(self, batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         self._settlements.owe(fail(batch, jobs, code, message, stamp))

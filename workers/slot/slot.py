@@ -187,9 +187,9 @@ class Slot:
             case ChildReady(ready):
                 self._on_ready(ready)
             case ChildExited(why):
-                self._context.notify(lambda observer: observer.child_ended(self.spec, why))
+                self._context.notify(lambda observer: observer.on_child_ended(self.spec, why))
             case ChildUnloadable(error):
-                self._context.notify(lambda observer: observer.unloadable(self.spec, error))
+                self._context.notify(lambda observer: observer.on_unloadable(self.spec, error))
 
     def _learn(self, batch: Batch, done: BatchDone) -> None:
         if done.cap is not None:
@@ -210,7 +210,7 @@ class Slot:
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
         self.policy = replace(self.spec.policy, **granted)
         self._batcher.follow(self.policy, fits=ready.fits)
-        self._context.notify(lambda observer: observer.loaded(self.spec, ready.load_s))
+        self._context.notify(lambda observer: observer.on_loaded(self.spec, ready.load_s))
 
     # What to do.
 
@@ -218,7 +218,7 @@ class Slot:
         now = time.monotonic()
         if self._fenced and self._fenced == self.lease.name:
             log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active_batches()))
-            self._context.notify(lambda observer: observer.lease_lost(self.spec, "lost"))
+            self._context.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
             self._abandon()
         if self._drain_by is not None:
             self._wind_down(now, self._drain_by)
@@ -235,7 +235,7 @@ class Slot:
         has_lapsed = self.is_holding and self.lease.has_lapsed(now)
         if has_lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
-            self._context.notify(lambda observer: observer.lease_lost(self.spec, "lapsed"))
+            self._context.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
             self._give_back_unstarted(ReleaseReason.UNSTARTED)
         self._has_lapsed = has_lapsed
 

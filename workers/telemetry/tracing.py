@@ -36,13 +36,13 @@ class BatchSpans(Observer):
         self._provider = provider
         self._tracer = provider.get_tracer(__name__)
 
-    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
+    def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
         failed = {job.id: out.code for job, out in zip(batch.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
         # The span fails only if every item did; the failure of a single item stands with the link to its job.
         all_failed = len(failed) == batch.size
         self._send(spec, batch, failed, error=next(iter(failed.values())) if all_failed and failed else "")
 
-    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+    def on_lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         self._send(spec, batch, {}, error=cause.value)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def logged(lines: JobLines, *calls: tuple[str, Any]) -> list[dict[str, Any]]:
     log = WorkerJobLog(lines)
     with capture_logs() as found:
         for name, arguments in calls:
-            getattr(log, name)(*arguments)
+            getattr(log, f"on_{name}")(*arguments)
     return [dict(entry) for entry in found]
 
 
