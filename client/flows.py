@@ -90,7 +90,10 @@ def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobV
 
 
 def result_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[Result]:
-    """The job's output. Raises `JobFailed`, `JobCancelled` or `JobExpired` if the job ended so, else `WaitTimeout`."""
+    """The job's output. Raises `WaitTimeout` when `timeout_s` passes first.
+
+    Raises `JobFailed`, `JobCancelled` or `JobExpired` if the job ended without an output.
+    """
     patience = Patience(timeout_s, now)
     while True:
         reply = yield calls.result_call(job, wait_s=patience.left_s(now))

@@ -1,4 +1,4 @@
-"""How a failed request is answered: the error of ours that it amounts to, its problem body, and what the log says of it."""
+"""How a failed request is answered: the framework's refusals as our errors, the problem body, and the log."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     trace_id = trace.trace_id if trace else ""
     shown = error if isinstance(error, PenstockError) else problems.internal_error()
     problem = problems.render(shown, request_id=request_id, instance=instance, trace=trace)
+    # D41: clients of OpenAI's protocol get the same refusal in that protocol's form.
     if speaks_openai(instance):
         problem = as_openai(problem, shown)
     if isinstance(error, StoreUnavailable):

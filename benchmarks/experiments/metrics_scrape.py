@@ -81,14 +81,14 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
         ClaimedJob(new_job_id(spec.name), "t", Payload("application/json", b"1"), priority, now - 1.0, now + 60.0, 1, 0)
         for priority in Priority
     )
-    held = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
-    metrics.claimed(spec, held)
-    metrics.ran(spec, held, BatchDone(1, [], held.claimed_at, held.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+    batch = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
+    metrics.claimed(spec, batch)
+    metrics.ran(spec, batch, BatchDone(1, [], batch.claimed_at, batch.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
-    metrics.settled(spec, replace(held, endings=endings), [Settled.OK] * len(jobs), 0.1)
+    metrics.settled(spec, replace(batch, endings=endings), [Settled.OK] * len(jobs), 0.1)
     metrics.loaded(spec, 1.0)
     for cause in Cause:
-        metrics.lost(spec, cause, held)
+        metrics.lost(spec, cause, batch)
     for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
         metrics.child_ended(spec, why)
 

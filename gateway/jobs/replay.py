@@ -126,7 +126,7 @@ class Replays:
 
 
 def check_replayable(job: Job) -> None:
-    """Raises `Conflict` for a job that has not ended, or that succeeded: its input was deleted then."""
+    """Raises `Conflict` for a job that has not ended, or that succeeded: its input was deleted then (D13)."""
     if not job.state.final:
         raise Conflict(f"job {job.id} has not ended yet: it is {job.state.public}", hint="Wait for its end, or cancel it.")
     if job.state not in REPLAYABLE:

@@ -10,9 +10,9 @@ import redis
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.store.sync import RedisStore
-from tests.contract.desk import Desk
 from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants
+from tests.contract.model_queue import ModelQueue
 
 
 @pytest.fixture
@@ -38,6 +38,6 @@ def dump(store: MemoryStore | RedisStore, model: str, request: pytest.FixtureReq
 
 
 @pytest.fixture
-def desk(store: MemoryStore | RedisStore, model: str, dump: Callable[[], Dump]) -> Iterator[Desk]:
-    yield Desk(store, model, dump)
+def queue(store: MemoryStore | RedisStore, model: str, dump: Callable[[], Dump]) -> Iterator[ModelQueue]:
+    yield ModelQueue(store, model, dump)
     check_invariants(dump())

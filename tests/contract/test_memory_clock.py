@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import SubmitStatus
 from penstock.job import JobState
-from tests.contract.desk import Desk
 from tests.contract.dumps import dump_memory
+from tests.contract.model_queue import ModelQueue
 
 HOUR_S = 3_600.0
 
@@ -21,73 +21,73 @@ class Clock:
         return self.now
 
 
-def desk_with_clock() -> tuple[Desk, Clock]:
+def queue_with_clock() -> tuple[ModelQueue, Clock]:
     clock = Clock()
     store = MemoryStore(clock)
-    return Desk(store, "square", lambda: dump_memory(store, "square")), clock
+    return ModelQueue(store, "square", lambda: dump_memory(store, "square")), clock
 
 
 def test_a_lease_ends_when_its_time_is_over_and_not_before() -> None:
-    desk, clock = desk_with_clock()
-    job = desk.leased(lease_s=15.0)
+    queue, clock = queue_with_clock()
+    job = queue.leased(lease_s=15.0)
     clock.now += 14.9
-    assert desk.store.sweep("square").requeued == 0
+    assert queue.store.sweep("square").requeued == 0
     clock.now += 0.1
-    assert desk.store.sweep("square").requeued == 1
-    assert desk.state(job.id) is JobState.QUEUED
+    assert queue.store.sweep("square").requeued == 1
+    assert queue.state(job.id) is JobState.QUEUED
 
 
 def test_a_job_expires_at_its_deadline() -> None:
-    desk, clock = desk_with_clock()
-    job = desk.submit(deadline_s=HOUR_S)
+    queue, clock = queue_with_clock()
+    job = queue.submit(deadline_s=HOUR_S)
     clock.now += HOUR_S - 1
-    assert desk.store.sweep("square").expired == 0
+    assert queue.store.sweep("square").expired == 0
     clock.now += 1
-    assert desk.store.sweep("square").expired == 1
-    assert desk.state(job) is JobState.EXPIRED
+    assert queue.store.sweep("square").expired == 1
+    assert queue.state(job) is JobState.EXPIRED
 
 
 def test_a_result_is_kept_a_day_and_its_tombstone_another() -> None:
-    desk, clock = desk_with_clock()
-    job = desk.leased()
-    desk.finish(job)
+    queue, clock = queue_with_clock()
+    job = queue.leased()
+    queue.finish(job)
     clock.now += 24 * HOUR_S - 1
-    assert desk.store.sweep("square").collected == 0
+    assert queue.store.sweep("square").collected == 0
     clock.now += 1
-    assert desk.store.sweep("square").collected == 1
+    assert queue.store.sweep("square").collected == 1
     clock.now += 24 * HOUR_S - 1
-    assert desk.store.was_collected(job.id) is True
+    assert queue.store.was_collected(job.id) is True
     clock.now += 1
-    assert desk.store.was_collected(job.id) is False
+    assert queue.store.was_collected(job.id) is False
 
 
 def test_a_result_kept_for_a_minute_leaves_a_tombstone_for_a_minute() -> None:
     # It stood for a day, whatever the result was kept for: 90,000 answer-now requests left 86,000 of 72 bytes each.
-    desk, clock = desk_with_clock()
-    job = desk.leased(result_ttl_s=60.0)
-    desk.finish(job)
+    queue, clock = queue_with_clock()
+    job = queue.leased(result_ttl_s=60.0)
+    queue.finish(job)
     clock.now += 60
-    assert desk.store.sweep("square").collected == 1
+    assert queue.store.sweep("square").collected == 1
     clock.now += 59
-    assert desk.store.was_collected(job.id) is True
+    assert queue.store.was_collected(job.id) is True
     clock.now += 1
-    assert desk.store.was_collected(job.id) is False
+    assert queue.store.was_collected(job.id) is False
 
 
 def test_a_key_is_remembered_for_two_days() -> None:
-    desk, clock = desk_with_clock()
-    desk.submit(idempotency_key="k", fingerprint="f")
+    queue, clock = queue_with_clock()
+    queue.submit(idempotency_key="k", fingerprint="f")
     clock.now += 48 * HOUR_S - 1
-    assert desk.put(desk.new(idempotency_key="k", fingerprint="g")).status is SubmitStatus.KEY_REUSED
+    assert queue.put(queue.new(idempotency_key="k", fingerprint="g")).status is SubmitStatus.KEY_REUSED
     clock.now += 1
-    assert desk.put(desk.new(idempotency_key="k", fingerprint="g")).status is SubmitStatus.CREATED
+    assert queue.put(queue.new(idempotency_key="k", fingerprint="g")).status is SubmitStatus.CREATED
 
 
 def test_a_batch_waits_exactly_as_long_as_it_may() -> None:
-    desk, clock = desk_with_clock()
-    desk.leased("w1")
-    desk.submit()
+    queue, clock = queue_with_clock()
+    queue.leased("w1")
+    queue.submit()
     clock.now += 0.004
-    assert desk.claim("w2", enough=8, max_wait_s=0.005).retry_in_s is not None
+    assert queue.claim("w2", enough=8, max_wait_s=0.005).retry_in_s is not None
     clock.now += 0.001
-    assert desk.claim("w2", enough=8, max_wait_s=0.005).reason == "wait"
+    assert queue.claim("w2", enough=8, max_wait_s=0.005).reason == "wait"

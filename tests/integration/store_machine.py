@@ -28,9 +28,9 @@ from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Ending, Giv
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
-from tests.contract.desk import OUTPUT, STAMP
 from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants
+from tests.contract.model_queue import OUTPUT, STAMP
 
 # Now or long after the test: what lies between would make the outcome depend on how fast the machine is.
 now_or_never = st.sampled_from([0.0, 1_000.0])

@@ -18,7 +18,7 @@ from tests.contract import test_store_shards as sharding
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
 from tests.contract import test_store_turns as turning
-from tests.contract.desk import Desk
+from tests.contract.model_queue import ModelQueue
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Mutant:
     name: str
     text: str
     instead: str
-    notices: Callable[[Desk], None]
+    notices: Callable[[ModelQueue], None]
 
     def source(self) -> str:
         library = body()
@@ -38,14 +38,14 @@ class Mutant:
         return library.replace(found[0], self.instead)
 
 
-def by_finish(test: Callable[[Desk, settling.Settling], None]) -> Callable[[Desk], None]:
-    return lambda desk: test(desk, Desk.finish)
+def by_finish(test: Callable[[ModelQueue, settling.Settling], None]) -> Callable[[ModelQueue], None]:
+    return lambda queue: test(queue, ModelQueue.finish)
 
 
-def by_run(test: Callable[[Runs], None]) -> Callable[[Desk], None]:
-    def check(desk: Desk) -> None:
-        assert isinstance(desk.store, RedisStore)
-        test(RunStore(desk.store))
+def by_run(test: Callable[[Runs], None]) -> Callable[[ModelQueue], None]:
+    def check(queue: ModelQueue) -> None:
+        assert isinstance(queue.store, RedisStore)
+        test(RunStore(queue.store))
 
     return check
 

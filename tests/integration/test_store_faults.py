@@ -15,9 +15,9 @@ from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload
-from tests.contract.desk import Desk
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants
+from tests.contract.model_queue import ModelQueue
 
 
 @pytest.fixture
@@ -27,168 +27,170 @@ def client(fresh_redis: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def desk(fresh_redis: str, client: redis.Redis) -> Iterator[Desk]:
+def queue(fresh_redis: str, client: redis.Redis) -> Iterator[ModelQueue]:
     model = f"m{uuid.uuid4().hex[:12]}"
     store = RedisStore(fresh_redis)
-    yield Desk(store, model, RedisDump(client, model).dump)
+    yield ModelQueue(store, model, RedisDump(client, model).dump)
     store.close()
 
 
-def key(desk: Desk, name: str) -> str:
-    return f"ps:{{{desk.model}}}:{name}"
+def key(queue: ModelQueue, name: str) -> str:
+    return f"ps:{{{queue.model}}}:{name}"
 
 
-def queue(desk: Desk) -> str:
-    return f"penstock.{{{desk.model}}}"
+def celery_queue(queue: ModelQueue) -> str:
+    return f"penstock.{{{queue.model}}}"
 
 
 # --- repair --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_queued_job_that_no_index_lists_is_found_again(desk: Desk, client: redis.Redis) -> None:
-    job = desk.submit()
-    client.delete(key(desk, "ready:1"), queue(desk))
-    assert desk.claim().jobs == ()
-    assert desk.store.reconcile(desk.model).orphans == 1
-    check_invariants(desk.dump())
-    assert desk.take().id == job
+def test_a_queued_job_that_no_index_lists_is_found_again(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.submit()
+    client.delete(key(queue, "ready:1"), celery_queue(queue))
+    assert queue.claim().jobs == ()
+    assert queue.store.reconcile(queue.model).orphans == 1
+    check_invariants(queue.dump())
+    assert queue.take().id == job
 
 
-def test_a_line_whose_turn_was_lost_gets_one_again(desk: Desk, client: redis.Redis) -> None:
-    job = desk.submit(owner="a")
-    client.delete(key(desk, "turns:1:0"))
-    repair = desk.store.reconcile(desk.model)
+def test_a_line_whose_turn_was_lost_gets_one_again(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.submit(owner="a")
+    client.delete(key(queue, "turns:1:0"))
+    repair = queue.store.reconcile(queue.model)
     assert (repair.orphans, repair.tickets) == (1, 0)
-    check_invariants(desk.dump())
-    assert desk.take().id == job
+    check_invariants(queue.dump())
+    assert queue.take().id == job
 
 
-def test_a_leased_job_whose_lease_vanished_is_queued_again_and_its_holder_is_not_heard(desk: Desk, client: redis.Redis) -> None:
-    job = desk.leased()
-    client.delete(key(desk, "leases"))
-    assert desk.store.reconcile(desk.model).orphans == 1
-    check_invariants(desk.dump())
-    assert desk.finish(job) is Settled.STALE
-    assert desk.store.stats(desk.model).counters["repaired"] == 1
+def test_a_leased_job_whose_lease_vanished_is_queued_again_and_its_holder_is_not_heard(
+    queue: ModelQueue, client: redis.Redis
+) -> None:
+    job = queue.leased()
+    client.delete(key(queue, "leases"))
+    assert queue.store.reconcile(queue.model).orphans == 1
+    check_invariants(queue.dump())
+    assert queue.finish(job) is Settled.STALE
+    assert queue.store.stats(queue.model).counters["repaired"] == 1
 
 
-def test_a_delayed_job_that_no_index_lists_is_queued_again(desk: Desk, client: redis.Redis) -> None:
-    job = desk.leased()
-    desk.retry(job, delay_s=60.0)
-    client.delete(key(desk, "delayed"))
-    assert desk.store.reconcile(desk.model).orphans == 1
-    check_invariants(desk.dump())
+def test_a_delayed_job_that_no_index_lists_is_queued_again(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.leased()
+    queue.retry(job, delay_s=60.0)
+    client.delete(key(queue, "delayed"))
+    assert queue.store.reconcile(queue.model).orphans == 1
+    check_invariants(queue.dump())
 
 
-def test_tickets_that_were_purged_are_replaced(desk: Desk, client: redis.Redis) -> None:
+def test_tickets_that_were_purged_are_replaced(queue: ModelQueue, client: redis.Redis) -> None:
     """`celery purge` empties the list that shows the depth; the jobs themselves stand elsewhere."""
-    jobs = [desk.submit() for _ in range(3)]
-    client.delete(queue(desk))
-    assert desk.store.reconcile(desk.model).tickets == 3
-    check_invariants(desk.dump())
-    assert [job.id for job in desk.claim().jobs] == jobs
+    jobs = [queue.submit() for _ in range(3)]
+    client.delete(celery_queue(queue))
+    assert queue.store.reconcile(queue.model).tickets == 3
+    check_invariants(queue.dump())
+    assert [job.id for job in queue.claim().jobs] == jobs
 
 
-def test_a_repair_goes_page_by_page(desk: Desk, client: redis.Redis) -> None:
+def test_a_repair_goes_page_by_page(queue: ModelQueue, client: redis.Redis) -> None:
     for _ in range(5):
-        desk.submit()
-    client.delete(key(desk, "ready:1"), queue(desk))
+        queue.submit()
+    client.delete(key(queue, "ready:1"), celery_queue(queue))
     cursor, found = "0", 0
     for _ in range(3):
-        repair = desk.store.reconcile(desk.model, cursor=cursor, limit=2)
+        repair = queue.store.reconcile(queue.model, cursor=cursor, limit=2)
         cursor, found = repair.cursor, found + repair.orphans
     assert (cursor, found) == ("0", 5)
-    check_invariants(desk.dump())
+    check_invariants(queue.dump())
 
 
 # --- a server that lost something -----------------------------------------------------------------------------------------
 
 
-def test_functions_that_were_flushed_are_loaded_again(desk: Desk, client: redis.Redis) -> None:
-    job = desk.leased()
+def test_functions_that_were_flushed_are_loaded_again(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.leased()
     client.function_flush()
-    assert desk.finish(job) is Settled.OK
+    assert queue.finish(job) is Settled.OK
 
 
-def test_a_store_that_came_back_empty_takes_new_jobs_and_hears_no_zombie(desk: Desk, client: redis.Redis) -> None:
-    job = desk.leased()
+def test_a_store_that_came_back_empty_takes_new_jobs_and_hears_no_zombie(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.leased()
     client.flushall()
-    assert desk.finish(job) is Settled.STALE
-    assert desk.store.extend(desk.model, "w1", lease_s=15.0, max_run_s=60.0).lost
-    assert desk.store.read(job.id) is None
-    desk.leased()
-    check_invariants(desk.dump())
+    assert queue.finish(job) is Settled.STALE
+    assert queue.store.extend(queue.model, "w1", lease_s=15.0, max_run_s=60.0).lost
+    assert queue.store.read(job.id) is None
+    queue.leased()
+    check_invariants(queue.dump())
 
 
-def test_tombstones_and_keys_forget_by_themselves_and_live_jobs_never(desk: Desk, client: redis.Redis) -> None:
-    live = desk.submit(idempotency_key="k", fingerprint="f", result_ttl_s=0.0)
+def test_tombstones_and_keys_forget_by_themselves_and_live_jobs_never(queue: ModelQueue, client: redis.Redis) -> None:
+    live = queue.submit(idempotency_key="k", fingerprint="f", result_ttl_s=0.0)
     day_ms = 86_400_000
-    [idem] = client.scan_iter(key(desk, "idem:*"))
+    [idem] = client.scan_iter(key(queue, "idem:*"))
     assert client.pttl(idem) == pytest.approx(2 * day_ms, abs=60_000)
-    assert client.pttl(key(desk, f"job:{live.serial}")) == -1
-    desk.finish(desk.take())
-    desk.store.sweep(desk.model)
-    assert client.pttl(key(desk, f"tomb:{live.serial}")) == pytest.approx(60_000, abs=5_000)
-    left = set(client.scan_iter(key(desk, "*"))) - {key(desk, n).encode() for n in ("counters", "leases", "versions", "want")}
-    assert left == {key(desk, f"tomb:{live.serial}").encode(), idem}
+    assert client.pttl(key(queue, f"job:{live.serial}")) == -1
+    queue.finish(queue.take())
+    queue.store.sweep(queue.model)
+    assert client.pttl(key(queue, f"tomb:{live.serial}")) == pytest.approx(60_000, abs=5_000)
+    left = set(client.scan_iter(key(queue, "*"))) - {key(queue, n).encode() for n in ("counters", "leases", "versions", "want")}
+    assert left == {key(queue, f"tomb:{live.serial}").encode(), idem}
 
 
 def test_a_server_that_is_away_is_reported_as_such(tmp_path: Path) -> None:
-    desk = Desk(RedisStore(f"unix://{tmp_path}/nobody.sock"), "square", lambda: pytest.fail("not asked"))
+    queue = ModelQueue(RedisStore(f"unix://{tmp_path}/nobody.sock"), "square", lambda: pytest.fail("not asked"))
     with pytest.raises(StoreUnavailable):
-        desk.submit()
+        queue.submit()
     with pytest.raises(StoreUnavailable):
-        desk.claim()
+        queue.claim()
 
 
 def test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_still_ends(state_dir: Path) -> None:
     """Rule 6: what frees memory or finishes work may still write; a refused submit leaves nothing behind."""
     with EmbeddedServer(state_dir, fsync="everysec") as server, redis.Redis.from_url(server.url) as client:
         store = RedisStore(server.url)
-        desk = Desk(store, "square", RedisDump(client, "square").dump)
-        done, again, dropped, waiting = (desk.leased() for _ in range(4))
-        desk.submit()
+        queue = ModelQueue(store, "square", RedisDump(client, "square").dump)
+        done, again, dropped, waiting = (queue.leased() for _ in range(4))
+        queue.submit()
         client.config_set("maxmemory", "1")
         with pytest.raises(StoreUnavailable, match="refuses to write"):
-            desk.submit()
-        assert desk.finish(done) is Settled.OK
-        assert desk.retry(again) is Settled.OK
-        assert desk.release(dropped) is Settled.OK
-        assert desk.store.sweep("square", gone=["w1"]).requeued == 1
-        assert len(desk.claim().jobs) == 4
-        assert desk.store.cancel(waiting.id).value == "requested"
-        check_invariants(desk.dump())
+            queue.submit()
+        assert queue.finish(done) is Settled.OK
+        assert queue.retry(again) is Settled.OK
+        assert queue.release(dropped) is Settled.OK
+        assert queue.store.sweep("square", gone=["w1"]).requeued == 1
+        assert len(queue.claim().jobs) == 4
+        assert queue.store.cancel(waiting.id).value == "requested"
+        check_invariants(queue.dump())
         client.config_set("maxmemory", "0")
         store.close()
 
 
-def test_one_call_may_bring_more_jobs_than_one_command_can_take(desk: Desk) -> None:
-    answers = desk.store.submit([desk.new() for _ in range(2_500)])
+def test_one_call_may_bring_more_jobs_than_one_command_can_take(queue: ModelQueue) -> None:
+    answers = queue.store.submit([queue.new() for _ in range(2_500)])
     assert {answer.status for answer in answers} == {SubmitStatus.CREATED}
     assert answers[-1].depth == 2_500
-    check_invariants(desk.dump())
+    check_invariants(queue.dump())
 
 
 # --- stock Celery in the queue --------------------------------------------------------------------------------------------
 
 
-def test_a_stock_message_is_handed_to_one_worker_until_it_is_stored_as_a_job(desk: Desk, client: redis.Redis) -> None:
-    client.lpush(queue(desk), b"a message of stock Celery")
-    assert desk.claim("w1").foreign == (b"a message of stock Celery",)
-    assert desk.claim("w2").foreign == ()
-    desk.submit(foreign=b"a message of stock Celery")
-    assert client.hlen(key(desk, "foreign")) == 0
-    check_invariants(desk.dump())
+def test_a_stock_message_is_handed_to_one_worker_until_it_is_stored_as_a_job(queue: ModelQueue, client: redis.Redis) -> None:
+    client.lpush(celery_queue(queue), b"a message of stock Celery")
+    assert queue.claim("w1").foreign == (b"a message of stock Celery",)
+    assert queue.claim("w2").foreign == ()
+    queue.submit(foreign=b"a message of stock Celery")
+    assert client.hlen(key(queue, "foreign")) == 0
+    check_invariants(queue.dump())
 
 
-def test_a_stock_message_among_tickets_is_handed_out_and_no_ticket_is_lost(desk: Desk, client: redis.Redis) -> None:
-    first = desk.submit()
-    client.lpush(queue(desk), b"a message of stock Celery")
-    second = desk.submit()
-    claim = desk.claim("w1")
+def test_a_stock_message_among_tickets_is_handed_out_and_no_ticket_is_lost(queue: ModelQueue, client: redis.Redis) -> None:
+    first = queue.submit()
+    client.lpush(celery_queue(queue), b"a message of stock Celery")
+    second = queue.submit()
+    claim = queue.claim("w1")
     assert [job.id for job in claim.jobs] == [first, second]
-    assert (*claim.foreign, *desk.claim("w2").foreign) == (b"a message of stock Celery",)
-    check_invariants(desk.dump())
+    assert (*claim.foreign, *queue.claim("w2").foreign) == (b"a message of stock Celery",)
+    check_invariants(queue.dump())
 
 
 @pytest.mark.parametrize(
@@ -200,9 +202,9 @@ def test_a_stock_message_among_tickets_is_handed_out_and_no_ticket_is_lost(desk:
     ],
     ids=["json", "json in a blob", "bytes"],
 )
-def test_a_stock_client_can_read_the_result(desk: Desk, client: redis.Redis, output: Payload) -> None:
-    job = desk.leased(celery_id="task-1")
-    desk.finish(job, output=output)
+def test_a_stock_client_can_read_the_result(queue: ModelQueue, client: redis.Redis, output: Payload) -> None:
+    job = queue.leased(celery_id="task-1")
+    queue.finish(job, output=output)
     meta = json.loads(client.get("celery-task-meta-task-1") or b"")
     assert (meta["status"], meta["task_id"]) == ("SUCCESS", "task-1")
     assert meta["result"] == (
@@ -210,9 +212,9 @@ def test_a_stock_client_can_read_the_result(desk: Desk, client: redis.Redis, out
     )
 
 
-def test_a_stock_client_sees_why_its_job_failed(desk: Desk, client: redis.Redis) -> None:
-    job = desk.leased(celery_id="task-2")
-    desk.fail(job)
+def test_a_stock_client_sees_why_its_job_failed(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.leased(celery_id="task-2")
+    queue.fail(job)
     meta = json.loads(client.get("celery-task-meta-task-2") or b"")
     assert (meta["status"], meta["result"]["exc_message"]) == ("FAILURE", ["bad_input: not a number"])
-    assert desk.state(job.id) is JobState.FAILED
+    assert queue.state(job.id) is JobState.FAILED

@@ -15,9 +15,9 @@ from hypothesis import Phase, settings
 
 from penstock.broker.store.library import library
 from penstock.broker.store.sync import RedisStore
-from tests.contract.desk import Desk
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants
+from tests.contract.model_queue import ModelQueue
 from tests.integration.store_machine import StoreMachine, walk
 from tests.integration.store_mutants import MUTANTS, Mutant
 from tests.integration.test_store_machine import WALKS
@@ -49,13 +49,13 @@ def opener(redis_url: str) -> Iterator[Opener]:
             client.function_delete(f"penstock_{library(source)[0]}")
 
 
-def check_on(store: RedisStore, url: str, check: Callable[[Desk], None]) -> None:
+def check_on(store: RedisStore, url: str, check: Callable[[ModelQueue], None]) -> None:
     """Run one test of the contract on this store, as its own fixture does."""
     model = f"m{uuid.uuid4().hex[:12]}"
     with closing(store), redis.Redis.from_url(url) as client:
-        desk = Desk(store, model, RedisDump(client, model).dump)
-        check(desk)
-        check_invariants(desk.dump())
+        queue = ModelQueue(store, model, RedisDump(client, model).dump)
+        check(queue)
+        check_invariants(queue.dump())
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=named)

@@ -20,16 +20,16 @@ from penstock.broker.celery_app import broker_url
 from penstock.job import JobState
 from tests.eventually import eventually
 from tests.faults.server import Server
-from tests.integration.worker_process import FAULTY, Desk, WorkerProcess, await_listening
+from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess, await_listening
 
 MODEL = "faulty"
 QUEUE = "penstock.{faulty}"
 
 
 @pytest.fixture
-def desk(fresh_redis: str) -> Iterator[Desk]:
-    with closing(Desk(fresh_redis, MODEL)) as desk:
-        yield desk
+def client(fresh_redis: str) -> Iterator[JobClient]:
+    with closing(JobClient(fresh_redis, MODEL)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -65,16 +65,16 @@ def test_a_stock_client_gets_the_error_of_its_item(stock: Celery, fresh_redis: s
     [("another.task", [MODEL, 1]), ("penstock.infer", ["elsewhere", 1]), ("penstock.infer", [])],
 )
 def test_a_task_that_cannot_become_a_job_is_answered_and_leaves_no_job(
-    stock: Celery, desk: Desk, fresh_redis: str, tmp_path: Path, name: str, args: list[Any]
+    stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path, name: str, args: list[Any]
 ) -> None:
     with worker(fresh_redis, tmp_path):
         rejected = stock.send_task(name, args=args, queue=QUEUE)
         rejected.get(timeout=60, propagate=False)
     assert rejected.state == "FAILURE"
-    assert desk.store.stats(MODEL).accepted == 0
+    assert client.store.stats(MODEL).accepted == 0
 
 
-def test_remote_control_sees_and_stops_the_worker(stock: Celery, desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_remote_control_sees_and_stops_the_worker(stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path) as process:
         name = process.await_ready()
         await_listening(stock, name)
@@ -83,10 +83,10 @@ def test_remote_control_sees_and_stops_the_worker(stock: Celery, desk: Desk, fre
         assert inspect.ping() == {name: {"ok": "pong"}}
         [queue] = inspect.active_queues()[name]
         assert queue["name"] == QUEUE
-        [id] = desk.submit({"do": "sleep", "seconds": 5.0, "tag": 1})
+        [id] = client.submit({"do": "sleep", "seconds": 5.0, "tag": 1})
         [active] = eventually(lambda: inspect.active()[name])
         assert (active["id"], active["name"]) == (str(id), f"penstock.infer.{MODEL}")
-        assert desk.await_final([id])[0].state is JobState.SUCCEEDED
+        assert client.await_final([id])[0].state is JobState.SUCCEEDED
         stats = inspect.stats()[name]
         assert stats["total"] == {f"penstock.infer.{MODEL}": 1}
         assert stats["pool"]["slots"][0]["state"] == "ready"
@@ -106,12 +106,12 @@ def test_the_pool_grows_and_shrinks_by_remote_control(stock: Celery, fresh_redis
         eventually(lambda: len(inspect.stats()[name]["pool"]["slots"]) == 1)
 
 
-def test_the_celery_command_starts_the_same_worker(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_the_celery_command_starts_the_same_worker(client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
     process = worker(fresh_redis, tmp_path)
     process.command = (sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", "worker", "--loglevel=INFO")
     with process:
         assert process.await_ready().startswith("penstock@")
-        [job] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
+        [job] = client.await_final(client.submit({"do": "echo", "tag": 1}))
         process.send(signal.SIGTERM)
         assert process.exit_code(within_s=30.0) == 0
     assert job.state is JobState.SUCCEEDED
@@ -147,16 +147,16 @@ def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, 
     server = Server(state_dir, fsync="everysec")
     server.start()
     try:
-        with closing(Desk(server.url, MODEL)) as desk, worker(server.url, tmp_path, max_batch_size=1) as process:
+        with closing(JobClient(server.url, MODEL)) as client, worker(server.url, tmp_path, max_batch_size=1) as process:
             name = process.await_ready()
             with flower(server.url, tmp_path) as address:
                 eventually(lambda: asked(f"{address}/api/workers?refresh=1"), timeout_s=40.0)
                 eventually(lambda: name in (asked(f"{address}/api/workers") or {}))
-                first = eventually(lambda: first_seen(desk, address), timeout_s=40.0)
-                ids = desk.submit({"do": "echo", "tag": 1}, {"do": "fail", "tag": 2})
-                desk.await_final(ids)
+                first = eventually(lambda: first_seen(client, address), timeout_s=40.0)
+                ids = client.submit({"do": "echo", "tag": 1}, {"do": "fail", "tag": 2})
+                client.await_final(ids)
                 tasks = eventually(lambda: finished_tasks(address, {str(id) for id in ids}))
-                busy = desk.submit(*[{"do": "sleep", "seconds": 3.0} for _ in range(3)])
+                busy = client.submit(*[{"do": "sleep", "seconds": 3.0} for _ in range(3)])
                 eventually(lambda: depth(address) in (1, 2))
     finally:
         server.stop()
@@ -166,9 +166,9 @@ def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, 
     assert busy
 
 
-def first_seen(desk: Desk, address: str) -> Any:
+def first_seen(client: JobClient, address: str) -> Any:
     """What Flower shows of a job that just ended: nothing before it has asked for events, five seconds after its start."""
-    desk.await_final(desk.submit({"do": "echo", "tag": 0}))
+    client.await_final(client.submit({"do": "echo", "tag": 0}))
     return asked(f"{address}/api/tasks")
 
 

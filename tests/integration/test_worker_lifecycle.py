@@ -17,7 +17,7 @@ from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.model_spec import WarmOrigin
 from tests.eventually import eventually
-from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
+from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess
 
 MODEL = "faulty"
 # Short leases, so that the tests are: everything else follows from them.
@@ -25,9 +25,9 @@ QUICK = {"lease_s": 3.0, "beat_s": 0.5, "sweep_s": 0.5}
 
 
 @pytest.fixture
-def desk(fresh_redis: str) -> Iterator[Desk]:
-    with closing(Desk(fresh_redis, MODEL)) as desk:
-        yield desk
+def client(fresh_redis: str) -> Iterator[JobClient]:
+    with closing(JobClient(fresh_redis, MODEL)) as client:
+        yield client
 
 
 def worker(url: str, folder: Path, *, settings: dict[str, Any] | None = None, **table: Any) -> WorkerProcess:
@@ -58,12 +58,12 @@ def await_begun(process: WorkerProcess, folder: Path) -> None:
     eventually((folder / f"begun-{process.process.pid}").exists)
 
 
-def await_running(desk: Desk, id: JobId) -> None:
-    eventually(lambda: desk.job(id).state is JobState.LEASED)
+def await_running(client: JobClient, id: JobId) -> None:
+    eventually(lambda: client.job(id).state is JobState.LEASED)
 
 
 def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
-    desk: Desk, fresh_redis: str, tmp_path: Path
+    client: JobClient, fresh_redis: str, tmp_path: Path
 ) -> None:
     # Presence, not the end of the lease, must find the dead one: that comes ten seconds later, this takes two.
     settings = {"lease_s": 12.0, "beat_s": 2.0, "sweep_s": 1.0}
@@ -74,11 +74,11 @@ def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
             second.await_ready()
             await_trust(settings["lease_s"])
             # A slot holds two at most, so one of the three is the first worker's.
-            ids = desk.submit(*[{"folder": str(tmp_path), "seconds": 0.3}] * 3)
+            ids = client.submit(*[{"folder": str(tmp_path), "seconds": 0.3}] * 3)
             await_begun(first, tmp_path)
             first.kill()
             killed_at = time.monotonic()
-            jobs = desk.await_final(ids)
+            jobs = client.await_final(ids)
             assert time.monotonic() - killed_at < settings["lease_s"] - settings["beat_s"]
     assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 3
     assert max(job.attempts for job in jobs) == 2
@@ -90,44 +90,48 @@ def await_trust(lease_s: float) -> None:
     eventually(lambda: time.monotonic() - begun_at > lease_s * 2 / 3 + 1.0)
 
 
-def test_sigterm_lets_the_running_batch_end_and_leaves_the_rest_queued(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_sigterm_lets_the_running_batch_end_and_leaves_the_rest_queued(
+    client: JobClient, fresh_redis: str, tmp_path: Path
+) -> None:
     with worker(fresh_redis, tmp_path / "w", source=marking(tmp_path), max_batch_size=1) as process:
         process.await_ready()
-        ids = desk.submit(*[{"folder": str(tmp_path), "seconds": 3.0}] * 3)
+        ids = client.submit(*[{"folder": str(tmp_path), "seconds": 3.0}] * 3)
         # What is leased but has not begun goes back too: this once failed on a busy machine.
         await_begun(process, tmp_path)
         process.send(signal.SIGTERM)
         assert process.exit_code(within_s=30.0) == 0
-    jobs = [desk.job(id) for id in ids]
+    jobs = [client.job(id) for id in ids]
     assert sorted(job.state.value for job in jobs) == ["queued", "queued", "succeeded"]
     assert [job.crashes for job in jobs] == [0, 0, 0]
-    assert desk.store.workers() == []
+    assert client.store.workers() == []
 
 
-def test_a_batch_that_outlasts_the_grace_goes_back_without_being_charged(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_a_batch_that_outlasts_the_grace_goes_back_without_being_charged(
+    client: JobClient, fresh_redis: str, tmp_path: Path
+) -> None:
     with worker(fresh_redis, tmp_path, settings={**QUICK, "grace_s": 0.5}) as process:
         process.await_ready()
-        [id] = desk.submit({"do": "sleep", "seconds": 60, "tag": 1})
-        await_running(desk, id)
+        [id] = client.submit({"do": "sleep", "seconds": 60, "tag": 1})
+        await_running(client, id)
         process.send(signal.SIGTERM)
         assert process.exit_code(within_s=30.0) == 0
-    assert (desk.job(id).state, desk.job(id).attempts, desk.job(id).crashes) == (JobState.QUEUED, 0, 0)
+    assert (client.job(id).state, client.job(id).attempts, client.job(id).crashes) == (JobState.QUEUED, 0, 0)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_second_signal_does_not_wait_for_what_runs(
-    desk: Desk, fresh_redis: str, tmp_path: Path, second: signal.Signals
+    client: JobClient, fresh_redis: str, tmp_path: Path, second: signal.Signals
 ) -> None:
     with worker(fresh_redis, tmp_path) as process:
         process.await_ready()
-        [id] = desk.submit({"do": "sleep", "seconds": 60, "tag": 1})
-        await_running(desk, id)
+        [id] = client.submit({"do": "sleep", "seconds": 60, "tag": 1})
+        await_running(client, id)
         process.send(signal.SIGTERM)
-        eventually(lambda: not desk.store.workers())
+        eventually(lambda: not client.store.workers())
         process.send(second)
         # The grace is 30 s.
         process.exit_code(within_s=20.0)
-    assert (desk.job(id).state, desk.job(id).attempts) == (JobState.QUEUED, 0)
+    assert (client.job(id).state, client.job(id).attempts) == (JobState.QUEUED, 0)
 
 
 @contextmanager
@@ -145,44 +149,44 @@ def told_it_lost(process: WorkerProcess) -> bool:
     return True
 
 
-def test_a_frozen_worker_that_wakes_up_publishes_nothing(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_a_frozen_worker_that_wakes_up_publishes_nothing(client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
     other = worker(fresh_redis, tmp_path / "b")
     with worker(fresh_redis, tmp_path / "a") as frozen, closing_process(other):
         frozen.await_ready()
-        [id] = desk.submit({"do": "sleep", "seconds": 3.0, "tag": "once"})
-        await_running(desk, id)
+        [id] = client.submit({"do": "sleep", "seconds": 3.0, "tag": "once"})
+        await_running(client, id)
         frozen.send(signal.SIGSTOP)
         other.start()
-        [job] = desk.await_final([id])
+        [job] = client.await_final([id])
         assert job.attempts == 2, "it ended before the worker was frozen"
         frozen.send(signal.SIGCONT)
         eventually(lambda: told_it_lost(frozen))
-        assert desk.job(id) == job
+        assert client.job(id) == job
         # It goes on under a new name.
-        [after] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
+        [after] = client.await_final(client.submit({"do": "echo", "tag": 1}))
     assert (job.state, job.attempts, after.state) == (JobState.SUCCEEDED, 2, JobState.SUCCEEDED)
 
 
 def test_a_worker_survives_a_restart_of_its_store_and_settles_what_it_ran(tmp_path: Path, state_dir: Path) -> None:
     server = EmbeddedServer(state_dir)
     server.start()
-    with closing(Desk(server.url, MODEL)) as desk, worker(server.url, tmp_path / "w") as process:
+    with closing(JobClient(server.url, MODEL)) as client, worker(server.url, tmp_path / "w") as process:
         process.await_ready()
-        [id] = desk.submit({"do": "sleep", "seconds": 1.0, "tag": "kept"})
-        await_running(desk, id)
+        [id] = client.submit({"do": "sleep", "seconds": 1.0, "tag": "kept"})
+        await_running(client, id)
         server.stop()
         eventually(lambda: process.events("store_away"))
         with server:
-            [job] = desk.await_final([id])
-            [after] = desk.await_final(desk.submit({"do": "echo", "tag": 1}))
+            [job] = client.await_final([id])
+            [after] = client.await_final(client.submit({"do": "echo", "tag": 1}))
             assert process.process.poll() is None
     assert (job.state, after.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
 
 
-def test_the_child_knows_neither_the_store_nor_any_setting(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_the_child_knows_neither_the_store_nor_any_setting(client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path) as process:
         process.await_ready()
-        [slot] = [slot for found in desk.store.workers() for slot in found.slots]
+        [slot] = [slot for found in client.store.workers() for slot in found.slots]
         environment = Path(f"/proc/{slot.pid}/environ").read_bytes()
         command = Path(f"/proc/{slot.pid}/cmdline").read_bytes()
         sockets = [entry.readlink().name for entry in Path(f"/proc/{slot.pid}/fd").iterdir()]
@@ -192,10 +196,10 @@ def test_the_child_knows_neither_the_store_nor_any_setting(desk: Desk, fresh_red
     assert sum(name.startswith("socket:") for name in sockets) == 1
 
 
-def test_a_child_ends_with_its_worker_however_that_ends(desk: Desk, fresh_redis: str, tmp_path: Path) -> None:
+def test_a_child_ends_with_its_worker_however_that_ends(client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path) as process:
         process.await_ready()
-        [slot] = [slot for found in desk.store.workers() for slot in found.slots]
+        [slot] = [slot for found in client.store.workers() for slot in found.slots]
         process.process.kill()
         eventually(lambda: not Path(f"/proc/{slot.pid}").exists())
 

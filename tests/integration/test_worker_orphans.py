@@ -10,21 +10,21 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.job_id import new_serial
 from penstock.model_spec import ModelInfo
 from penstock.workers.fleet.orphan_blobs import FIRST_AFTER_S, OrphanCollector
-from tests.integration.worker_process import Desk
+from tests.integration.worker_process import JobClient
 
 
 def test_an_empty_registry_makes_no_job_unknown(fresh_redis: str) -> None:
-    with closing(Desk(fresh_redis, "one")) as desk:
-        [job] = desk.submit(1)
-        assert desk.store.known([job.serial]) == {job.serial}
+    with closing(JobClient(fresh_redis, "one")) as client:
+        [job] = client.submit(1)
+        assert client.store.known([job.serial]) == {job.serial}
 
 
 def test_the_blob_of_a_job_of_any_model_stays_and_one_without_a_record_goes(fresh_redis: str, tmp_path: Path) -> None:
     blobs = LocalBlobs(tmp_path)
-    with closing(Desk(fresh_redis, "one")) as one, closing(Desk(fresh_redis, "two")) as two:
+    with closing(JobClient(fresh_redis, "one")) as one, closing(JobClient(fresh_redis, "two")) as two:
         for model in ("none", "one", "two"):
             one.store.announce_model(ModelInfo(model, "1"))
-        serials = [desk.submit(1)[0].serial for desk in (one, two)]
+        serials = [client.submit(1)[0].serial for client in (one, two)]
         assert one.store.known([*serials, new_serial()]) == set(serials)
         names = [f"{serial}.in" for serial in (*serials, new_serial())]
         for name in names:

@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import SlotInfo
 from tests.eventually import eventually
-from tests.integration.worker_process import Desk, WorkerProcess
+from tests.integration.worker_process import JobClient, WorkerProcess
 from tests.onnx_models import perceptron, saved
 
 WIDTH = 128
@@ -56,10 +56,10 @@ def slot(url: str, model: str, state: str) -> SlotInfo:
 def test_a_model_runs_with_the_options_of_its_table(worker: WorkerProcess, redis_url: str, folder: Path) -> None:
     assert slot(redis_url, "small", "ready").provider == "CPUExecutionProvider"
     rows = np.random.default_rng(5).standard_normal((3, WIDTH)).astype(np.float32)
-    with closing(Desk(redis_url, "small")) as desk:
-        ids = desk.submit(*rows.tolist())
-        desk.await_final(ids)
-        got = np.array([desk.output(id)["y"] for id in ids])
+    with closing(JobClient(redis_url, "small")) as client:
+        ids = client.submit(*rows.tolist())
+        client.await_final(ids)
+        got = np.array([client.output(id)["y"] for id in ids])
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(["y"], {"x": rows})
     # Close, and not equal: it was the int8 copy that ran.

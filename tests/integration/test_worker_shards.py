@@ -18,13 +18,13 @@ from penstock.job import Call, Job, JobState, Payload, Priority
 from penstock.job_id import JobId, new_job_id
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 from tests.eventually import eventually
-from tests.integration.worker_process import FAULTY, Desk, WorkerProcess
+from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess
 
 MODEL = "faulty"
 QUICK = {"lease_s": 3.0, "beat_s": 0.5, "sweep_s": 0.5}
 
 
-class ShardDesk(Desk):
+class ShardClient(JobClient):
     """Also submits shards, whose files lie where a driver puts them."""
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -69,9 +69,9 @@ class ShardDesk(Desk):
 
 
 @pytest.fixture
-def desk(fresh_redis: str, tmp_path: Path) -> Iterator[ShardDesk]:
-    with closing(ShardDesk(fresh_redis, tmp_path / "a")) as desk:
-        yield desk
+def client(fresh_redis: str, tmp_path: Path) -> Iterator[ShardClient]:
+    with closing(ShardClient(fresh_redis, tmp_path / "a")) as client:
+        yield client
 
 
 def worker(url: str, folder: Path, *, grace_s: float = 20.0, **table: Any) -> WorkerProcess:
@@ -89,107 +89,107 @@ def sleepers(count: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def test_shards_run_beside_the_jobs_of_callers_who_do_not_wait_for_them(
-    desk: ShardDesk, fresh_redis: str, tmp_path: Path
+    client: ShardClient, fresh_redis: str, tmp_path: Path
 ) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
         # Two seconds each: the jobs are done in a tenth of one, if they do not wait.
-        shards = [desk.submit_shard(*sleepers(40, 0.05), {"do": "raise", "tag": "x"}) for _ in range(3)]
-        eventually(lambda: desk.started(shards[0]))
-        jobs = desk.await_final(desk.submit(*echoes(8)))
+        shards = [client.submit_shard(*sleepers(40, 0.05), {"do": "raise", "tag": "x"}) for _ in range(3)]
+        eventually(lambda: client.started(shards[0]))
+        jobs = client.await_final(client.submit(*echoes(8)))
         assert {job.state for job in jobs} == {JobState.SUCCEEDED}
-        assert not all(desk.job(id).state.final for id in shards)
-        ended = desk.await_final(shards)
+        assert not all(client.job(id).state.final for id in shards)
+        ended = client.await_final(shards)
     assert {(job.state, job.attempts) for job in ended} == {(JobState.SUCCEEDED, 1)}
     assert ended[0].batch is not None
     assert ended[0].batch.reason == "bulk"
     assert ended[0].batch.inference_s > 2.0
     for id in shards:
-        found = desk.outcome(id)
+        found = client.outcome(id)
         assert found.outputs == [*range(40), None]
         assert [(failure.place, failure.code) for failure in found.failures] == [(40, "handler_error")]
 
 
 def test_a_shard_that_kills_its_child_is_given_up_and_the_next_one_runs(
-    desk: ShardDesk, fresh_redis: str, tmp_path: Path
+    client: ShardClient, fresh_redis: str, tmp_path: Path
 ) -> None:
-    poison, other = desk.submit_shard(*echoes(20), {"do": "segfault"}), desk.submit_shard(*echoes(20))
+    poison, other = client.submit_shard(*echoes(20), {"do": "segfault"}), client.submit_shard(*echoes(20))
     with worker(fresh_redis, tmp_path / "a"):
-        dead, job = desk.await_final([poison, other])
+        dead, job = client.await_final([poison, other])
     assert (dead.state, dead.crashes) == (JobState.DEAD, 1)
     assert dead.error is not None
     assert dead.error.code == "poison"
     assert (job.state, job.crashes) == (JobState.SUCCEEDED, 0)
 
 
-def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
+def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
         # Six seconds, so that it is still running when it is seen to run.
-        suspect = desk.submit_shard(*sleepers(300, 0.02), max_crashes=2)
-        other = desk.submit_shard(*echoes(20))
-        eventually(lambda: desk.running_s(suspect) > 1.5)
-        [slot] = next(iter(desk.store.workers())).slots
+        suspect = client.submit_shard(*sleepers(300, 0.02), max_crashes=2)
+        other = client.submit_shard(*echoes(20))
+        eventually(lambda: client.running_s(suspect) > 1.5)
+        [slot] = next(iter(client.store.workers())).slots
         os.kill(slot.pid, signal.SIGKILL)
-        jobs = desk.await_final([*desk.submit(*echoes(4)), suspect, other], timeout_s=40.0)
+        jobs = client.await_final([*client.submit(*echoes(4)), suspect, other], timeout_s=40.0)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
-    ended = desk.job(suspect)
+    ended = client.job(suspect)
     assert ended.batch is not None
     assert (ended.batch.reason, ended.crashes) == ("solo", 1)
-    assert desk.outcome(suspect).outputs == list(range(300))
+    assert client.outcome(suspect).outputs == list(range(300))
 
 
-def test_a_shard_that_hangs_fails_and_others_succeed(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
-    hung, other = desk.submit_shard(*echoes(3), {"do": "hang"}), desk.submit_shard(*sleepers(20, 0.05))
+def test_a_shard_that_hangs_fails_and_others_succeed(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
+    hung, other = client.submit_shard(*echoes(3), {"do": "hang"}), client.submit_shard(*sleepers(20, 0.05))
     # A micro-batch takes 0.2 s; one that the machine stands still in for a second must not pass for one that hangs.
     with worker(fresh_redis, tmp_path / "a", max_run_s=3.0):
-        failed, job = desk.await_final([hung, other])
+        failed, job = client.await_final([hung, other])
     assert failed.error is not None
     assert (failed.state, failed.error.code) == (JobState.FAILED, "timeout")
     assert job.state is JobState.SUCCEEDED
 
 
-def test_a_worker_that_is_killed_amid_shards_loses_none(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_amid_shards_loses_none(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a") as first, worker(fresh_redis, tmp_path / "b") as second:
         first.await_ready()
         second.await_ready()
-        shards = [desk.submit_shard(*sleepers(30, 0.02)) for _ in range(5)]
-        eventually(lambda: sum(desk.started(id) for id in shards) >= 2)
+        shards = [client.submit_shard(*sleepers(30, 0.02)) for _ in range(5)]
+        eventually(lambda: sum(client.started(id) for id in shards) >= 2)
         first.kill()
-        jobs = desk.await_final(shards)
+        jobs = client.await_final(shards)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     assert {job.crashes for job in jobs} == {0}
-    assert all(desk.outcome(id).outputs == list(range(30)) for id in shards)
+    assert all(client.outcome(id).outputs == list(range(30)) for id in shards)
 
 
 def test_a_drained_worker_gives_back_what_has_not_begun_and_ends_the_rest(
-    desk: ShardDesk, fresh_redis: str, tmp_path: Path
+    client: ShardClient, fresh_redis: str, tmp_path: Path
 ) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
         # Long enough that the second has not begun when the signal comes.
-        running, waiting = [desk.submit_shard(*sleepers(80, 0.05)) for _ in range(2)]
-        eventually(lambda: desk.started(running) and desk.started(waiting))
+        running, waiting = [client.submit_shard(*sleepers(80, 0.05)) for _ in range(2)]
+        eventually(lambda: client.started(running) and client.started(waiting))
         process.send(signal.SIGTERM)
         assert process.exit_code(within_s=19.0) == 0
-    assert desk.job(running).state is JobState.SUCCEEDED
-    assert (desk.job(waiting).state, desk.job(waiting).attempts) == (JobState.QUEUED, 0)
+    assert client.job(running).state is JobState.SUCCEEDED
+    assert (client.job(waiting).state, client.job(waiting).attempts) == (JobState.QUEUED, 0)
 
 
-def test_a_drain_without_time_gives_back_the_running_shard_too(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
+def test_a_drain_without_time_gives_back_the_running_shard_too(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a", grace_s=0.1) as process:
         process.await_ready()
-        running = desk.submit_shard(*sleepers(1_000, 0.05))
-        eventually(lambda: desk.started(running))
+        running = client.submit_shard(*sleepers(1_000, 0.05))
+        eventually(lambda: client.started(running))
         process.send(signal.SIGTERM)
         assert process.exit_code(within_s=30.0) == 0
-    assert (desk.job(running).state, desk.job(running).crashes) == (JobState.QUEUED, 0)
+    assert (client.job(running).state, client.job(running).crashes) == (JobState.QUEUED, 0)
 
 
-def test_a_shard_whose_file_is_missing_fails(desk: ShardDesk, fresh_redis: str, tmp_path: Path) -> None:
-    id = desk.submit_shard(*echoes(3))
-    desk.blobs.delete(f"{id.serial}.in")
+def test_a_shard_whose_file_is_missing_fails(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
+    id = client.submit_shard(*echoes(3))
+    client.blobs.delete(f"{id.serial}.in")
     with worker(fresh_redis, tmp_path / "a"):
-        job = desk.end(id)
+        job = client.end(id)
     assert job.error is not None
     assert (job.state, job.error.code) == (JobState.FAILED, "input_missing")

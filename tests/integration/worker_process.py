@@ -106,7 +106,7 @@ class WorkerProcess:
         return [entry for line in lines if (entry := json.loads(line)).get("event") == name]
 
 
-class Desk:
+class JobClient:
     """Submits and reads jobs of one model."""
 
     def __init__(self, url: str, model: str, *, limits: Limits | None = None) -> None:

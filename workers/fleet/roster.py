@@ -63,7 +63,7 @@ class Roster:
         self._running: list[RunningSlot] = []
         # Removed slots whose batches have not ended; their leases must stand until then.
         self._leaving: list[RunningSlot] = []
-        # Names this process: an earlier one may have had the same pid on the same host.
+        # D4: names this process; an earlier one may have had the same pid on the same host.
         self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._added = 0
 

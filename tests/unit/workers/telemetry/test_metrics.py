@@ -63,12 +63,12 @@ def job(number: int, *, came_at: float, attempts: int = 1, priority: Priority = 
     return ClaimedJob(id, "t", Payload("application/json", b"1"), priority, came_at, came_at + 100, attempts, 0)
 
 
-def held(*jobs: ClaimedJob) -> Batch:
+def batch_of(*jobs: ClaimedJob) -> Batch:
     return Batch(jobs, "full", "w", "nonce", claimed_at=time.monotonic(), leased_at=1_000.0)
 
 
 def shard() -> Batch:
-    return replace(held(replace(job(4, came_at=999.0), call=Call.SHARD)), reason="bulk")
+    return replace(batch_of(replace(job(4, came_at=999.0), call=Call.SHARD)), reason="bulk")
 
 
 def sample(metrics: WorkerMetrics, name: str, priority: str = "interactive", **labels: str) -> float | None:
@@ -84,14 +84,14 @@ def metrics() -> WorkerMetrics:
 
 def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: WorkerMetrics) -> None:
     again = job(3, came_at=0.0, attempts=2)
-    metrics.claimed(SPEC, held(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK), again))
+    metrics.claimed(SPEC, batch_of(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK), again))
     assert sample(metrics, "penstock_queue_wait_seconds_sum") == 1.0
     assert sample(metrics, "penstock_queue_wait_seconds_count") == 1.0
     assert sample(metrics, "penstock_queue_wait_seconds_sum", "bulk") == 10.0
 
 
 def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoever_held_it(metrics: WorkerMetrics) -> None:
-    batch = held(job(1, came_at=400.0), job(2, came_at=0.0))
+    batch = batch_of(job(1, came_at=400.0), job(2, came_at=0.0))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
     metrics.settled(SPEC, replace(batch, endings=endings), [Settled.OK, Settled.STALE], 0.002)
     assert sample(metrics, "penstock_job_duration_seconds_sum") == pytest.approx(600.0, abs=5.0)
@@ -105,7 +105,7 @@ def worked(metrics: WorkerMetrics, models: list[str]) -> None:
     """Every label that a slot can make use of."""
     for name in models:
         spec = ModelSpec(name, "m.py")
-        batch = held(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK))
+        batch = batch_of(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK))
         endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
         metrics.claimed(spec, batch)
         for reason in ("idle", "full", "wait", "deadline", "solo"):

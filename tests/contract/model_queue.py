@@ -1,4 +1,4 @@
-"""One model on one store, with short words for what tests do to it."""
+"""The queue of one model on one store, with a short method for each thing that tests do to it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STAMP = BatchStamp(id="batch-1", size=1, reason="idle", inference_s=0.25)
 OUTPUT = Payload("application/json", b'{"square":49}')
 
 
-class Desk:
-    """Everything here goes through the store's own methods, with defaults that make one thing short to say."""
+class ModelQueue:
+    """Every method calls the store's own methods, with defaults for all that a test does not care about."""
 
     def __init__(self, store: JobStore, model: str, dump: Callable[[], Dump]) -> None:
         self.store = store
