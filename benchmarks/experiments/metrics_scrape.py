@@ -1,4 +1,4 @@
-"""How long a scrape of 50 models takes and how many series it has: a real gateway over full queues, a worker's own page."""
+"""The time of a scrape with 50 models, and its number of series: of a real gateway over full queues, and of a worker's page."""
 
 from __future__ import annotations
 

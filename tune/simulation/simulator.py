@@ -204,7 +204,7 @@ def simulate(scenario: Scenario) -> SimulationOutcome:
 
 
 def main() -> int:
-    """One line per offered load."""
+    """Prints one line per offered load."""
     for load in (0.03, 0.30, 0.60, 0.90, 0.94, 1.20):
         found = simulate(Scenario(load))
         sys.stdout.write(
