@@ -27,7 +27,6 @@ PenstockError
 │   ├── HandlerTimeout     ran past its limit
 │   └── HandlerLoadError   the model could not be loaded
 └── InternalError          ours; the message ends with "this is a bug"
-    └── IllegalMove        a state change that the table of moves forbids
 """
 
 from __future__ import annotations
@@ -176,7 +175,3 @@ class InternalError(PenstockError):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{message}; this is a bug", hint=hint)
-
-
-class IllegalMove(InternalError):
-    kind = "illegal_move"

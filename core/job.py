@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
-from penstock.errors import IllegalMove
 from penstock.job_id import JobId
 
 
@@ -35,7 +35,8 @@ FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobS
 PUBLIC_STATES = ("queued", "running", "succeeded", "failed", "cancelled", "expired")
 _PUBLIC = {JobState.LEASED: "running", JobState.DELAYED: "queued", JobState.DEAD: "failed"}
 
-# DEAD from QUEUED does not exist: giving up needs an attempt. LEASED -> QUEUED is release, sweep; LEASED -> DELAYED is retry.
+# The moves that the functions of the store make, and no others: tests/contract/test_moves.py holds the Lua to this table.
+# QUEUED never becomes DEAD, because giving a job up needs an attempt.
 MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.LEASED, JobState.CANCELLED, JobState.EXPIRED}),
     JobState.LEASED: frozenset(JobState) - {JobState.LEASED},
@@ -160,16 +161,23 @@ class Job:
     def model(self) -> str:
         return self.id.model
 
-    def move(self, to: JobState) -> Job:
-        if to not in MOVES.get(self.state, frozenset()):
-            raise IllegalMove(f"job {self.id}: {self.state} -> {to}")
-        return replace(self, state=to)
-
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Bytes with their media type, either held (`data`) or lying in the blob store under `blob`."""
+    """Bytes with their media type: either the bytes themselves (`data`), or the name of a blob that has them (`blob`)."""
 
     content_type: str
     data: bytes = b""
     blob: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPlace:
+    """Where payloads are kept that are too large for a record: an object store at `url`, or else files in `folder`.
+
+    `copies_dir` is where this machine keeps copies of objects while a model process reads them.
+    """
+
+    folder: Path
+    url: str = ""
+    copies_dir: Path = Path("blob-copies")

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.blob_place import BlobPlace
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable
+from penstock.job import BlobPlace
 from penstock.run import RunCounts, RunState
 from penstock.runs.driver import Driver, RunLimits, StopReason
 from penstock.runs.lease import OwnedRun, RunLease

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.blob_place import BlobPlace
 from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobStore, LocalBlobs
 from penstock.errors import ConfigError
+from penstock.job import BlobPlace
 
 _FOLDER = "file"
 

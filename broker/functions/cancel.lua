@@ -1,6 +1,6 @@
--- cancel: end a waiting job at once, flag a running one. What comes first wins: after the end it is too late.
+-- cancel: end a waiting job at once, flag a running one. Whichever comes first wins: after the job's end a cancel changes nothing.
 -- ARGS: serial, owner
--- REPLY: cancelled | requested | final | missing, then the channel of the worker that runs it ('' unless requested)
+-- REPLY: cancelled | requested | final | missing
 
 local function cancel(keys, args)
   local p, now, todo, serial = keys[1], now_ms(), {}, args[1]

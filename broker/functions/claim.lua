@@ -1,18 +1,19 @@
 -- claim: take the next batch of one model version for one worker, or say when to ask again.
--- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms at `limit`, slack per item ms, hurry ms, lease ms,
---       limit of inline input bytes, '1' to take a shard and nothing else
--- REPLY: reason ('' = none taken), depth without shards in line, retry in ms (-1 = wait for a wake-up), now ms, stepped over, expired,
---        number of foreign messages, shards of the version in line, the messages, the changes (of those expired, see `tell`), then per job: serial, token, media, input, blob, band,
---        created, deadline, attempts, crashes, call, trace
+-- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms (at `limit` jobs), slack per item ms, hurry ms, lease ms,
+--       limit of inline input bytes, shard ('1': take one shard and nothing else)
+-- REPLY: reason ('' = nothing taken), depth (without waiting shards), retry in ms (-1 = wait for a wake-up), now ms, stepped over,
+--        expired, number of foreign messages, waiting shards of the version; then the foreign messages; then the changes of the
+--        expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline, attempts, crashes, call,
+--        trace
 -- D30: docs/design/leases-and-losses.md
-local BULK_TURN = 8 -- every 8th claim serves bulk first, so that it never starves
-local SOLO_AGAIN_MS = 1000 -- a slot asks by itself as soon as its batch has ended
-local FEW = 16 -- a slot holds some shards at most
+local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never starves
+local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks anyway as soon as its batch has ended
+local FEW = 16 -- a slot never holds more shards than this
 local FOREIGN_MAX = 16
 local FOREIGN_AGAIN_MS = 15000
 
--- Stock Celery messages: handed to one worker at a time, again after a while if it did not store them. With nothing else
--- waiting they are all that is left in the lists; else they come up when tickets are popped.
+-- Hand stock Celery messages to one worker at a time, and again after a while if that worker did not store them as jobs. While
+-- jobs wait, such messages are met when tickets are popped; while none waits, the ticket lists hold nothing else.
 local function take_foreign(p, now, nothing_ready)
   if nothing_ready then
     for _, band in ipairs(BANDS) do
@@ -36,7 +37,8 @@ local function take_foreign(p, now, nothing_ready)
   return out
 end
 
--- Whether it runs something that others wait for. A slot with shards alone lets ordinary jobs in between their rows.
+-- Whether the worker runs something that other jobs have to wait for. A slot that runs only shards lets ordinary jobs in between
+-- their rows.
 local function is_busy(p, worker)
   local held = p .. 'held:' .. worker
   local n = redis.call('HLEN', held)
@@ -55,7 +57,7 @@ local function pool_is_idle(p)
   return true
 end
 
--- Bulk waits behind a full band of interactive jobs: count the turns, and give it every 8th.
+-- Bulk waits behind a full band of interactive jobs: count such claims, and let bulk go first in every 8th.
 local function bulk_is_due(p)
   local bulk = redis.call('LLEN', tickets(p, 9))
   if bulk == shards_among(p, bulk) then return false end
@@ -72,8 +74,8 @@ local function in_order(first, second, limit)
   return order
 end
 
--- The jobs that go next, up to `limit`: in time, then late, then bulk; bulk first when it is its turn. Also how many ended because
--- they were late, and how many stepped over to the late band. `need` is the slack that the batch at hand needs.
+-- The next jobs, up to `limit`: interactive, then late, then bulk; bulk first when it is due. Also the number of jobs that ended
+-- past their deadline and of those that stepped over to the late band. `need` is the slack that the batch at hand needs.
 local function next_jobs(p, version, limit, need, now, todo)
   local kept, expired, stepped = live(p, version, '', '-inf', '(' .. WEIGHT, 0, limit, need, now, todo)
   if #kept < limit then
@@ -85,7 +87,7 @@ local function next_jobs(p, version, limit, need, now, todo)
   return in_order(bulk, kept, limit), expired + over, stepped
 end
 
--- The same where owners take turns.
+-- As `next_jobs`, where owners take turns.
 local function next_in_turn(p, version, limit, need, now, todo)
   local tally = {expired = 0, stepped = 0}
   local order = in_turn(p, version, 0, limit, need, now, todo, tally)
@@ -99,7 +101,7 @@ local function next_in_turn(p, version, limit, need, now, todo)
   return order, tally.expired, tally.stepped
 end
 
--- Why the batch may leave now, or nil and the ms until it may.
+-- The reason why the batch may leave now; or nil, and the ms until it may.
 local function release_reason(p, order, limit, enough, max_wait, hurry, now)
   if #order >= limit then return 'full' end
   if #order >= enough then return enough <= 1 and 'idle' or 'full' end
@@ -140,7 +142,7 @@ local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply
   return leased
 end
 
--- The first of a line that is in time and its place, or nil, and how many ended before it because they were late.
+-- The first job of a line whose deadline has not passed, its score (or nil, nil), and the number of jobs before it that expired.
 local function first_alive(p, line, band, now, todo)
   local expired = 0
   while true do
@@ -156,26 +158,28 @@ local function first_alive(p, line, band, now, todo)
   end
 end
 
--- Whether a suspect goes before what is ready. A crash is most likely its own doing, and is found out at once. Who lost workers
--- goes once a batch of the others was served since it came: each suspect gets on, and none holds up the others twice.
+-- Whether a suspect goes before the ordinary jobs. A suspect that crashed a child goes at once, because the crash is most likely
+-- its own fault. A suspect that lost workers goes once a batch of ordinary jobs was served since it became one: each suspect makes
+-- progress, and none holds up the others twice.
 local function solo_due(p, version, place, shared)
   if standing(p, version, 1, shared) == 0 then return true end
   return place - WEIGHT < tonumber(redis.call('HGET', p .. 'counters', 'solo_others:' .. version) or 0) -- guard:solo_turn
 end
 
--- The clock that tells who came first: claims served while suspects of losses waited, and its reading when others were served.
+-- Advance the clock of suspects that lost workers: it counts the claims served while such suspects waited. `others`: ordinary jobs
+-- were served, and the clock's reading at that moment is kept.
 local function tick(p, version, others)
   local clock = redis.call('HINCRBY', p .. 'counters', 'solo_clock:' .. version, 1)
   if others then redis.call('HSET', p .. 'counters', 'solo_others:' .. version, clock) end
 end
 
--- At once when nothing waits, else when the batch would be worth it. Unchanged = no write, no fsync.
+-- Ask for a wake-up at this queue length. An unchanged length is not written, which saves an fsync.
 local function ask_to_be_woken(p, length)
   local want = tostring(length)
   if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
 end
 
--- One shard or none; who asks for it is woken by each that comes.
+-- Take one shard or none. Every shard that is queued wakes all slots, so no wake-up is asked for here.
 local function claim_shard(p, args, waiting, now, todo)
   local line = shards_of(p, args[1])
   local shard, _, expired = first_alive(p, line, SHARD_BAND, now, todo)
@@ -192,7 +196,7 @@ end
 
 local function claim(keys, args)
   local p, now, todo = keys[1], now_ms(), {}
-  -- The usual answer to a slot that has just settled a lone job, in the same round trip: keep its push waiting no longer than needed.
+  -- The usual answer to a slot that has just settled a lone job in the same round trip: be quick, for that job's push waits for it.
   local waiting, parked = ordinary_depth(p)
   if args[12] == '1' then return claim_shard(p, args, waiting, now, todo) end
   local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[1])) or 0
@@ -203,18 +207,18 @@ local function claim(keys, args)
   local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   local order, reason, retry, stepped, expired = {}, '', -1, 0, 0
   local suspect, place, dropped, shared = nil, nil, 0, false
-  -- Mostly all that waits stands in one line: then there are neither suspects nor owners to look for.
+  -- Mostly all waiting jobs stand in one line: then there are neither suspects nor owners to look for.
   if redis.call('ZCARD', line_of(p, version)) < waiting then
     suspect, place, dropped = first_alive(p, p .. 'solo:' .. version, 0, now, todo)
     shared = owners_wait(p, version)
   end
   local due = suspect and solo_due(p, version, place, shared)
-  -- Behind a running batch it would wait, and be charged with a loss in which it had no part.
+  -- Behind a running batch, a suspect would wait and be charged with a loss that another job caused.
   local free = suspect and (place < WEIGHT or not is_busy(p, worker)) -- guard:solo_free
   if due and not free then
     retry = SOLO_AGAIN_MS
   elseif not due then
-    -- Slack needed by the batch that can be formed, not by a full one: fewer waiting, shorter run.
+    -- The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time.
     local need = args[7] - math.max(0, limit - standing(p, version, limit, shared)) * args[8]
     order, expired, stepped = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo)
     if #order > 0 then

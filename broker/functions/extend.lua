@@ -1,6 +1,6 @@
--- extend: push a worker's lease forward; all it holds is renewed at once.
--- ARGS: worker, lease ms, max run ms, then serials of held shards that got on: their run begins anew
--- REPLY: 'ok' | 'lost', number of cancelled, serials asked to be cancelled, then serials taken back because they ran too long
+-- extend: push a worker's lease forward, and so that of all jobs it holds; take back jobs that run for too long.
+-- ARGS: worker, lease ms, max run ms; per shard that made progress (its run time starts again): serial
+-- REPLY: ok | lost, number of cancelled; then serials asked to be cancelled; then serials taken back
 
 local function extend(keys, args)
   local p, now, todo = keys[1], now_ms(), {}

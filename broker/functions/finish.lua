@@ -1,8 +1,9 @@
--- finish: settle leased jobs of one batch with a verdict. Fenced by token, one answer per item; a repeat is answered 'already'.
--- ARGS: worker, stamp of the batch, then per job: serial, token, succeeded | failed | dead, media, output, blob, code, message
--- REPLY: per job ok | already | stale | cancelled
+-- finish: settle leased jobs of one batch, each with its verdict. Fenced by token; a repeated finish is answered 'already'.
+-- ARGS: worker, stamp of the batch; per job: serial, token, state (succeeded | failed | dead), media, output, blob, code, message
+-- REPLY: per job: ok | already | stale | cancelled
 local FINISH_STRIDE = 8
--- Its place in the batch, from 1, behind each job's stamp. Ready-made: turning a number into text costs more than all else here.
+-- The suffixes of a stamp with the job's place in its batch, from 1. They are prepared because converting a number to text costs more
+-- than everything else here.
 local PLACES = {}
 for place = 1, 256 do PLACES[place] = '|' .. place end
 

@@ -1,5 +1,6 @@
--- reject_foreign: answer a stock Celery message that cannot become a job, and forget it.
+-- reject_foreign: answer a stock Celery message that cannot become a job, and forget the message.
 -- ARGS: message, celery id ('' = unreadable), reason
+-- REPLY: ok
 local function reject_foreign(keys, args)
   local p, todo = keys[1], {}
   if redis.call('HDEL', p .. 'foreign', args[1]) == 1 then
@@ -12,7 +13,9 @@ end
 
 register('reject_foreign', reject_foreign, {'allow-oom'})
 
--- absent: REPLY the lease holders of the model whose own channel has no subscriber: their process is gone.
+-- absent: find the lease holders of the model whose own channel has no subscriber, because their process has ended.
+-- ARGS: none
+-- REPLY: per worker: name
 local function absent(keys)
   local gone = {}
   for _, worker in ipairs(redis.call('ZRANGE', keys[1] .. 'leases', 0, -1)) do

@@ -1,7 +1,7 @@
--- forget: drop jobs that succeeded before their time, their outputs taken by who submitted them. Nobody will ask for them, so no
--- tombstone stays.
--- ARGS: serials
--- REPLY: how many were dropped; their blobs are the caller's to delete
+-- forget: drop succeeded jobs before their time, because their submitter has taken the outputs. Nobody will ask for them again, so
+-- no tombstone stays. The caller deletes the blobs.
+-- ARGS: per job: serial
+-- REPLY: number of dropped jobs
 -- D43: docs/design/runs.md
 
 local function forget(keys, args)

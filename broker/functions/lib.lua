@@ -1,18 +1,18 @@
 -- Shared by every function of the library. The loader puts `#!lua name=...` and SUFFIX in front, the transitions behind.
 --
--- KEYS[1] of every function is `ps:{model}:`; all other keys are built from it and carry the same hash tag, so one function
--- stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot speak to a cluster anyway.)
+-- KEYS[1] of every function is `ps:{model}:` unless its header says otherwise; all other keys are built from it and carry the same
+-- hash tag, so a function stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot use a cluster.)
 --
---   job:<serial>      hash    the record; the truth
---                     `terms` of it: most attempts, most crashes, and how many stood before it, if any; one field is cheaper
+--   job:<serial>      hash    the record; the truth. Its field `terms` holds three numbers, because one field is cheaper: most
+--                             attempts, most crashes, and how many jobs stood before it, if any
 --   in:<serial>       string  inline input            out:<serial>   string  inline output; up to 64 bytes they are fields
---                             `in` and `out` of the record: a key of their own would cost more than they do
+--                             `in` and `out` of the record, because a key of its own would take more memory than the value
 --   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue; jobs with an owner stand in a
 --                             line of their own, ready:<version>:<owner>
 --   shards:<version>  zset    as ready, for jobs that each hold many rows (call 'shard'): claimed one by one, never with others
---   turns:<version>:<band>    zset  owner -> number: who goes next in this band. Only where jobs with an owner wait
---   solo:<version>    zset    suspects, each to be run alone: serial -> created for those that crashed a child; behind them, for
---                             those that lost workers, 2^42 + `solo_clock` (counters: claims served while such suspects waited)
+--   turns:<version>:<band>    zset  owner -> number: the order of owners in this band, kept only while jobs with an owner wait
+--   solo:<version>    zset    suspects, each to be run alone. Those that crashed a child: serial -> created. Behind them those that
+--                             lost workers: serial -> 2^42 + `solo_clock` (counters: claims served while such suspects waited)
 --   delayed           zset    serial -> due           final          zset    serial -> when to collect it
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at, below 0 for a shard
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
@@ -27,14 +27,14 @@
 local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2109
 local BANDS = {0, 6, 9}
 local LATE = 6
--- A lost worker is rarely the job's doing and costs it no attempt; but one that loses worker after worker runs alone, then no more.
--- What tells is losses in a row, with no other worker of the model lost in between: in a storm of losses all are hit in turn.
+-- A lost worker is rarely the job's fault and costs the job no attempt; but a job that loses worker after worker runs alone, and at
+-- last never again. Losses in a row count, with no other worker of the model lost in between: a storm of losses hits all jobs in turn.
 local SUSPECT_LOSSES = 2
 local MAX_LOST_IN_A_ROW = 10
-local MAX_LOSSES = 25 -- whatever happens to others: two such jobs would excuse each other for ever
+local MAX_LOSSES = 25 -- in a row or not: two jobs that both lose workers would otherwise excuse each other for ever
 local SHARD_BAND = 9
 local TICKET = 't'
--- Attempts that a record keeps of a job that is given out again and again; of the others it keeps the sums.
+-- A record keeps this many of a job's first and last attempts; of those between it keeps the sums.
 local PAST_FIRST, PAST_LAST = 3, 5
 local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
 local META_TTL_MS = 86400000
@@ -62,13 +62,13 @@ end
 
 local function shards_of(p, version) return p .. 'shards:' .. version end
 
--- All that waits, and how much of it is bulk.
+-- The number of waiting jobs, and of those in the bulk band.
 local function depth(p)
   local bulk = redis.call('LLEN', tickets(p, SHARD_BAND))
   return redis.call('LLEN', tickets(p, 0)) + redis.call('LLEN', tickets(p, 6)) + bulk, bulk
 end
 
--- How many of `bulk` waiting jobs are shards in line: none is, mostly, and then nobody looks.
+-- The number of shards among `bulk` waiting jobs of the bulk band. If there are none of these, mostly, nothing is looked up.
 local function shards_among(p, bulk)
   local shards = 0
   if bulk == 0 then return shards end
@@ -78,7 +78,7 @@ local function shards_among(p, bulk)
   return shards
 end
 
--- What ordinary claims can take, and the shards in line beside it.
+-- The number of waiting jobs that ordinary claims can take, and of waiting shards.
 local function ordinary_depth(p)
   local all, bulk = depth(p)
   local shards = shards_among(p, bulk)
@@ -86,8 +86,9 @@ local function ordinary_depth(p)
 end
 
 -- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
--- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, `todo.changes` what the caller is to be told,
--- the rest commands by name and key.
+-- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, `todo.changes` the changes to report to the
+-- caller, all other entries commands by name and key.
+-- D20: docs/design/store.md
 local function later(todo, command, key, ...)
   local id = command .. key
   local list = todo[id]
@@ -120,7 +121,8 @@ local function count_open(todo, owner, n)
   todo.open[owner] = (todo.open[owner] or 0) + n
 end
 
--- A change that is no settling by the job's holder: reported to the caller, who logs it. Six values: what, serial, state, version, token, trace.
+-- Report a change that is not a settling by the job's holder: the caller logs it. Six values: event, serial, state, version, token,
+-- trace.
 local function tell(todo, what, serial, state, job)
   todo.changes = todo.changes or {}
   local n = #todo.changes
@@ -151,7 +153,7 @@ local function push_tickets(p, band, n)
   for _ = 1, n do redis.call('LPUSH', tickets(p, band), TICKET) end
 end
 
--- Remove n tickets. Stock Celery messages met on the way wait in `foreign` until a worker has stored them as jobs.
+-- Remove n tickets. Stock Celery messages among them are kept in `foreign` until a worker has stored them as jobs.
 local function pop_tickets(p, band, n, now)
   while n > 0 do
     local popped = redis.call('RPOP', tickets(p, band), n)
@@ -172,7 +174,7 @@ end
 
 local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':' .. band end
 
--- A slot asks to be woken for ordinary jobs. Shards that came wake every slot at once: none is told of them in another way.
+-- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: slots hear of shards in no other way.
 local function wake(p, shards_came)
   local want = redis.call('GET', p .. 'want')
   local due = want and ordinary_depth(p) >= tonumber(want) -- guard:want
@@ -180,7 +182,7 @@ local function wake(p, shards_came)
   if due or shards_came then redis.call('PUBLISH', p .. 'wake', 'w') end
 end
 
--- At the end of the turns, unless they have one. Whether they had none.
+-- Give the owner the last turn, unless the owner has one. Returns whether there was none.
 local function take_turn(p, version, band, owner)
   local turns = turns_of(p, version, band)
   local last = redis.call('ZRANGE', turns, -1, -1, 'WITHSCORES')[2] or 0
@@ -196,7 +198,8 @@ local function enqueue(p, serial, job)
   if job.call == 'shard' then wake(p, true) end
 end
 
--- Whoever lost a worker goes behind all other suspects: at the head of the line it would be the first to meet the next loss too.
+-- A suspect that lost workers goes behind all other suspects: at the head of the line it would also be the first to meet the next
+-- loss.
 local function enqueue_solo(p, serial, job)
   local place = job.created
   if job.losses > 0 then place = WEIGHT + (redis.call('HGET', p .. 'counters', 'solo_clock:' .. job.version) or 0) end -- guard:solo_place
@@ -205,7 +208,7 @@ local function enqueue_solo(p, serial, job)
   push_tickets(p, 0, 1)
 end
 
--- Back into the queue after a lease or a delay. A job that crashed once, or lost workers twice, is a suspect, and runs alone.
+-- Queue a job again after a lease or a delay. A job that crashed once or lost workers twice is a suspect and runs alone.
 local function requeue(p, serial, job)
   if job.crashes > 0 or job.losses >= SUSPECT_LOSSES then
     enqueue_solo(p, serial, job)
@@ -214,7 +217,7 @@ local function requeue(p, serial, job)
   end
 end
 
--- Take a waiting job out of its line, solo or delayed; the place it was found in, or nil.
+-- Take a waiting job out of ready, solo or delayed; returns the one it was found in, or nil.
 local function dequeue(p, serial, job, now)
   local line = line_of(p, job.version, job.owner, job.call)
   local score = redis.call('ZSCORE', line, serial)
@@ -230,13 +233,14 @@ local function dequeue(p, serial, job, now)
   if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
 end
 
--- Each text behind its length; one call, for packing them one by one takes three times as long.
+-- Eight texts, each behind its length, packed in one call: packing them one by one takes three times as long.
 local function frame(a, b, c, d, e, f, g, h)
   return struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0I4c0I4c0', #a, a, #b, b, #c, c, #d, d, #e, e, #f, f, #g, g, #h, h)
 end
 
--- Watchers are channels, each with a mark in front: '=' wants the end only, '+' every change. One message per channel, so that a
--- settled batch costs a gateway one wake-up.
+-- Push a change to the job's watchers. A watcher is a channel behind a mark: '=' wants the end only, '+' every change. All changes
+-- of one call go in one message per channel, so that a settled batch wakes a gateway once.
+-- D6: docs/design/store.md
 local function push_change(todo, p, watch, final, ...)
   if not watch or watch == '' then return end
   todo.pushes = todo.pushes or {}
@@ -275,8 +279,8 @@ local function drop_input(p, serial, small, todo)
   if small then redis.call('HDEL', p .. 'job:' .. serial, 'in') else drop(todo, p .. 'in:' .. serial) end
 end
 
--- The one way into a final state. `job` holds at least ttl, watch, celery, owner and in; the caller has left ready, solo, delayed or held.
--- `last` = {media, output, blob, code, message, stamp, worker, token}; absent ones are empty.
+-- The one way into a final state. `job` holds at least ttl, watch, celery, owner and in; the caller has taken it out of ready, solo,
+-- delayed or held. `last` may have media, output, blob, code, message, stamp and token; absent ones count as empty.
 local function end_job(p, serial, job, state, now, todo, last)
   local media, blob = last.media or '', last.blob or ''
   local code, message = last.code or '', last.message or ''
@@ -292,12 +296,12 @@ local function end_job(p, serial, job, state, now, todo, last)
       'code', code, 'message', message)
     if state ~= 'cancelled' then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
   end
-  -- A failed, dead or expired job keeps its input so that it can be replayed; the others need it no more.
+  -- A failed, dead or expired job keeps its input for a replay; other jobs no longer need theirs (D13: docs/design/store.md).
   if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, job['in'], todo) end
   later(todo, 'ZADD', p .. 'outbox', now, serial)
   later(todo, 'ZADD', p .. 'final', now + job.ttl, serial)
   count_open(todo, job.owner, -1)
-  if not last.token then tell(todo, 'finished', serial, state, job) end -- nobody holds it who could say so
+  if not last.token then tell(todo, 'finished', serial, state, job) end -- no holder reports it
   push_change(todo, p, job.watch, true, serial, state, media, last.output or '', blob, code, message, last.stamp or '')
   if job.celery and job.celery ~= '' then
     celery_meta(p, serial, job.celery, state, media, last.output, code, message)
@@ -317,7 +321,7 @@ local function load_job(p, serial, fields)
   return job
 end
 
--- Drops an ended job's record and output; answers the names of its blobs, its owner and the ms its result was to be kept.
+-- Drop an ended job's record and output; returns the names of its blobs, its owner, and for how many ms its result was to be kept.
 local function drop_job(p, serial)
   local key, blobs = p .. 'job:' .. serial, {}
   local input, output, owner, ttl, code = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code'))
@@ -330,8 +334,9 @@ local function drop_job(p, serial)
   return blobs, owner or '', tonumber(ttl)
 end
 
--- An attempt that ended without ending the job. Call it while the record still has the attempt's token. Entries are
--- `token,claimed,ended,how,delay` joined by `;`, moments and delay in ms; `more` sums up those left out: how many, spent, delays.
+-- Note an attempt that ended without ending the job, while the record still has the attempt's token. Entries of `past` are
+-- `token,claimed,ended,how,delay` joined by `;`, moments and delay in ms; `more` has the sums of attempts left out: count, time
+-- spent, delays.
 local function note_past(p, serial, now, how, delay)
   local key, past = p .. 'job:' .. serial, {}
   local token, started, before, more = unpack(redis.call('HMGET', key, 'token', 'started', 'past', 'more'))
@@ -363,7 +368,7 @@ local function kill_job(p, serial, job, now, todo, code, message, token)
   count(todo, 'ended:dead', 1)
 end
 
--- The fence. 'ok' when the caller holds the job, else the answer that it gets; nothing may be written for those.
+-- The fence: 'ok' if the caller holds the job, else the answer to the caller, and then nothing may be written.
 local function fence(job, token)
   if not job.state then return 'stale' end
   if job.final_token and job.final_token ~= '' and job.final_token == token then return 'already' end
@@ -372,7 +377,7 @@ local function fence(job, token)
   return 'ok'
 end
 
--- A leased job whose run ended without a verdict and by a crash: alone next time, or given up. `detail` may be absent or empty.
+-- A leased job whose run ended in a crash instead of a verdict runs alone next time, or is given up. `detail` may be nil or empty.
 local function crash_job(p, serial, job, now, todo, token, detail)
   local crashes = job.crashes + 1
   note_past(p, serial, now, 'crashed')

@@ -1,4 +1,4 @@
--- read, input, watch, list, inbox, stats, unfinished: what others may know. All but watch write nothing.
+-- The functions that read: none but `watch` writes anything.
 
 local function output_of(p, serial)
   return redis.call('HGET', p .. 'job:' .. serial, 'out') or redis.call('GET', p .. 'out:' .. serial)
@@ -15,10 +15,14 @@ local function describe(p, serial, with_output)
   return record
 end
 
--- read: ARGS serial, with output '1' | '0'. REPLY: the fields of RECORD, position, output; nil when unknown
+-- read: one job's record.
+-- ARGS: serial, with output ('1' | '0')
+-- REPLY: the fields of RECORD, position (-1 = in no line), output; nil if unknown
 local function read(keys, args) return describe(keys[1], args[1], args[2] == '1') end
 
--- input: ARGS serial. REPLY: media, blob, call, the inline input (nil where it is in the blob, or no longer kept); nil when unknown
+-- input: the input of one job.
+-- ARGS: serial
+-- REPLY: media, blob, call, inline input (nil if it is in the blob or no longer kept); nil if unknown
 local function input(keys, args)
   local p, serial = keys[1], args[1]
   local found = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'call', 'in')
@@ -26,7 +30,10 @@ local function input(keys, args)
   return {found[1], found[2] or '', found[3] or '', found[4] or redis.call('GET', p .. 'in:' .. serial)}
 end
 
--- watch: ARGS serial, mark and channel. REPLY: as read. Registers only while the job is live, so the caller misses no change.
+-- watch: push a job's changes to a channel from now on, while the job is live, and read the record in the same step: no change
+-- falls in between.
+-- ARGS: serial, mark and channel ('=': only the end, '+': every change)
+-- REPLY: as read
 local function watch(keys, args)
   local key = keys[1] .. 'job:' .. args[1]
   local state = redis.call('HGET', key, 'state')
@@ -49,17 +56,21 @@ local function page(p, index, args)
   return reply
 end
 
--- list: ARGS serial to start before ('' = newest), limit. REPLY: per job serial, record as in read
+-- list: a page of jobs, newest first.
+-- ARGS: serial to start before ('' = newest), limit
+-- REPLY: per job: serial, record (as in read, without output)
 local function list(keys, args) return page(keys[1], 'index', args) end
 
--- inbox: as list, of the jobs that failed, were given up or expired and have not been replayed
+-- inbox: a page of the jobs that failed, were given up or expired and have not been replayed.
+-- ARGS: serial to start before ('' = newest), limit
+-- REPLY: as list
 local function inbox(keys, args) return page(keys[1], 'inbox', args) end
 
-local LOOKS, LOOK = 16, 16 -- a deep queue is looked at in so many places, so many jobs each
+local LOOKS, LOOK = 16, 16 -- a deep queue is sampled in LOOKS places, LOOK jobs each
 
--- The age of the oldest of `n` waiting jobs from rank `from` on. Their order is by deadline, so the oldest may stand anywhere;
--- serials ascend with time, so it is known by its name. A queue too deep to be read whole is looked at in places, its head first:
--- exact where all have equal deadlines, else the oldest of a sample.
+-- The age of the oldest of `n` waiting jobs from rank `from` on. Jobs are in order of deadline, so the oldest may stand anywhere;
+-- serials ascend with time, so the smallest serial is the oldest job. A queue too deep to be read whole is sampled, its head first:
+-- the age is exact if all jobs have the same time to their deadline, else it is that of the oldest job in the sample.
 local function oldest_age(p, ready, from, n, now)
   local step = math.max(LOOK, n / LOOKS)
   local first, at = nil, 0
@@ -73,7 +84,10 @@ local function oldest_age(p, ready, from, n, now)
   return first and now - redis.call('HGET', p .. 'job:' .. first, 'created') or 0
 end
 
--- stats: REPLY now, per band: ready, age of its oldest ms; then solo, delayed, leased, inbox, counters (flat), open jobs by owner (flat)
+-- stats: one model's queue in numbers.
+-- ARGS: none
+-- REPLY: now ms; per band: ready, age of the oldest ms; then solo, delayed, leased, inbox, counters (flat), open jobs by owner
+--        (flat)
 local function stats(keys)
   local p, now = keys[1], now_ms()
   local waiting, age, solo, leased = {}, {}, 0, 0
@@ -107,8 +121,9 @@ local function stats(keys)
   return reply
 end
 
--- unfinished: ARGS version. REPLY: waiting in any line, or of any version for a retry; leased. Of one moment, so that no job
--- that changes sides is missed.
+-- unfinished: the jobs of a version that have not ended, counted at one moment, so that a job that moves in between is not missed.
+-- ARGS: version
+-- REPLY: waiting (those of any version that wait for a retry included), leased
 local function unfinished(keys, args)
   local p, version, leased = keys[1], args[1], 0
   local waiting = redis.call('ZCARD', p .. 'delayed') + redis.call('ZCARD', p .. 'solo:' .. version)

@@ -1,6 +1,6 @@
 -- reconcile: compare records with their indexes and mend what disagrees. Every count but `scanned` must stay 0.
 -- ARGS: cursor ('0' starts), limit
--- REPLY: next cursor ('0' = done), scanned, orphans mended, tickets mended
+-- REPLY: next cursor ('0' = done), scanned, mended orphans, added tickets
 
 local function has_place(p, serial, job)
   if job.state == 'queued' then
@@ -14,7 +14,7 @@ local function has_place(p, serial, job)
   return true
 end
 
--- Whether a job stood in a line whose turn never comes. It has one now.
+-- Give the job's owner a turn if it has none, since its line would never be served. Returns whether that was so.
 local function mend_turn(p, serial, job)
   if job.state ~= 'queued' or not job.owner or job.owner == '' or job.call == 'shard' then return false end
   local score = redis.call('ZSCORE', line_of(p, job.version, job.owner), serial)

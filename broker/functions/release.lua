@@ -1,6 +1,7 @@
--- release: give leased jobs back without a verdict. Only reason 'crashed' is charged: the attempt stays, crash + 1, alone next time.
--- ARGS: worker, reason, how the process died (may be empty), then per job: serial, token
--- REPLY: per job ok | dead (crashes or attempts spent) | cancelled | already | stale
+-- release: give leased jobs back without a verdict. Only the reason 'crashed' is charged: the attempt counts, crashes grow by one,
+-- and the job runs alone next time.
+-- ARGS: worker, reason, how the process died (may be empty); per job: serial, token
+-- REPLY: per job: ok | dead (crashes or attempts spent) | cancelled | already | stale
 
 local function release_one(p, serial, token, reason, detail, now, todo)
   local job = load_job(p, serial, ENDING)

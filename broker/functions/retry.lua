@@ -1,6 +1,6 @@
--- retry: put leased jobs aside until a delay has passed; at the limit of attempts they fail for good.
--- ARGS: worker, delay ms, code, message, then per job: serial, token
--- REPLY: per job ok | dead (failed at the limit) | cancelled | already | stale
+-- retry: put leased jobs aside for a delay; jobs at their limit of attempts fail for good.
+-- ARGS: worker, delay ms, code, message; per job: serial, token
+-- REPLY: per job: ok | dead (failed at the limit) | cancelled | already | stale
 
 local function retry_one(p, serial, token, delay, code, message, now, todo)
   local job = load_job(p, serial, ENDING)

@@ -1,6 +1,6 @@
--- Runs: offline jobs over files. One driver at a time works on one, holds it until `until`, and proves itself by its name.
+-- Runs: offline jobs over files. One driver at a time works on a run, holds it until `until`, and is known by its name.
 --
--- KEYS[1] of each function is `ps:runs:{runs}:`, no model's prefix; all other keys are built from it:
+-- KEYS[1] of each function is `ps:runs:{runs}:`, not a model's prefix; all other keys are built from it:
 --   run:<id>     hash   the record; `spec`, `counts` and `details` are JSON, moments are ms
 --   index        zset   id -> created; of:<owner> and live (those that have not ended) hold parts of the same
 --   final        zset   id -> finished
@@ -34,10 +34,12 @@ local function end_run(r, id, state, now)
   redis.call('ZADD', r .. 'final', now, id)
 end
 
--- Whether somebody else's run is asked for. `whose` is '=' and the owner, or empty for any.
+-- Whether the run belongs to another owner than asked for. `whose` is '=' and the owner, or empty for any owner.
 local function not_theirs(owner, whose) return whose ~= '' and '=' .. owner ~= whose end
 
--- run_create: ARGS id, owner, spec, ms that ended runs are kept. REPLY: created | existing, the record
+-- run_create: store a new run, unless its id is taken; forget runs that ended long ago.
+-- ARGS: id, owner, spec, ms that ended runs are kept
+-- REPLY: created | existing, the record
 local function run_create(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   forget_old(r, args[4], now)
@@ -48,7 +50,9 @@ local function run_create(keys, args)
   return {'created', record_of(r, id)}
 end
 
--- run_take: ARGS id, driver, lease ms. REPLY: taken | held (by another, until then) | final | missing, the record
+-- run_take: make a driver the holder of a run.
+-- ARGS: id, driver, lease ms
+-- REPLY: taken | held (by another driver) | final | missing, the record
 local function run_take(keys, args)
   local r, now, id, driver = keys[1], now_ms(), args[1], args[2]
   local state, holder, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'driver', 'until'))
@@ -59,7 +63,9 @@ local function run_take(keys, args)
   return {'taken', record_of(r, id)}
 end
 
--- run_update: ARGS id, driver, lease ms, then names and values of the record. REPLY: ok | cancel (asked for) | lost | final | missing
+-- run_update: write changes of the record and extend the driver's lease.
+-- ARGS: id, driver, lease ms; per change: field, value
+-- REPLY: ok | cancel (written, and a cancel was asked for) | lost | final | missing
 local function run_update(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
@@ -74,7 +80,9 @@ local function run_update(keys, args)
   return request == 'cancel' and 'cancel' or 'ok'
 end
 
--- run_reopen: a run that ended without being completed may be driven again. ARGS id. REPLY: reopened | live | completed | missing
+-- run_reopen: queue a run again that ended without being completed.
+-- ARGS: id
+-- REPLY: reopened | live | completed | missing
 local function run_reopen(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
@@ -89,7 +97,9 @@ local function run_reopen(keys, args)
   return 'reopened'
 end
 
--- run_ask: ask that a run be cancelled. ARGS id, whose. REPLY: cancelled (nobody works on it) | requested | final | missing
+-- run_ask: ask that a run be cancelled.
+-- ARGS: id, whose
+-- REPLY: cancelled (it had no driver) | requested | final | missing
 local function run_ask(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local state, owner, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'owner', 'until'))
@@ -101,11 +111,14 @@ local function run_ask(keys, args)
   return 'cancelled'
 end
 
--- run_read: ARGS id. REPLY: now, the record (nil when unknown)
+-- run_read: one run's record.
+-- ARGS: id
+-- REPLY: now ms, the record (nil if unknown)
 local function run_read(keys, args) return {now_ms(), record_of(keys[1], args[1])} end
 
--- run_list: newest first. ARGS ms that ended runs are kept, whose, id to start behind ('' = newest), limit, then wanted states
---           (none = all). REPLY: now, then per run id, record. Nothing behind an id that is not known (any more).
+-- run_list: a page of runs, newest first; empty if the id to start behind is not known (any more).
+-- ARGS: ms that ended runs are kept, whose, id to start behind ('' = newest), limit; per wanted state (none = all): state
+-- REPLY: now ms; per run: id, record
 local function run_list(keys, args)
   local r, now, whose, after, reply = keys[1], now_ms(), args[2], args[3], {}
   forget_old(r, args[1], now)
@@ -133,7 +146,9 @@ local function run_list(keys, args)
   return reply
 end
 
--- run_drop: ARGS id, whose. REPLY: dropped | live (not ended: nothing is done) | missing
+-- run_drop: forget an ended run.
+-- ARGS: id, whose
+-- REPLY: dropped | live (not ended: nothing was done) | missing
 local function run_drop(keys, args)
   local r, id = keys[1], args[1]
   local state, owner = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'owner'))

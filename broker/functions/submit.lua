@@ -1,12 +1,11 @@
 -- submit: store new jobs of one model.
--- ARGS: max_depth, idempotency ttl ms, then per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
---       blob, idempotency digest, fingerprint, terms (most attempts, most crashes), watch, celery id, foreign message,
---       most open jobs of the owner (0 = no limit), call ('', explain or shard), trace context,
---       serial of the job that it replays
--- REPLY: depth, then per job: created | existing | key_reused | full | quota, serial
--- Not allow-oom: at maxmemory admission stops here, while finish and release still pass.
+-- ARGS: max_depth, idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
+--       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery id, foreign message,
+--       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job
+-- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
+-- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 local SUBMIT_STRIDE = 19
-local SUBMIT_MAX = 1000 -- Lua passes at most some 8,000 values to one command; a call cut short there would be half done
+local SUBMIT_MAX = 1000 -- Lua passes at most about 8,000 values to one command; a call that failed there would be half done
 
 local function known(p, digest, fingerprint)
   if digest == '' then return end
@@ -15,7 +14,7 @@ local function known(p, digest, fingerprint)
   return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
 end
 
--- The same serial again is a submit repeated after a lost reply: the set of those, found with one call.
+-- The serials that are stored already: their submit is repeated after a lost reply. Mostly one call finds that there is none.
 local function repeated(p, args)
   local keys, found = {}, {}
   for i = 3, #args, SUBMIT_STRIDE do keys[#keys + 1] = p .. 'job:' .. args[i] end
@@ -24,12 +23,12 @@ local function repeated(p, args)
   return found
 end
 
--- Fields that most jobs leave empty, and where they stand behind the serial. An absent field means empty (or 0): fewer bytes in
--- memory and in the append-only file.
+-- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes
+-- in memory and in the append-only file.
 local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17, 'replay_of', 18}
 
--- How many of its line stand before a job that is about to be stored. Jobs of one call mostly share one place in the order: one look
--- serves them all, each counts those of the same place that came before it, and the line itself is filled only at the end.
+-- The number of jobs in the line before a job that is about to be stored. Jobs of one call mostly share one score, so one ZCOUNT
+-- serves them all: each job adds those of the same score that came before it, and the line itself is filled only at the end.
 local function ahead_of(call, line, score)
   local places = call.places[line]
   if not places then
@@ -41,7 +40,7 @@ local function ahead_of(call, line, score)
   return ahead
 end
 
--- The old job names the new one, and leaves the inbox: it has been dealt with. It may have been collected meanwhile.
+-- The replayed job names the new one and leaves the inbox, because it has been dealt with. It may have been collected meanwhile.
 local function link(p, todo, old, serial)
   if old == '' then return end
   if redis.call('EXISTS', p .. 'job:' .. old) == 1 then redis.call('HSET', p .. 'job:' .. old, 'replayed_as', serial) end
@@ -90,7 +89,7 @@ local function create(p, todo, now, at, args, call)
   count_open(todo, args[at + 5], 1)
 end
 
--- `open` holds what this call has added by itself; the rest is in the store.
+-- Whether the owner has as many open jobs as allowed. `todo.open` holds those that this call has added; the others are in the store.
 local function spent(p, todo, owner, most)
   if owner == '' or most == 0 then return false end
   local added = todo.open and todo.open[owner] or 0

@@ -1,6 +1,7 @@
--- swap: replace one entry of a hash, unless somebody else was quicker.
--- KEYS: the hash (of all rollouts, of all models). ARGS: entry, the text as it was read ('' = none), the new text ('' = no entry)
--- REPLY: 1 done, 0 changed meanwhile
+-- swap: replace one entry of a hash, unless another process changed it first.
+-- KEYS: the hash of all rollouts or of all models
+-- ARGS: entry, the text as it was read ('' = none), the new text ('' = remove the entry)
+-- REPLY: 1 (replaced) | 0 (changed meanwhile)
 -- D23: docs/design/workers-and-devices.md
 local function swap(keys, args)
   if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then return 0 end

@@ -1,10 +1,10 @@
--- sweep: take back what dead workers held; promote, expire and collect what is due. Any worker may call it at any time.
--- ARGS: limit, then names of workers known to be gone
--- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of workers lost, number of blobs, the workers' names,
---        blobs to delete, changes (see `tell`)
+-- sweep: take back the jobs of lost workers; promote, expire and collect what is due. Any worker may call it at any time.
+-- ARGS: limit; per worker known to be gone: name
+-- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of lost workers, number of blobs; then the lost workers'
+--        names; then the blobs to delete; then the changes (see `tell`)
 -- D18: docs/design/store.md
 
--- `event` numbers the sweeps that found workers lost. A job that was in the one before too has lost in a row.
+-- `event` numbers the sweeps that found lost workers. A job that was hit by the event before as well has lost workers in a row.
 local function take_back(p, serial, event, now, todo, tally)
   local job = load_job(p, serial, ENDING)
   if job.state ~= 'leased' then return end
@@ -48,7 +48,7 @@ local function lose_workers(p, gone, now, todo, tally)
     redis.call('ZREM', p .. 'leases', worker)
   end
   if #held == 0 then return lost end
-  table.sort(held) -- the oldest first, whoever held it
+  table.sort(held) -- the oldest job first, whichever worker held it
   local event = redis.call('HINCRBY', p .. 'counters', 'loss_events', 1)
   for _, serial in ipairs(held) do take_back(p, serial, event, now, todo, tally) end
   return lost
@@ -96,7 +96,8 @@ local function collect(p, limit, now, todo, tally)
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, limit)) do
     local refs, owner, kept = drop_job(p, serial)
     append(blobs, refs)
-    -- As long again as the result was kept. A day for each answer-now request would be gigabytes at a few thousand a second.
+    -- A tombstone lives as long as the result was kept. A day for each answer-now request would take gigabytes at a few
+    -- thousand requests a second.
     redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, kept)))
     tally.collected = tally.collected + 1
   end

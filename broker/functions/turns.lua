@@ -1,11 +1,12 @@
--- Who goes next. Without owners: by band and deadline. With owners: within a band they take turns, one job each, and an owner's own
--- jobs go by deadline; so a flood of one owner costs each other owner one place per job, not its length.
+-- Which jobs go next. Without owners: by band and deadline. With owners: within a band the owners take turns, one job each,
+-- and the jobs of one owner go by deadline; so a flood of jobs of one owner delays each job of another owner by one job, not by the
+-- length of the flood.
 --
--- An owner's turn is taken when a job of theirs is queued and moves to the end when one is claimed. It stays when their line runs
--- empty, and is dropped when a claim comes across it: an owner who comes and goes neither gains nor loses a place.
+-- An owner gets a turn when a job of that owner is queued, and the turn moves to the end when a job is claimed. The turn stays when
+-- the owner's line becomes empty, and is dropped when a claim meets it: an owner that comes and goes neither gains nor loses a place.
 -- D31: docs/design/fairness.md
 
--- Jobs without an owner wait in line like everybody, but take a turn only when a claim finds owners beside them.
+-- Jobs without an owner wait in a line too, but that line gets a turn only when a claim finds owners beside it.
 local function owners_wait(p, version)
   return redis.call('EXISTS', turns_of(p, version, 0), turns_of(p, version, LATE), turns_of(p, version, 9)) > 0
 end
@@ -23,14 +24,14 @@ local function lines_of(p, version)
   return lines
 end
 
--- The same, and the line of its shards.
+-- The lines of a version, that of its shards included.
 local function all_lines_of(p, version)
   local lines = lines_of(p, version)
   lines[#lines + 1] = shards_of(p, version)
   return lines
 end
 
--- How many jobs stand in line, counted no further than `enough`. `shared`: there may be owners.
+-- The number of waiting jobs, counted no further than `enough`. `shared`: there may be jobs with owners.
 local function standing(p, version, enough, shared)
   local count = redis.call('ZCARD', line_of(p, version))
   if not shared or count >= enough then return count end
@@ -42,8 +43,8 @@ local function standing(p, version, enough, shared)
   return count
 end
 
--- At least `limit` live jobs of one line between two scores behind the first `skip`, in order, or all there are: what is late ends
--- here, what has less slack than `need` moves aside to the late band (so `to` must end before that band, unless `need` is 0).
+-- At least `limit` live jobs of one line between two scores, behind the first `skip`, in order; or all of them. Jobs past their
+-- deadline end here; jobs with less slack than `need` move to the late band (so `to` must end before that band, unless `need` is 0).
 local function live(p, version, owner, from, to, skip, limit, need, now, todo)
   local line, found, expired, stepped = line_of(p, version, owner), {}, 0, 0
   for _ = 1, 8 do
@@ -89,8 +90,7 @@ local function one_each(owners, found, limit)
   return order
 end
 
--- One look at the owners whose turn it is, for what each of them has. Those who have nothing lose their turn; the last answer
--- tells whether any did.
+-- Take jobs of the owners whose turn it is. Owners without jobs lose their turn; the second result says whether any did.
 local function look(p, version, band, owners, limit, need, now, todo, tally)
   local from, to, found, total, open = band * WEIGHT, '(' .. (band + 1) * WEIGHT, {}, 0, owners
   while total < limit and #open > 0 do
@@ -128,7 +128,7 @@ local function in_turn(p, version, band, limit, need, now, todo, tally)
   return order
 end
 
--- Whoever was served goes to the end of the turns, the last of the batch behind all others.
+-- The owners that were served go to the end of the turns, in the order of the batch.
 local function pass_turns(p, version, served)
   local last = {}
   for _, job in ipairs(served) do

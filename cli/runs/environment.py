@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.blob_place import BlobPlace
 from penstock.cli.exits import StartError
 from penstock.cli.serve import plan
 from penstock.cli.serve.plan import ServePlan
@@ -18,6 +17,7 @@ from penstock.cli.serve.processes import managed_process, store_server
 from penstock.cli.serve.supervisor import ProcessSupervisor, StopSignals
 from penstock.cli.state import RunningStack, running_stack, state_lock, write_note
 from penstock.errors import NotFound
+from penstock.job import BlobPlace
 from penstock.runs.model_lookup import suggest_names
 
 _GRACE_S = 5.0

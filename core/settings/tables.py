@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from penstock.access import Key
-from penstock.blob_place import BlobPlace
 from penstock.errors import ConfigError
+from penstock.job import BlobPlace
 from penstock.job_id import MODEL_NAME
 from penstock.logs import JobLines
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions, bucket_fault

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.symbols import Symbol
-from penstock.model_spec import RuntimeOptions
-from penstock.shapes import shape_fits
+from penstock.model_spec import RuntimeOptions, shape_fits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.blob_place import BlobPlace
 from penstock.broker.blobs.places import open_blobs
+from penstock.job import BlobPlace
 from penstock.runs import files
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import COMMAND, clean_environment

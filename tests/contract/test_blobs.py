@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
-from penstock.blob_place import BlobPlace
 from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobStore, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.blobs.places import open_blobs
 from penstock.errors import Gone, InternalError
+from penstock.job import BlobPlace
 from penstock.job_id import new_serial
 
 Open = Callable[[], BlobStore]

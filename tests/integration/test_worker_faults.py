@@ -138,7 +138,7 @@ def test_a_device_error_that_stays_ends_the_child_and_only_its_item_is_given_up(
     assert len(ended) == 2
 
 
-def test_a_broken_device_costs_no_job_anything_and_is_told_as_unhealthy(
+def test_a_broken_device_costs_no_job_anything_and_is_shown_as_unhealthy(
     client: JobClient, fresh_redis: str, tmp_path: Path
 ) -> None:
     ids = client.submit(*echoes(8))

@@ -64,7 +64,7 @@ class OrphanCollector:
             if self._due(now):
                 self._part()
         except (OSError, BlobsUnavailable) as fault:
-            # Sweeps must go on although the folder or bucket cannot be read or written.
+            # D44: a failure here loses nothing. Sweeps must go on although the folder or bucket cannot be read or written.
             log.warning(ORPHANS_MISSED, error=str(fault))
             self._left = None
 

@@ -63,7 +63,7 @@ class Roster:
         self._running: list[RunningSlot] = []
         # Removed slots whose batches have not ended; their leases must stand until then.
         self._leaving: list[RunningSlot] = []
-        # Names this process: an earlier one may have had the same pid on the same host.
+        # D4: names this process; an earlier one may have had the same pid on the same host.
         self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._added = 0
 
@@ -160,8 +160,8 @@ class _ChangeObserver(Observer):
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
-    def loaded(self, *_: Any) -> None:
+    def on_loaded(self, *_: Any) -> None:
         self._on_change()
 
-    def unloadable(self, *_: Any) -> None:
+    def on_unloadable(self, *_: Any) -> None:
         self._on_change()

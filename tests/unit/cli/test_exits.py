@@ -23,7 +23,7 @@ JOB = JobView(id="x-square", status="failed")
         (errors.Overloaded("no"), exits.LATER),
         (WaitTimeout("no", job=JOB), exits.LATER),
         (exits.StartError("no"), exits.NOT_STARTED),
-        (errors.IllegalMove("no"), exits.BUG),
+        (errors.InternalError("no"), exits.BUG),
         (ZeroDivisionError(), exits.BUG),
         (KeyboardInterrupt(), exits.INTERRUPTED),
     ],

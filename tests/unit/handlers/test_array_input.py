@@ -85,7 +85,7 @@ def test_infinity_itself_is_left_to_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value", "held"),
+    ("dtype", "value", "holds"),
     [
         ("float32", ["1"], "text"),
         ("float32", [None], "null, an object or a number beyond 64 bits"),
@@ -95,8 +95,8 @@ def test_infinity_itself_is_left_to_the_model() -> None:
         ("int64", b"\x00", "bytes"),
     ],
 )
-def test_what_the_input_holds_instead_is_told(dtype: str, value: Any, held: str) -> None:
-    assert refusal(dtype, value) == held
+def test_a_refusal_says_what_the_input_holds_instead(dtype: str, value: Any, holds: str) -> None:
+    assert refusal(dtype, value) == holds
 
 
 def test_text_keeps_the_nuls_it_ends_with_all_the_way_through_a_model(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from penstock.blob_place import BlobPlace
 from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobsUnavailable, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs, open_objects
 from penstock.broker.blobs.places import open_blobs
 from penstock.errors import ConfigError, StoreUnavailable
+from penstock.job import BlobPlace
 from penstock.job_id import new_serial
 from penstock.settings.tables import Settings
 

@@ -16,7 +16,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import Release, Retry
 
@@ -40,21 +40,21 @@ class Bench:
         self._numbers += 1
         id = JobId(f"{self._numbers:026d}", "m")
         job = ClaimedJob(id, "t", Payload("application/json", b"1"), Priority.INTERACTIVE, 10.0, 99.0, 1, 0)
-        held = Batch((job,), "full", "w", f"b{self._numbers}", claimed_at=1.0, leased_at=10.5)
-        self.profiler.claimed(SPEC, held)
-        return replace(held, profile_dir=self.profiler.folder(held))
+        batch = Batch((job,), "full", "w", f"b{self._numbers}", claimed_at=1.0, leased_at=10.5)
+        self.profiler.on_claimed(SPEC, batch)
+        return replace(batch, profile_dir=self.profiler.folder(batch))
 
-    def settle(self, held: Batch, *, kind: str = "python", copy_s: float | None = None) -> None:
-        if held.profile_dir:
-            (Path(held.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts(kind, copy_s)))
-        stamp = BatchStamp(held.nonce, 1, "full", 0.002, 0.01, 0.003, batch_wait_s=0.001, decode_s=0.004, device_wait_s=0.005)
-        ending = Ending(held.jobs[0].id, "t", JobState.SUCCEEDED)
-        self.profiler.settled(SPEC, replace(held, endings=(ending,), stamp=stamp), [Settled.OK], 0.006)
+    def settle(self, batch: Batch, *, kind: str = "python", copy_s: float | None = None) -> None:
+        if batch.profile_dir:
+            (Path(batch.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts(kind, copy_s)))
+        stamp = BatchStamp(batch.nonce, 1, "full", 0.002, 0.01, 0.003, batch_wait_s=0.001, decode_s=0.004, device_wait_s=0.005)
+        ending = Ending(batch.jobs[0].id, "t", JobState.SUCCEEDED)
+        self.profiler.on_settled(SPEC, replace(batch, endings=(ending,), stamp=stamp), [Settled.OK], 0.006)
 
     def run(self) -> Batch:
-        held = self.give()
-        self.settle(held)
-        return held
+        batch = self.give()
+        self.settle(batch)
+        return batch
 
 
 def test_nothing_is_recorded_and_nothing_counted_unless_asked_for(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_nothing_is_recorded_and_nothing_counted_unless_asked_for(tmp_path: Path
 
 def test_one_batch_of_so_many_is_recorded_with_its_stages(tmp_path: Path) -> None:
     bench = Bench(tmp_path, replace(SPEC, profile_every=4))
-    recorded = [held for held in [bench.run() for _ in range(12)] if held.profile_dir]
-    assert [held.nonce for held in recorded] == ["b4", "b8", "b12"]
+    recorded = [batch for batch in [bench.run() for _ in range(12)] if batch.profile_dir]
+    assert [batch.nonce for batch in recorded] == ["b4", "b8", "b12"]
     folder = Path(recorded[1].profile_dir)
     assert folder.parent == tmp_path / "m-2"
     assert folder.name.endswith(f"-{os.getpid()}")
@@ -116,16 +116,16 @@ def test_what_came_of_a_wish_is_told_until_it_is_over(tmp_path: Path) -> None:
 def test_a_recorded_batch_that_crashed_or_was_given_back_leaves_the_wish_for_the_next(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.profiler.wish(WISH, now=50.0)
-    held = bench.give()
-    bench.profiler.lost(SPEC, Cause.CRASHED, held)
-    held = bench.give()
-    assert held.profile_dir
-    back = GiveBack(held.jobs[0].id, "t")
-    bench.profiler.given_back(SPEC, Release((back,), "w", ReleaseReason.DRAIN), [Settled.OK])
-    held = bench.give()
-    assert held.profile_dir
-    (Path(held.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts("python")))
-    bench.profiler.given_back(SPEC, Retry(GiveBack(held.jobs[0].id, "t"), "w", 1.0, "busy", "later"), [Settled.OK])
+    batch = bench.give()
+    bench.profiler.on_lost(SPEC, Cause.CRASHED, batch)
+    batch = bench.give()
+    assert batch.profile_dir
+    back = GiveBack(batch.jobs[0].id, "t")
+    bench.profiler.on_given_back(SPEC, Release((back,), "w", ReleaseReason.DRAIN), [Settled.OK])
+    batch = bench.give()
+    assert batch.profile_dir
+    (Path(batch.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts("python")))
+    bench.profiler.on_given_back(SPEC, Retry(GiveBack(batch.jobs[0].id, "t"), "w", 1.0, "busy", "later"), [Settled.OK])
     info = bench.profiler.info()
     assert info is not None
     assert info.state == "done"
@@ -141,8 +141,8 @@ def test_a_recorded_batch_whose_lease_was_lost_is_not_waited_for_for_ever(tmp_pa
 def test_a_child_that_left_no_word_of_its_recording_costs_a_note(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.profiler.wish(WISH, now=50.0)
-    held = bench.give()
-    bench.settle(replace(held, profile_dir=""))
+    batch = bench.give()
+    bench.settle(replace(batch, profile_dir=""))
     info = bench.profiler.info()
     assert info is not None
     assert "left no batch.json" in info.note

@@ -46,18 +46,18 @@ def test_a_worker_without_a_folder_of_models_loads_nothing_at_run_time() -> None
         find_source("two.py", None)
 
 
-def test_a_removed_version_is_held_until_every_gateway_knows_and_nothing_waits() -> None:
+def test_a_removed_version_is_served_until_every_gateway_knows_and_nothing_waits() -> None:
     keys = {("m", "1"), ("m", "2"), ("other", "1")}
     rollouts = {"m": Rollout().unload("1", 100.0)}
     waiting = {("m", "1"): 0}
 
-    def held(now: float) -> set[tuple[str, str]]:
+    def served_at(now: float) -> set[tuple[str, str]]:
         return served_keys(keys, {("m", "1")}, rollouts, lambda model, version: waiting[model, version], now=now)
 
-    assert held(100.0 + SETTLED_AFTER_S - 0.1) == keys
-    assert held(100.0 + SETTLED_AFTER_S) == keys - {("m", "1")}
+    assert served_at(100.0 + SETTLED_AFTER_S - 0.1) == keys
+    assert served_at(100.0 + SETTLED_AFTER_S) == keys - {("m", "1")}
     waiting["m", "1"] = 3
-    assert held(1_000.0) == keys, "a job that came back is run, not left lying"
+    assert served_at(1_000.0) == keys, "a job that came back is run, not left lying"
 
 
 def test_a_version_that_a_reset_took_back_ends_its_jobs_unless_the_workers_own_settings_name_it() -> None:

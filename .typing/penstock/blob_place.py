@@ -1,1 +1,0 @@
-../../core/blob_place.py

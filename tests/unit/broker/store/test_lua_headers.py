@@ -1,0 +1,182 @@
+"""What stands in Lua and in Python and must be equal: the arguments of every function, strides, fields and constants."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.memory import claim as memory_claim
+from penstock.broker.memory import model_queue as memory_queue
+from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store import encoding, ops, registry, run_ops, sync
+from penstock.broker.store.library import ORDER
+from penstock.broker.store.registry import StoredModel
+from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority
+from penstock.job_id import new_job_id
+from penstock.run import RunSpec, RunState
+
+LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
+JOB = new_job_id("m")
+NEW = NewJob(JOB, "1", Payload("application/json", b"7"))
+ENDING = Ending(JOB, "1:w:n", JobState.SUCCEEDED, Payload("application/json", b"7"))
+BACK = GiveBack(JOB, "1:w:n")
+STAMP = BatchStamp()
+
+
+def operations(items: int) -> list[ops.Operation[Any]]:
+    """One call of every function; those that take items get this many."""
+    return [
+        ops.submit([NEW] * max(1, items), 10),
+        ops.claim(ClaimRequest("m", "1", "w", "n", 8)),
+        ops.extend("m", "w", lease_s=1.0, max_run_s=1.0, progressed=[JOB] * items),
+        ops.finish([ENDING] * max(1, items), worker="w", stamp=STAMP),
+        ops.retry([BACK] * max(1, items), worker="w", delay_s=1.0, code="c", message="m"),
+        ops.release([BACK] * max(1, items), worker="w", reason=ReleaseReason.DRAIN, detail=""),
+        ops.sweep("m", gone=["w"] * items, limit=10),
+        ops.absent("m"),
+        ops.cancel(JOB, owner=""),
+        ops.forget([JOB] * max(1, items)),
+        ops.reconcile("m", cursor="0", limit=10),
+        ops.reject_foreign("m", b"", celery_id="", reason=""),
+        ops.read(JOB),
+        ops.result(JOB),
+        ops.watch(JOB, channel="c", every_change=False),
+        ops.kept_input(JOB),
+        ops.jobs("m", before="", limit=10),
+        ops.inbox("m", before="", limit=10),
+        ops.stats("m"),
+        ops.unfinished("m", "1"),
+        registry.swap_model("m", StoredModel(), None),
+        run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
+        run_ops.take("r", "d", lease_s=1.0),
+        run_ops.update("r", "d", RunChange(state=RunState.RUNNING) if items else RunChange(), lease_s=1.0),
+        run_ops.reopen("r"),
+        run_ops.ask_cancel("r", owner=None),
+        run_ops.read("r"),
+        run_ops.runs(owner=None, states=[RunState.RUNNING] * items, after="", limit=10, keep_s=1.0),
+        run_ops.drop("r", owner=None),
+    ]
+
+
+def names_of(text: str) -> list[str]:
+    """The comma-separated arguments of a header; a comma in parentheses separates none."""
+    plain = re.sub(r"\([^)]*\)", "", text).strip()
+    return [] if plain in ("", "none") else [part.strip() for part in plain.split(",")]
+
+
+def headers() -> dict[str, tuple[list[str], list[str]]]:
+    """By function: the fixed arguments, and those of each item, as the comment above it says."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    name = ""
+    for line in re.sub(r"\n--  +", " ", "\n".join(LUA.values())).splitlines():
+        if match := re.match(r"-- ([a-z_]+): ", line):
+            name = match[1]
+        elif line.startswith("-- ARGS: "):
+            fixed, _, item = f"; {line.removeprefix('-- ARGS: ')}".partition("; per ")
+            found[name] = (names_of(fixed.removeprefix("; ")), names_of(item.partition(":")[2]))
+    return found
+
+
+@pytest.mark.parametrize("items", [0, 1, 3])
+def test_every_function_gets_the_arguments_that_its_header_names(items: int) -> None:
+    for operation in operations(items):
+        fixed, item = headers()[operation.function]
+        rest = len(operation.args) - len(fixed)
+        assert rest >= 0, operation
+        assert rest % len(item) == 0 if item else rest == 0, operation
+
+
+def test_every_registered_function_has_a_header_and_an_operation() -> None:
+    registered = {name for text in LUA.values() for name in re.findall(r"^register\('(\w+)'", text, re.MULTILINE)}
+    assert registered == headers().keys() == {operation.function for operation in operations(1)}
+
+
+def test_the_arguments_of_an_item_are_as_many_as_the_stride() -> None:
+    assert (
+        number("submit", "SUBMIT_STRIDE")
+        == len(headers()["submit"][1])
+        == grows_by(ops.submit([NEW], 1), ops.submit([NEW] * 2, 1))
+    )
+    assert (
+        number("finish", "FINISH_STRIDE") == len(headers()["finish"][1]) == len(encoding.finish_args([ENDING], "w", STAMP)) - 2
+    )
+
+
+def grows_by(one: ops.Operation[Any], two: ops.Operation[Any]) -> int:
+    return len(two.args) - len(one.args)
+
+
+def number(file: str, name: str) -> int:
+    """A constant of a Lua file, also where one line sets several."""
+    for names, values in re.findall(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ([\d, ]+)", LUA[file], re.MULTILINE):
+        constants = dict(zip(names.split(", "), values.split(", "), strict=True))
+        if name in constants:
+            return int(constants[name])
+    raise AssertionError(f"{file}.lua has no constant {name}")
+
+
+def test_a_submit_holds_as_many_jobs_as_the_function_takes() -> None:
+    assert number("submit", "SUBMIT_MAX") == sync.SUBMIT_MAX
+
+
+def test_the_bands_are_those_of_the_priorities() -> None:
+    [bands] = re.findall(r"^local BANDS = \{([\d, ]+)\}", LUA["lib"], re.MULTILINE)
+    assert tuple(map(int, bands.split(", "))) == BANDS
+    assert number("lib", "LATE") == LATE_BAND
+    assert number("lib", "SHARD_BAND") == Priority.BULK.band
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("lib", "WEIGHT", memory_queue.LOST_PLACE),
+        ("lib", "SUSPECT_LOSSES", memory_queue.SUSPECT_LOSSES),
+        ("lib", "MAX_LOST_IN_A_ROW", memory_queue.MAX_LOST_IN_A_ROW),
+        ("lib", "MAX_LOSSES", memory_queue.MAX_LOSSES),
+        ("lib", "PAST_FIRST", memory_queue.PAST_FIRST),
+        ("lib", "PAST_LAST", memory_queue.PAST_LAST),
+        ("lib", "TOMB_MIN_MS", memory_queue.TOMBSTONE_MIN_S * 1000),
+        ("lib", "TOMB_MAX_MS", memory_queue.TOMBSTONE_MAX_S * 1000),
+        ("claim", "FEW", memory_queue.FEW),
+        ("claim", "FOREIGN_AGAIN_MS", memory_queue.FOREIGN_AGAIN_S * 1000),
+        ("claim", "BULK_TURN", memory_claim.BULK_TURN),
+        ("claim", "SOLO_AGAIN_MS", memory_claim.SOLO_AGAIN_S * 1000),
+    ],
+)
+def test_the_twin_in_memory_has_the_constants_of_the_functions(file: str, name: str, value: float) -> None:
+    assert number(file, name) == value
+
+
+def test_both_sides_forget_idempotency_keys_after_the_same_time() -> None:
+    assert encoding.IDEMPOTENCY_TTL_S == memory_queue.IDEMPOTENCY_S
+
+
+def fields_of(file: str, table: str) -> list[str]:
+    [text] = re.findall(rf"^local {table} = \{{(.*?)\}}", LUA[file], re.MULTILINE | re.DOTALL)
+    return re.findall(r"'(\w+)'", text)
+
+
+def unpacked(function: Any) -> list[str]:
+    """The names of the longest tuple that the function unpacks."""
+    targets = [node.targets[0] for node in ast.walk(ast.parse(inspect.getsource(function))) if isinstance(node, ast.Assign)]
+    tuples = [
+        [ast.unparse(name).removeprefix("_") for name in target.elts] for target in targets if isinstance(target, ast.Tuple)
+    ]
+    return max(tuples, key=len)
+
+
+def test_records_are_read_in_the_order_in_which_the_functions_list_their_fields() -> None:
+    assert unpacked(encoding.read_reply) == fields_of("lib", "RECORD")
+    assert unpacked(run_ops._run) == fields_of("runs", "RUN")
+
+
+def test_arguments_are_counted_without_their_remarks() -> None:
+    assert names_of("serial, terms (most attempts, most crashes), call ('' | explain)") == ["serial", "terms", "call"]
+    assert names_of("none") == []
