@@ -13,13 +13,13 @@ from penstock.broker.server.embedded import EmbeddedServer, Fsync
 from penstock.loadtest.stack import Processes, await_ready, running
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-# Nothing may be refused for depth: how the queue limit answers is not what is measured here.
+# The queue must not refuse a request, because refusals would count as fast answers.
 _NO_LIMIT = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class StackPlan:
-    """`folder` must be on a real disk: fsync on memory costs nothing and would flatter every figure."""
+    """`folder` must lie on a real disk, because fsync in memory costs nothing and would improve every figure."""
 
     folder: Path
     port: int
@@ -58,7 +58,7 @@ def _model(name: str, source: Path, *, max_batch_size: int) -> list[str]:
 
 @contextmanager
 def whole_stack(plan: StackPlan, extra: Mapping[str, str] | None = None) -> Iterator[Processes]:
-    """`penstock up` with both models, ready to answer. `extra` are more variables."""
+    """`penstock up` with both models, ready to answer. `extra`: further environment variables."""
     config = write_config(plan)
     variables = {"PENSTOCK_CONFIG": str(config), **(extra or {})}
     with running(Processes(plan.folder, variables), [["up", str(config)]]) as processes:
@@ -74,7 +74,7 @@ class StackServer:
 
 @contextmanager
 def store_server(plan: StackPlan) -> Iterator[StackServer]:
-    """The embedded store alone, as `penstock up` runs it, for processes started one by one."""
+    """The embedded store as `penstock up` runs it, for processes that are started one by one."""
     write_config(plan)
     fsync: Fsync = "everysec" if plan.fsync == "everysec" else "always"
     with EmbeddedServer(plan.folder / "state", fsync=fsync) as server:
@@ -83,7 +83,7 @@ def store_server(plan: StackPlan) -> Iterator[StackServer]:
 
 
 def stores_environment(plan: StackPlan, url: str) -> dict[str, str]:
-    """What points a single gateway or worker at a store that runs already."""
+    """The variables that point a single gateway or worker at a running store."""
     return {"PENSTOCK_CONFIG": str(plan.folder / "penstock.toml"), "PENSTOCK_REDIS_URL": url}
 
 

@@ -55,7 +55,7 @@ async def _null_server() -> AsyncIterator[int]:
 def judge(
     load: MergedTally, *, processes: int, ceiling_rps: float | None, offered_rps: float, requests_per_call: int
 ) -> Generator:
-    """`ceiling_rps` is one process' in requests."""
+    """`ceiling_rps`: requests per second of one generator process."""
     lag_p99_s = percentile(sorted(load.lag_s), 99.0) if load.lag_s else 0.0
     whole = ceiling_rps * processes / requests_per_call if ceiling_rps else None
     limits = own_limits(load.core_share, lag_p99_s, load.starved)

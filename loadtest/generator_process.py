@@ -33,7 +33,7 @@ _STOP_S = 1.0
 
 
 def moments(shape: Shape) -> Iterator[float]:
-    """The whole schedule of an open loop, warm-up included, from its beginning."""
+    """The moments of an open loop, from the beginning of its warm-up."""
     if shape.trace:
         return iter(shape.trace)
     units = unit_constant() if shape.arrivals is Arrivals.CONSTANT else unit_poisson(shape.seed)
@@ -41,7 +41,7 @@ def moments(shape: Shape) -> Iterator[float]:
 
 
 class GeneratorRun:
-    """One load, from its beginning to its tally."""
+    """Runs one part of a load."""
 
     def __init__(self, assignment: Assignment, starts_at: float) -> None:
         self._assignment = assignment

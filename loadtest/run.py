@@ -207,7 +207,7 @@ def _subject(test: LoadTest) -> TestSubject:
 
 
 def _notes(test: LoadTest, seen: _Observations, inside: Inside | None) -> list[str]:
-    """What is missing from this result, or in doubt, and why."""
+    """What is missing from the result or doubtful, and why."""
     share = foreign_share(seen.watch.snapshots)
     server = [
         sample for snapshot in seen.watch.snapshots[:1] for sample in snapshot.processes.values() if sample.role != "generator"

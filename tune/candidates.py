@@ -54,8 +54,8 @@ def rank(
     on_number: Callable[[int], None],
     is_over: Callable[[], bool],
 ) -> Ranking:
-    """Every configuration simulated, those with the highest ceiling first, until `is_over`: then a ceiling below the
-    best so far is reason enough, and what is left is lost for want of time."""
+    """Simulates the configurations, those with the highest ceiling first, until `is_over`. The rest is lost: for its ceiling if
+    this lies below the best rate so far, otherwise because the time was over."""
     ceilings = {choice: knowledge.stack_model(choice).ceiling_rps() for choice in choices}
     predicted: dict[Choice, Figures] = {}
     lost: dict[Choice, str] = {}

@@ -25,7 +25,7 @@ from penstock.tune.space import choices
 from penstock.tune.trial_stack import TuneEnvironment
 from penstock.tune.trials import Confirmation, Rerun, Trials
 
-# Shares of the budget until which a step may begin something new.
+# The shares of the budget after which a step begins nothing new.
 _SIMULATED_BY, _CONFIRMED_BY = 0.6, 0.85
 
 

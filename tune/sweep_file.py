@@ -137,7 +137,7 @@ def _one_of(*words: str) -> _Dimension:
 
 
 _COUNT = _Dimension("a whole number from 1 on", _count)
-# Names and values as in a model's table of penstock.toml; `batch_size` is its max_batch_size.
+# Names and values are those of a model's table in penstock.toml, where `batch_size` is called max_batch_size.
 _KINDS = {
     "batch_size": _COUNT,
     "max_wait_s": _Dimension("a number of seconds", _seconds),

@@ -1,4 +1,4 @@
-"""Settings written into a penstock.toml that people wrote: only the lines that change, every comment stays. Pure."""
+"""Writes settings into a penstock.toml of a user: only lines of changed settings change, every comment stays. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack to measure runs on: embedded store, gateway and workers of one model, and `penstock run` against it."""
+"""A stack for the measurement of runs: embedded store, gateway and worker, and `penstock run` against them."""
 
 from __future__ import annotations
 

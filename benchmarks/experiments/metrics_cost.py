@@ -126,7 +126,7 @@ Measure = Callable[[MetricsSide], tuple[float, float]]
 
 
 def _turn(side: MetricsSide, measure: Measure, spent: SideUsage) -> float:
-    """Jobs per second."""
+    """Measures one turn of a side; jobs per second."""
     before = side.cpu_s()
     with _scraped(side):
         jobs, seconds = measure(side)

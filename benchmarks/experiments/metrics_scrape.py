@@ -1,4 +1,4 @@
-"""How long a scrape of 50 models takes and how many series it has: a real gateway over full queues, a worker's own page."""
+"""The time of a scrape with 50 models, and its number of series: of a real gateway over full queues, and of a worker's page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.job_id import new_job_id
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
@@ -69,7 +69,7 @@ def _worker() -> tuple[float, int]:
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
-    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed)
     for model in _MODELS:
         _work(metrics, ModelSpec(model, "m.py"))
     return _median(lambda: generate_latest(metrics.registry).decode())
@@ -82,15 +82,15 @@ def _work(metrics: WorkerMetrics, spec: ModelSpec) -> None:
         for priority in Priority
     )
     batch = Batch(jobs, "full", "w", "n", claimed_at=time.monotonic(), leased_at=now)
-    metrics.claimed(spec, batch)
-    metrics.ran(spec, batch, BatchDone(1, [], batch.claimed_at, batch.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
+    metrics.on_claimed(spec, batch)
+    metrics.on_ran(spec, batch, BatchDone(1, [], batch.claimed_at, batch.claimed_at, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in jobs)
-    metrics.settled(spec, replace(batch, endings=endings), [Settled.OK] * len(jobs), 0.1)
-    metrics.loaded(spec, 1.0)
+    metrics.on_settled(spec, replace(batch, endings=endings), [Settled.OK] * len(jobs), 0.1)
+    metrics.on_loaded(spec, 1.0)
     for cause in Cause:
-        metrics.lost(spec, cause, batch)
+        metrics.on_lost(spec, cause, batch)
     for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
-        metrics.child_ended(spec, why)
+        metrics.on_child_ended(spec, why)
 
 
 def _median(scrape: Callable[[], str]) -> tuple[float, int]:

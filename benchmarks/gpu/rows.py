@@ -1,4 +1,4 @@
-"""What `make gpu` measures on the device: batch by precision by compilation, and the examples on ONNX Runtime. Pure."""
+"""The rows of `make gpu`: batch sizes by precision by compilation, and the examples on ONNX Runtime. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from benchmarks.models.rows import Row
 
 _PRECISIONS = ("fp32", "bf16", "fp16")
-# The ends of the range come first: a lease may be over before the sizes between them.
+# The ends of the range come first, because the machine may be gone before the sizes between them are measured.
 _BATCHES = (64, 1, 8, 32)
-# A compilation takes longer than the rest of its row: two sizes show what it brings.
+# Compiling takes longer than the rest of a row, and two batch sizes show its gain.
 _COMPILED = (64, 8)
 _QUICK = 8
 # The CPU decodes images. More threads than this do not feed a device faster, and the other processes need cores too.

@@ -1,1 +1,1 @@
-"""Real models behind the whole way, beside the same model in a loop: `python -m benchmarks.models`."""
+"""Real models over HTTP, compared with the same models in a loop: `python -m benchmarks.models`."""

@@ -58,7 +58,7 @@ class Row:
 
     @property
     def lacking(self) -> str:
-        """What must be installed before the row can be measured; empty if nothing."""
+        """What must be installed before the row can be measured; empty: nothing."""
         if self.runtime == "onnx" and self.device != "cpu" and version_of("onnxruntime-gpu") == ABSENT:
             # Both wheels install a module `onnxruntime`; only the distribution's name distinguishes them.
             return "onnxruntime-gpu (extra onnx-gpu, in place of onnx)"

@@ -101,7 +101,7 @@ class SharedStack:
         return read_usage(self.roots)
 
     def ask(self, seconds: float) -> list[float]:
-        """One caller, one request at a time."""
+        """Sends one request at a time; the latencies."""
         target = parse_target(f"http://127.0.0.1:{self.port}/predictions/{_STEADY}")
         request = request_bytes(target, method="POST", body=b"1", headers={"Content-Type": "application/json"})
         report = run_load(LoadPlan(target, repeat(request), connections=1, duration_s=seconds))

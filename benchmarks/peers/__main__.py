@@ -1,4 +1,4 @@
-"""Other model servers beside penstock: `python -m benchmarks.peers setup all`, `run --rounds 2`, `table --docs`."""
+"""Compares other model servers with penstock: `python -m benchmarks.peers setup all`, `run --rounds 2`, `table --docs`."""
 
 from __future__ import annotations
 

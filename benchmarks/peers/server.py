@@ -85,7 +85,7 @@ class RunningServer:
             raise PenstockError(f"ended by itself with {self._process.returncode}; {self.tail()}")
 
     def ask(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of one POST."""
+        """Sends one POST; the status and body of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.launch.port, timeout=_ANSWER_S)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})

@@ -36,7 +36,7 @@ class AnswerReader:
         return self._missing == _UNTIL_CLOSE
 
     def header(self, name: bytes) -> bytes:
-        """The value of a header by its lower-case name; empty when there is none."""
+        """The value of a header by its lower-case name; empty: the answer has no such header."""
         at = self._lower.find(b"\r\n" + name + b":")
         if at < 0:
             return b""

@@ -160,11 +160,11 @@ class LoadDriver:
         """One call is over, answered or lost."""
 
     def _free(self, connection: Connection, now: float) -> None:
-        """This connection can take a call."""
+        """The connection can carry the next call."""
         raise NotImplementedError
 
     def _forget(self, connection: Connection) -> None:
-        """This connection is gone."""
+        """The connection has broken: no call may use it."""
 
     def _unrevived(self) -> None:
         """The load ended before a lost connection could be replaced."""

@@ -120,12 +120,12 @@ def own_limits(core_share: float, lag_p99_s: float, starved: int) -> list[str]:
 
 
 def run_load(plan: LoadPlan) -> LoadReport:
-    """`drive` on a uvloop of its own."""
+    """Runs one load in a uvloop of its own."""
     return uvloop.run(drive(plan))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every request succeeded and the generator was not the limit; 1 otherwise."""
+    """0: every request succeeded and the generator was not the limit; otherwise 1."""
     options = _parser().parse_args(arguments)
     report = run_load(_plan(options))
     sys.stdout.write(_as_json(report) if options.json else _as_text(report))

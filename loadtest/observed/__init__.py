@@ -1,1 +1,1 @@
-"""What is seen of the server under load: its processes, its own figures, the cost per request."""
+"""Observes the server under load: its processes, its own figures, the cost per request, and the machine."""

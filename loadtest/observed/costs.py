@@ -1,4 +1,4 @@
-"""CPU seconds by stage: which process of a running stack spent how much between two moments."""
+"""CPU seconds of a running stack between two moments, by stage (gateway, redis, worker, child and others)."""
 
 from __future__ import annotations
 

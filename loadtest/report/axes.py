@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.words import number
 
-# The width of a phone's column: there a unit is a pixel, on wider screens a little more.
+# The width of a phone's column, where a unit is one pixel; charts are a little larger on wider screens.
 WIDTH, HEIGHT = 360.0, 210.0
 LEFT, RIGHT, TOP, FLOOR = 54.0, WIDTH - 12.0, 10.0, HEIGHT - 34.0
 # How wide a character of a label is, at least: enough to tell whether labels would overlap.

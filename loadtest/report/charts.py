@@ -35,7 +35,7 @@ _DOTS_UP_TO = 60
 _WIDEST_BAR = 56.0
 _LABEL_CHARACTER = 7.5
 _STACK_HEIGHT = 34.0
-# A cell narrower than this holds no number.
+# A narrower cell has no room for its number.
 _LEAST_WORDED = 30.0
 
 

@@ -29,7 +29,7 @@ def load_line(result: LoadTestResult) -> str:
 
 
 def verdict(result: LoadTestResult) -> list[str]:
-    """Why the server must not be judged by this; empty when it may."""
+    """Why the server must not be judged by this result; empty: it may."""
     return [f"generator-limited: {reason}" for reason in result.generator.limits]
 
 

@@ -18,8 +18,8 @@ from tests.contract import test_store_settle as settling
 from tests.contract import test_store_shards as shards
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
-from tests.contract.desk import Desk
 from tests.contract.dumps import RedisDump
+from tests.contract.model_queue import ModelQueue
 
 SEEN = "moves-seen"
 # In front of the library: each HSET that changes the state of a job notes from which state to which.
@@ -40,23 +40,23 @@ end
 """
 
 
-def exercises() -> list[Callable[[Desk], None]]:
-    """Tests of the contract that need nothing but a desk, and what they leave out: together they make every move."""
+def exercises() -> list[Callable[[ModelQueue], None]]:
+    """Tests of the contract that need nothing but a queue, and what they leave out: together they make every move."""
     modules = (submitting, claiming, settling, sweeping, shards)
     functions = [function for module in modules for _, function in inspect.getmembers(module, inspect.isfunction)]
     tests = [test for test in functions if test.__name__.startswith("test_")]
-    plain = [test for test in tests if list(inspect.signature(test).parameters) == ["desk"]]
+    plain = [test for test in tests if list(inspect.signature(test).parameters) == ["queue"]]
     return [*plain, cancel_a_delayed_job, expire_a_delayed_job]
 
 
-def cancel_a_delayed_job(desk: Desk) -> None:
-    job = desk.leased()
-    desk.retry(job, delay_s=60.0)
-    desk.store.cancel(job.id)
+def cancel_a_delayed_job(queue: ModelQueue) -> None:
+    job = queue.leased()
+    queue.retry(job, delay_s=60.0)
+    queue.store.cancel(job.id)
 
 
-def expire_a_delayed_job(desk: Desk) -> None:
-    sweeping.test_a_delayed_job_past_its_deadline_is_expired(desk, delay_s=60.0)
+def expire_a_delayed_job(queue: ModelQueue) -> None:
+    sweeping.test_a_delayed_job_past_its_deadline_is_expired(queue, delay_s=60.0)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_functions_make_the_moves_of_the_table_and_no_others(recording_store
     with redis.Redis.from_url(redis_url) as client:
         for exercise in exercises():
             model = f"m{uuid.uuid4().hex[:12]}"
-            exercise(Desk(recording_store, model, RedisDump(client, model).dump))
+            exercise(ModelQueue(recording_store, model, RedisDump(client, model).dump))
         seen = {move.decode() for move in client.smembers(SEEN)}
     assert seen == {"nothing queued"} | {f"{before} {after}" for before, allowed in MOVES.items() for after in allowed}
 

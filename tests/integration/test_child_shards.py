@@ -21,7 +21,7 @@ from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, enc
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Failed, Item, Output
 from penstock.workers.ipc.progress_page import Lane
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from tests.integration.worker_process import FAULTY

@@ -66,7 +66,7 @@ class Children:
         for child in self.members:
             fd = child.process.wire.fileno()
             child.process.wire.flush()
-            mask = EVENT_READ | (EVENT_WRITE if child.process.wire.stuck else 0)
+            mask = EVENT_READ | (EVENT_WRITE if child.process.wire.has_unsent else 0)
             self._selector.modify(fd, mask, (child, "wire"))
         for key, mask in self._selector.select(_TURN_S):
             child, what = key.data
@@ -108,7 +108,7 @@ class Children:
         child.last_lines = [*child.last_lines, *lines][-_LOG_LINES:]
 
     def _how_it_ended(self, child: MeasuredChild) -> str:
-        child.process.ended(within_s=1.0)
+        child.process.has_ended(within_s=1.0)
         return child.process.how()
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Children:
             child.process.stop()
         until = time.monotonic() + _STOP_WITHIN_S
         for child in self.members:
-            child.process.ended(within_s=max(0.0, until - time.monotonic()))
+            child.process.has_ended(within_s=max(0.0, until - time.monotonic()))
             child.process.close()
 
 

@@ -1,1 +1,1 @@
-"""What a search found, in words, tables and an HTML page."""
+"""The result of a search in words, tables and an HTML page."""

@@ -85,7 +85,7 @@ def _back_to_back(result: TuneResult) -> Chart | None:
 
 def _full_batches(measured: Measured, time: BatchTime, color: str, radius: float) -> Dot:
     whole_s = time.preprocess_s + time.inference_s + time.postprocess_s
-    # The stages of following batches run at the same time: the longest of them sets the pace.
+    # Stages of successive batches overlap, so the longest stage sets the pace.
     pace_s = max(time.preprocess_s, time.inference_s, time.postprocess_s, 1e-9)
     throughput = measured.workers * time.size / pace_s
     what = f"batch {time.size}, {measured.workers} x {measured.engine.label}"

@@ -185,7 +185,7 @@ def _compared(label: str, predicted: Figures, measured: Figures) -> tuple[str, .
 
 
 def _nearest(result: TuneResult) -> str:
-    """The best by simulation where one keeps the goal so, else what came nearest."""
+    """The best configuration that keeps the goal in simulation; if there is none, the one with the shortest tail."""
     known = [(figures, one) for one in result.configurations if (figures := figures_of(one))]
     if not known:
         return " None of them got as far as a simulation: the reasons are below."

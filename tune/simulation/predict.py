@@ -24,6 +24,7 @@ from penstock.tune.simulation.scenario import BatchSeconds, Costs, Scenario
 from penstock.tune.simulation.simulator import Simulation
 from penstock.workers.slot.batcher import BATCHES_AHEAD
 
+# A factor on all batch times.
 MARGIN = 1.05
 # Gateway, store and client share the machine with the model, so only this share of their throughput is promised.
 PATH_SHARE = 0.8
@@ -192,7 +193,7 @@ def highest_rate(stack: StackModel, goal: Goal, *, jobs: int, seed: int = 1, tri
     """Requests per second, exact to 2^-trials of the ceiling; 0: the goal is missed even at the lowest rate."""
     low, high = 0.0, stack.ceiling_rps() / MARGIN
     if goal_holds(stack, goal, high * _ALL_BUT, jobs=jobs, seed=seed):
-        # The path before the device is the limit, and not the device.
+        # Gateway and store are the limit, not the device.
         return high * _ALL_BUT
     for _ in range(trials):
         middle = (low + high) / 2

@@ -36,7 +36,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDevice:
-    """A batch of b takes `base_s + b * item_s`, times a normal factor of deviation `noise`."""
+    """A batch of b takes `base_s + b * item_s`, multiplied by a normal factor with mean 1 and deviation `noise`."""
 
     base_s: float = 0.005
     item_s: float = 0.0005

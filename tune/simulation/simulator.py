@@ -11,16 +11,17 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.broker.memory.store import MemoryStore
-from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, NewJob
+from penstock.broker.records import BatchStamp, Claim, Ending, NewJob
 from penstock.job import JobState, Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
-from penstock.workers.slot.batcher import Batcher, ChildLoad
+from penstock.workers.slot.batch import ChildLoad
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.latency import Latency
 
 # D40: docs/design/batching.md
@@ -75,10 +76,10 @@ class Simulation:
         self._random = random.Random(scenario.seed)
         self._now = 0.0
         self._store = MemoryStore(clock=lambda: self._now)
-        self._slots = [SimulatedSlot(f"slot-{number}", self._batcher()) for number in range(scenario.workers)]
+        self._nonces = itertools.count()
+        self._slots = [self._slot(f"slot-{number}") for number in range(scenario.workers)]
         self._events: list[tuple[float, int, str, SimulatedSlot | None]] = []
         self._order = itertools.count()
-        self._nonces = itertools.count()
         # Like the store: a slot that got no jobs is woken when the queue reaches this depth.
         self._wake_at: int | None = 1
         self._listener = listener
@@ -112,14 +113,15 @@ class Simulation:
     def _gap(self) -> float:
         return self._random.expovariate(self._scenario.load * self._scenario.peak_rps)
 
-    def _batcher(self) -> Batcher:
+    def _slot(self, name: str) -> SimulatedSlot:
         latency = Latency()
         limit = self._scenario.policy.max_batch_size
         for size in [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]:
             latency.observe(size, self._scenario.device.draw(size, self._random).inference_s)
-        batcher = Batcher(ModelSpec(_MODEL, "", _VERSION, self._scenario.policy), latency)
+        spec = ModelSpec(_MODEL, "", _VERSION, self._scenario.policy)
+        batcher = Batcher(spec, latency, worker=lambda: name, new_nonce=lambda: str(next(self._nonces)), lease_s=1e9)
         batcher.peers = self._scenario.workers - 1
-        return batcher
+        return SimulatedSlot(name, batcher)
 
     def _arrive(self) -> None:
         job = NewJob(new_job_id(_MODEL), _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
@@ -141,7 +143,7 @@ class Simulation:
 
     def _ask(self, slot: SimulatedSlot) -> None:
         while (request := slot.batcher.next_request(self._now, slot.busy())) is not None:
-            claim = self._store.claim(self._signed(slot, request))
+            claim = self._store.claim(request)
             slot.batcher.on_claim(claim, asked_at=self._now, now=self._now + self._scenario.costs.claim_s)
             if not claim.jobs:
                 self._wake_at = 1 if claim.retry_in_s is None else request.enough
@@ -151,9 +153,6 @@ class Simulation:
         # At least a tick later: rounding may make a batch due now that `next_request` does not consider due yet.
         slot.ask_at = max(slot.ask_at, self._now + _TICK_S)
         self._at(slot.ask_at, "ask", slot)
-
-    def _signed(self, slot: SimulatedSlot, request: ClaimRequest) -> ClaimRequest:
-        return replace(request, worker=slot.name, nonce=str(next(self._nonces)), lease_s=1e9)
 
     def _take(self, slot: SimulatedSlot, claim: Claim) -> None:
         run = self._scenario.device.draw(len(claim.jobs), self._random)
@@ -205,7 +204,7 @@ def simulate(scenario: Scenario) -> SimulationOutcome:
 
 
 def main() -> int:
-    """One line per offered load."""
+    """Prints one line per offered load."""
     for load in (0.03, 0.30, 0.60, 0.90, 0.94, 1.20):
         found = simulate(Scenario(load))
         sys.stdout.write(

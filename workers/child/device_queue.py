@@ -1,4 +1,4 @@
-"""The batches that wait for a child's device: online ones first, with a small share for micro-batches of shards."""
+"""The batches that wait for a child's device: online ones first, with a small share for micro-batches of shards (D39)."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
 from penstock.workers.child.device_queue import DeviceQueue
-from penstock.workers.child.runner import DeviceFault, Flow
+from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
 from penstock.workers.child.shard_sizes import ShardSizes
+from penstock.workers.child.stage_call import DeviceFault
 from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, Item, RunBatch, RunShard
 from penstock.workers.ipc.progress_page import ProgressPage, Stage
 

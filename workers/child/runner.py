@@ -1,9 +1,7 @@
 """One batch through a handler: items in, one outcome per item out.
 
 Pure except for the handler's own code: no Redis, no Celery, no files, and time comes from the `clock` passed in. A child can
-`prepare` batch n+1 and `complete` batch n-1 while batch n is in `infer`. If a stage raises, the batch is halved until only the
-items at fault fail. The stage may therefore see the same values again, and must not change them before it raises. An error of
-the device that would repeat for every item is raised as `DeviceFault` instead.
+`prepare` batch n+1 and `complete` batch n-1 while batch n is in `infer`. All three raise `DeviceFault` if the device is gone.
 """
 
 from __future__ import annotations
@@ -14,25 +12,16 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
+from penstock.errors import InvalidInput, UnsupportedMedia
 from penstock.handlers.contract import NOT_EXPLAINABLE, Failure, failure_of
-from penstock.handlers.device_errors import is_broken_device, is_fatal_device_error, is_out_of_memory
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 from penstock.job import Call
 from penstock.workers.child.shard_rows import read_rows, write_rows
+from penstock.workers.child.stage_call import call_stage, raise_if_fatal
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output
 
 Clock = Callable[[], float]
-
-
-class DeviceFault(Exception):
-    """The device, or this process's access to it, is gone: every later call would fail. `broken`: no input can cause that."""
-
-    def __init__(self, message: str, *, broken: bool) -> None:
-        super().__init__(message)
-        self.message = message
-        self.broken = broken
 
 
 @dataclass(slots=True)
@@ -64,7 +53,7 @@ class Flow:
 
 
 class RowsOutcome(NamedTuple):
-    """Per row a plain value, bytes or a `Failure`. `largest_ok` is None unless memory ran out: see `_Search.cap`."""
+    """Per row a plain value, bytes or a `Failure`. `largest_ok`: if memory ran out, the largest batch that passed."""
 
     outputs: list[Any]
     postprocess_s: float
@@ -190,7 +179,7 @@ def _written(value: Any) -> Outcome:
 
 
 def _unwritable(error: Exception) -> Failure:
-    _raise_if_fatal(error)
+    raise_if_fatal(error)
     return failure_of(error)
 
 
@@ -212,12 +201,10 @@ def _advance(flow: Flow, stage: Stage | None, name: str) -> None:
     """Move the flow through one stage: it gets new values, and the items that fail leave it."""
     if stage is None or not flow.values:
         return
-    result = _attempt(stage, name, flow.values)
-    if not isinstance(result, list):
-        search = _Search(stage, name)
-        result = search.halve(flow.values, result)
-        flow.largest_ok = search.cap(flow.largest_ok)
-    _sift(flow, result)
+    outputs, largest_ok = call_stage(stage, name, flow.values)
+    if largest_ok is not None:
+        flow.largest_ok = largest_ok if flow.largest_ok is None else min(largest_ok, flow.largest_ok)
+    _sift(flow, outputs)
 
 
 def _sift(flow: Flow, outputs: list[Any]) -> None:
@@ -230,71 +217,3 @@ def _sift(flow: Flow, outputs: list[Any]) -> None:
     flow.failed = {**flow.failed, **{place: value for place, value in pairs if isinstance(value, Failure)}}
     kept = [(place, value) for place, value in pairs if not isinstance(value, Failure)]
     flow.values, flow.live = [value for _, value in kept], [place for place, _ in kept]
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """What a call raised, without the exception: its traceback would keep the batch's memory while the halves run."""
-
-    failure: Failure
-    out_of_memory: bool
-
-
-class _Search:
-    """Halves a batch whose stage raised until the items at fault are alone: at most 2n - 1 calls, 7 for one bad item in 8."""
-
-    def __init__(self, stage: Stage, name: str) -> None:
-        self._stage = stage
-        self._name = name
-        self._exhausted = False
-        self._largest_ok = 0
-
-    def halve(self, values: list[Any], refused: _Refusal) -> list[Any]:
-        """One place per value: what the stage made of it, or a `Failure`."""
-        self._exhausted = self._exhausted or refused.out_of_memory
-        if len(values) == 1:
-            return [refused.failure]
-        middle = len(values) // 2
-        return self._run(values[:middle]) + self._run(values[middle:])
-
-    def cap(self, earlier: int | None) -> int | None:
-        """If memory ran out here, the largest batch that passed (0: no item did), or the smaller one of an earlier stage."""
-        if not self._exhausted:
-            return earlier
-        return self._largest_ok if earlier is None else min(earlier, self._largest_ok)
-
-    def _run(self, values: list[Any]) -> list[Any]:
-        result = _attempt(self._stage, self._name, values)
-        if isinstance(result, _Refusal):
-            return self.halve(values, result)
-        self._largest_ok = max(self._largest_ok, len(values))
-        return result
-
-
-def _attempt(stage: Stage, name: str, values: list[Any]) -> list[Any] | _Refusal:
-    try:
-        return _checked(stage(values), len(values), name)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        _raise_if_fatal(error)
-        return _Refusal(failure_of(error), is_out_of_memory(error))
-
-
-def _raise_if_fatal(error: Exception) -> None:
-    if is_fatal_device_error(error):
-        raise DeviceFault(failure_of(error).message, broken=is_broken_device(error)) from error
-
-
-def _checked(outputs: Any, count: int, name: str) -> list[Any]:
-    """The stage's outputs as a list of `count`; raises `HandlerContractError` for anything else."""
-    listed = outputs if type(outputs) is list else _listed(outputs, name)
-    if len(listed) != count:
-        raise HandlerContractError(
-            f"{name} got {count} inputs and returned {len(listed)} outputs; return one per input, a Failure in a bad place"
-        )
-    return listed
-
-
-def _listed(outputs: Any, name: str) -> list[Any]:
-    if isinstance(outputs, (str, bytes, dict, Failure)) or not hasattr(outputs, "__iter__"):
-        raise HandlerContractError(f"{name} returned {type(outputs).__name__}; return a list with one output per input")
-    return list(outputs)

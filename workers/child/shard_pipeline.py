@@ -19,9 +19,10 @@ from penstock.handlers.contract import failure_of
 from penstock.handlers.loaded import Loaded
 from penstock.shard import Shard, decode_shard
 from penstock.workers.child import runner
-from penstock.workers.child.runner import DeviceFault, Flow
+from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.child.shard_work import ShardWork, shard_work
+from penstock.workers.child.stage_call import DeviceFault
 from penstock.workers.ipc.frames import BatchDone, Item, RunShard, ShardDone
 from penstock.workers.ipc.progress_page import Lane, ShardProgress
 

@@ -69,7 +69,7 @@ class Fleet:
         observers = (self.events, self._metrics, job_log, *self._spans)
         self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._announce_soon)
         upkeep = UpkeepMetrics(
-            self._name, self._metrics.registry, slots=self._roster.infos, on_store_failure=self._metrics.store_failed
+            self._name, self._metrics.registry, slots=self._roster.infos, on_store_failure=self._metrics.on_store_failed
         )
         beat = Beat(self._beat_store, self._roster.alive, lease_s=worker.lease_s, on_beat=self._on_beat)
         sweeper = Sweeper(
@@ -79,7 +79,7 @@ class Fleet:
             lease_s=worker.lease_s,
             beat_s=worker.beat_s,
             observer=upkeep,
-            on_changes=job_log.changed,
+            on_changes=job_log.on_changed,
         )
         self._beat = PeriodicThread(
             "beat", worker.beat_s, upkeep.counting_failures("beat", beat.run_once), failure_event=BEAT_MISSED

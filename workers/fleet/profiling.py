@@ -19,7 +19,7 @@ import structlog
 from penstock.broker.records import BatchStamp, Settled
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
-from penstock.workers.slot.batcher import BULK, Batch
+from penstock.workers.slot.batch import BULK, Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import Release, Retry
@@ -124,18 +124,18 @@ class Profiler(Observer):
 
     # What the batches took.
 
-    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
+    def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if self._active and not batch.is_shard:
             self._sums.claimed(batch)
 
-    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+    def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # Not of a shard, which is many batches whose stages run beside each other.
         if self._active and batch.stamp.reason != BULK:
             self._sums.settled(batch.stamp, store_s)
         if self._recording is not None and batch.stamp.id == self._recording.nonce:
             self._report(self._recording)
 
-    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
+    def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         recording = self._recording
         if recording is None or not _jobs(debt) & {job.id.serial for job in recording.jobs}:
             return
@@ -145,7 +145,7 @@ class Profiler(Observer):
         else:
             self._recording = None
 
-    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+    def on_lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         if self._recording is not None and batch.nonce == self._recording.nonce:
             self._recording = None
 

@@ -160,8 +160,8 @@ class _ChangeObserver(Observer):
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
-    def loaded(self, *_: Any) -> None:
+    def on_loaded(self, *_: Any) -> None:
         self._on_change()
 
-    def unloadable(self, *_: Any) -> None:
+    def on_unloadable(self, *_: Any) -> None:
         self._on_change()

@@ -1,1 +1,1 @@
-"""What a supervisor and its child share: the frames between them and a page of shared memory."""
+"""All that a supervisor and its child share: the frames between them and a page of memory. Imports neither side."""

@@ -182,8 +182,8 @@ class SupervisorWire:
         return self._sock.fileno()
 
     @property
-    def stuck(self) -> bool:
-        """Whether bytes wait for the child to read; call `flush` when the socket is writable again."""
+    def has_unsent(self) -> bool:
+        """Whether bytes wait to be sent; call `flush` when the socket is writable again."""
         return bool(self._outbox)
 
     def send(self, frame: ToChild) -> None:

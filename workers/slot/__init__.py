@@ -1,1 +1,1 @@
-"""One slot, in the supervisor: the loop that claims, hands over and settles, and everything that it decides with."""
+"""One slot, in the supervisor: its loop claims batches, hands them over and settles them. Imports neither fleet nor child."""

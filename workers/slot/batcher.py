@@ -6,13 +6,12 @@ idle or a full batch is waiting, and otherwise shortly before the running batch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending
-from penstock.job import Call
+from penstock.broker.records import Claim, ClaimRequest
 from penstock.model_spec import BatchPolicy, ModelSpec
-from penstock.workers.ipc.frames import Item
-from penstock.workers.slot.latency import Latency
+from penstock.workers.slot.batch import IDLE, ChildLoad
+from penstock.workers.slot.latency import Latency, Smoothed
 
 # One batch runs and one is ready in the child; a third would only hide work from other slots.
 BATCHES_AHEAD = 2
@@ -23,7 +22,6 @@ _FOREIGN_POLL_S = 0.02
 _FOREIGN_RECENT_S = 30.0
 _LEAD_FACTOR = 1.5
 _LEAD_LEAST_S = 0.001
-_SMOOTHING = 0.2
 _NEVER_S = 1e9
 # Jobs with less slack than this many full batches are urgent: claimed early, they would be late before they start.
 _URGENT_BATCHES = 4
@@ -35,89 +33,29 @@ _LONG_RUN_BESIDE_SHARDS = 8.0
 # After memory ran out, this many full batches in a row must pass before a larger one is tried; each further failure doubles it.
 _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
-SOLO = "solo"
-BULK = "bulk"
-_NO_STAMP = BatchStamp()
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Jobs leased to one slot, from their claim to their settlement: the slot's one record of them.
-
-    Fields below `device` are filled in on the way. `items`: the inputs, one per job. `fresh`: `device` was idle when the child
-    got the batch. `profile_dir`: the folder in which the child records this batch's inference. `endings`: how the jobs ended,
-    one per job. Moments are monotonic, except `leased_at`: the moment of the claim once more, as Unix time by Redis' clock.
-    """
-
-    jobs: tuple[ClaimedJob, ...]
-    reason: str
-    worker: str
-    nonce: str
-    claimed_at: float
-    leased_at: float = 0.0
-    device: str = ""
-    items: tuple[Item, ...] = ()
-    given_at: float = 0.0
-    fresh: bool = False
-    profile_dir: str = ""
-    endings: tuple[Ending, ...] = ()
-    stamp: BatchStamp = _NO_STAMP
-
-    @property
-    def size(self) -> int:
-        return len(self.jobs)
-
-    @property
-    def is_solo(self) -> bool:
-        return self.reason == SOLO
-
-    @property
-    def is_shard(self) -> bool:
-        """Whether its one job holds the rows of a shard."""
-        return self.jobs[0].call is Call.SHARD
-
-    def accepted_at(self, job: ClaimedJob) -> float:
-        """When the job was accepted, on this machine's monotonic clock."""
-        # The claim is known on both clocks, so that a machine whose wall clock is wrong still measures right.
-        return job.created_at + self.claimed_at - self.leased_at
-
-
-@dataclass(frozen=True, slots=True)
-class ChildLoad:
-    """What the child has to do: how many batches, and the size and start of the one at the device.
-
-    `alone`: no other batch may join. `shards` are counted apart from `batches`: they delay no batch.
-    """
-
-    batches: int = 0
-    size: int = 0
-    since: float = 0.0
-    alone: bool = False
-    shards: int = 0
-
-
-IDLE = ChildLoad()
-
-
-class Smoothed:
-    """A running mean that forgets: the latest value counts a fifth."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._seen = False
-
-    def add(self, value: float) -> None:
-        self.value = self.value + _SMOOTHING * (value - self.value) if self._seen else value
-        self._seen = True
 
 
 class Batcher:
-    """One slot's view of its queue. `peers` is the number of other slots that serve the same queue."""
+    """One slot's view of its queue. `peers` is the number of other slots that serve the same queue.
 
-    def __init__(self, spec: ModelSpec, latency: Latency) -> None:
+    Requests are for leases of `lease_s`; `worker` and `new_nonce` are called once for each.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        latency: Latency,
+        *,
+        worker: Callable[[], str] = str,
+        new_nonce: Callable[[], str] = str,
+        lease_s: float = 15.0,
+    ) -> None:
         self._spec = spec
         self._policy = spec.policy
         self._latency = latency
+        self._worker = worker
+        self._new_nonce = new_nonce
+        self._lease_s = lease_s
         self._depth = 0
         # The store wakes only slots whose last claim found nothing, once the queue is as long as they wished; the others ask.
         self._asked_for = 1
@@ -204,10 +142,7 @@ class Batcher:
         return self._latency.nearly_full(best) if self._urgent else best
 
     def next_request(self, now: float, load: ChildLoad = IDLE) -> ClaimRequest | None:
-        """What to ask the queue for now, or None: then wait until `ask_at` or the next event.
-
-        `worker`, `nonce` and `lease_s` of the request are left to the slot.
-        """
+        """What to ask the queue for now, or None: then wait until `ask_at` or the next event."""
         request = self._chosen(now, load)
         if request is not None:
             self._asked_for = request.enough
@@ -295,14 +230,15 @@ class Batcher:
         return ClaimRequest(
             model=self._spec.name,
             version=self._spec.version,
-            worker="",
-            nonce="",
+            worker=self._worker(),
+            nonce=self._new_nonce(),
             limit=limit,
             enough=enough,
             max_wait_s=max_wait_s,
             min_slack_s=full_s + rest_s,
             slack_per_item_s=item_s,
             hurry_s=hurry_s + rest_s,
+            lease_s=self._lease_s,
         )
 
     def _run_times(self, limit: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Stock Celery messages (`send_task("penstock.infer", args=[model, input])`, protocol 2, JSON) as jobs of ours. Pure."""
+"""Stock Celery messages (`send_task("penstock.infer", args=[model, input])`, protocol 2, JSON) as penstock jobs. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KNOWN = frozenset({"model", "input", "version", "priority", "deadline_s"})
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A message that cannot become a job. `celery_id` is empty when not even that could be read."""
+    """A message that cannot become a job. `celery_id` is empty if even the id could not be read."""
 
     message: bytes
     celery_id: str
@@ -30,7 +30,7 @@ class Rejected:
 
 
 class _Unreadable(Exception):
-    """The reason, as the sender reads it."""
+    """A message cannot become a job; the text is the reason that its sender gets."""
 
 
 def job_from(message: bytes, id: JobId, *, spec: ModelSpec, default_version: str, now: float) -> NewJob | Rejected:
@@ -60,7 +60,7 @@ def _job(
         raise _Unreadable(f"this queue takes tasks named {TASK!r}, not {headers.get('task')!r}")
     call = _call(_body(envelope))
     if call.get("model") != id.model:
-        raise _Unreadable(f"this is the queue of the model {id.model!r}, the task asks for {call.get('model')!r}")
+        raise _Unreadable(f"this is the queue of the model {id.model!r}, but the task asks for {call.get('model')!r}")
     priority = _priority(call)
     return NewJob(
         id=id,
@@ -80,7 +80,7 @@ def _job(
 
 
 def _trace(headers: dict[str, Any]) -> str:
-    """As OpenTelemetry's instrumentation of Celery puts it into a task's headers."""
+    """The trace that OpenTelemetry's instrumentation of Celery puts into a task's headers."""
     found = trace_context.read(str(headers.get("traceparent") or ""), str(headers.get("tracestate") or ""))
     return found.text if found else ""
 
@@ -102,7 +102,7 @@ def _call(body: list[Any]) -> dict[str, Any]:
     if not isinstance(args, list) or len(args) > 2:
         raise _Unreadable(f"{TASK} takes args=[model, input]")
     if any(_dict(embed or {}).get(name) for name in ("chain", "chord", "callbacks", "errbacks")):
-        raise _Unreadable("chains, chords and callbacks are not supported; send the next task when this one's result is there")
+        raise _Unreadable("chains, chords and callbacks are not supported; send the next task when this one has its result")
     call = {**dict(zip(("model", "input"), args, strict=False)), **_dict(kwargs or {})}
     unknown = sorted(set(call) - _KNOWN)
     if unknown or "input" not in call:

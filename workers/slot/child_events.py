@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.workers.ipc.frames import BatchDone, Ready
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 
 
 class Cause(StrEnum):

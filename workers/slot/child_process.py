@@ -15,7 +15,7 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import FromChild, Item, LoadModel, RunBatch, RunShard, StopChild, SupervisorWire
 from penstock.workers.ipc.progress_page import ProgressPage
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.in_flight import InFlight
 
 # What model code may see of the environment. Our own variables stay out: a store's URL may contain a password.
@@ -134,7 +134,7 @@ class ChildProcess:
     def kill(self) -> None:
         self._process.kill()
 
-    def ended(self, *, within_s: float = 0.0) -> bool:
+    def has_ended(self, *, within_s: float = 0.0) -> bool:
         try:
             self._process.wait(timeout=within_s)
         except subprocess.TimeoutExpired:

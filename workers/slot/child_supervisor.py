@@ -11,7 +11,7 @@ from penstock.errors import InternalError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, LoadFailed, Ready, ShardDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_process import ChildProcess
 from penstock.workers.slot.in_flight import InFlight
@@ -109,14 +109,8 @@ class ChildSupervisor:
             self.state = "loading"
         for fd, name in ((child.wire.fileno(), "wire"), (child.exit_fd, "exit"), (child.log_fd, "log")):
             self._selector.register(fd, EVENT_READ, name)
-        log.info(
-            CHILD_STARTED,
-            model=self._spec.name,
-            version=self._spec.version,
-            pid=child.pid,
-            device=self._pin.device,
-            cores=self._pin.cores,
-        )
+        placed = {"device": self._pin.device, "cores": self._pin.cores}
+        log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, **placed)
 
     @property
     def is_taking(self) -> bool:
@@ -145,10 +139,10 @@ class ChildSupervisor:
         if self._child is None:
             return []
         if source == "log":
-            self._log(self._child)
+            self._forward_log(self._child)
             return []
         if source == "exit":
-            return [*self._receive(self._child, now), *self._bury(self._child, now)]
+            return [*self._receive(self._child, now), *self._on_exit(self._child, now)]
         if mask & EVENT_WRITE:
             self._flush(self._child)
         return self._receive(self._child, now) if mask & EVENT_READ else []
@@ -158,14 +152,14 @@ class ChildSupervisor:
             frames = child.receive()
         except ChildGone:
             # The child may have closed the wire and live on; only its exit counts.
-            self._mute(child.wire.fileno())
-            if not (self._why or self._recycling.is_due or child.ended(within_s=_LEAVES_WITHIN_S)):
+            self._unregister(child.wire.fileno())
+            if not (self._why or self._recycling.is_due or child.has_ended(within_s=_LEAVES_WITHIN_S)):
                 self._why = "killed: it closed its connection and lived on"
             child.kill()
             return []
         except (msgspec.DecodeError, InternalError) as error:
             log.error(CHILD_KILLED, model=self._spec.name, pid=child.pid, reason=f"unreadable answer: {error}")
-            self._mute(child.wire.fileno())
+            self._unregister(child.wire.fileno())
             self._why = "killed: its answer could not be read"
             child.kill()
             return []
@@ -211,10 +205,10 @@ class ChildSupervisor:
         )
         return ChildReady(ready)
 
-    def _log(self, child: ChildProcess) -> None:
+    def _forward_log(self, child: ChildProcess) -> None:
         lines = child.read_log()
         if lines is None:
-            self._mute(child.log_fd)
+            self._unregister(child.log_fd)
             return
         for line in lines:
             log.info(HANDLER_SAID, model=self._spec.name, pid=child.pid, line=line[:_LINE_CHARS])
@@ -228,16 +222,16 @@ class ChildSupervisor:
 
     def _flush(self, child: ChildProcess) -> None:
         child.wire.flush()
-        self._selector.modify(child.wire.fileno(), EVENT_READ | (EVENT_WRITE if child.wire.stuck else 0), "wire")
+        self._selector.modify(child.wire.fileno(), EVENT_READ | (EVENT_WRITE if child.wire.has_unsent else 0), "wire")
 
     # The child's end.
 
-    def _bury(self, child: ChildProcess, now: float) -> list[Event]:
-        child.ended(within_s=1.0)
+    def _on_exit(self, child: ChildProcess, now: float) -> list[Event]:
+        child.has_ended(within_s=1.0)
         how = self._why or child.how()
-        self._log(child)
+        self._forward_log(child)
         events: list[Event] = [BatchLost(batch, cause, how) for batch, cause in self._causes(child)]
-        events.append(ChildExited(self._exit()))
+        events.append(ChildExited(self._exit_reason()))
         if self._recycling.is_due:
             self._start_at = now
             self._forget(child)
@@ -262,7 +256,7 @@ class ChildSupervisor:
             self.state, self.error = "failed", f"device {self._pin.device} is unhealthy; next try in {rest_s:.0f} s: {how}"
         return rest_s
 
-    def _exit(self) -> str:
+    def _exit_reason(self) -> str:
         if self._recycling.is_due or self._is_hung:
             return "recycled" if self._recycling.is_due else "timeout"
         if self._fault:
@@ -281,11 +275,11 @@ class ChildSupervisor:
 
     def _forget(self, child: ChildProcess) -> None:
         for fd in (child.wire.fileno(), child.exit_fd, child.log_fd):
-            self._mute(fd)
+            self._unregister(fd)
         child.close()
         self._child = None
 
-    def _mute(self, fd: int) -> None:
+    def _unregister(self, fd: int) -> None:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
@@ -296,6 +290,6 @@ class ChildSupervisor:
             return
         if self.state == "ready" and child.in_flight.is_empty and not self._is_hung:
             child.stop()
-            child.ended(within_s=STOP_WITHIN_S)
-        self._log(child)
+            child.has_ended(within_s=STOP_WITHIN_S)
+        self._forward_log(child)
         self._forget(child)

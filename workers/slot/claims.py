@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector
 
 import structlog
@@ -14,9 +13,11 @@ from penstock.broker.store.wakeup import Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch, Batcher
+from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.context import SlotContext
+from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
 from penstock.workers.slot.settlement import Absence, Settlements
 from penstock.workers.slot.shard_lane import ShardLane, shard_request
@@ -32,7 +33,7 @@ _NEVER = float("inf")
 class Claims:
     """Used by the slot's thread only, except for `lease`. `waiting`: claimed batches that the child has not been given yet.
 
-    `selector` reports messages for `hear` under the name `LISTENER`.
+    `selector` reports messages for `read_messages` under the name `LISTENER`.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Claims:
         spec: ModelSpec,
         context: SlotContext,
         selector: BaseSelector,
-        batcher: Batcher,
+        latency: Latency,
         child_supervisor: ChildSupervisor,
         *,
         name: str,
@@ -49,12 +50,14 @@ class Claims:
         self._spec = spec
         self._context = context
         self._selector = selector
-        self._batcher = batcher
         self._child_supervisor = child_supervisor
         self._device = device
-        self.lease = Lease(name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation))
+        self.lease = lease = Lease(
+            name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation)
+        )
+        self.batcher = Batcher(spec, latency, worker=lambda: lease.name, new_nonce=_new_nonce, lease_s=context.lease_s)
         self.settlements = Settlements(
-            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, tell=context.tell
+            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, notify=context.notify
         )
         self.waiting: list[Batch] = []
         self._shards = ShardLane()
@@ -70,10 +73,10 @@ class Claims:
 
     # The subscription.
 
-    def hear(self) -> None:
+    def read_messages(self) -> None:
         try:
             if any(isinstance(message, Wake) for message in self.lease.read()):
-                self._batcher.on_wake_up()
+                self.batcher.on_wake_up()
         except StoreUnavailable:
             self._stop_listening()
 
@@ -81,7 +84,7 @@ class Claims:
         self._listener_fd = self.lease.open()
         self._selector.register(self._listener_fd, EVENT_READ, LISTENER)
         # A wake-up may have been missed meanwhile.
-        self._batcher.on_wake_up()
+        self.batcher.on_wake_up()
 
     def _stop_listening(self) -> None:
         if self._listener_fd is not None:
@@ -104,7 +107,7 @@ class Claims:
         if self.settlements.has_debts or not self.lease.is_listening:
             due_at = self._absence.try_at
         if self._can_claim(is_draining=is_draining):
-            ask_at = min(self._batcher.ask_at(now, self._child_supervisor.in_flight.load()), self._shard_at())
+            ask_at = min(self.batcher.ask_at(now, self._child_supervisor.in_flight.load()), self._shard_at())
             due_at = min(due_at, max(self._absence.try_at, ask_at))
         return due_at
 
@@ -122,7 +125,7 @@ class Claims:
         if not self._child_supervisor.is_taking_shards:
             return _NEVER
         load = self._child_supervisor.in_flight.load()
-        return _NEVER if load.alone else self._shards.ask_at(in_child=load.shards, peers=self._batcher.peers)
+        return _NEVER if load.alone else self._shards.ask_at(in_child=load.shards, peers=self.batcher.peers)
 
     # The calls.
 
@@ -134,7 +137,8 @@ class Claims:
         request: ClaimRequest | None = None
         try:
             self._prepare_lease(is_draining=is_draining)
-            request = self._next_request(now) if self._can_claim(is_draining=is_draining) else None
+            if self._can_claim(is_draining=is_draining):
+                request = self.batcher.next_request(now, self._child_supervisor.in_flight.load())
             if request is None and not self.settlements.has_debts:
                 return
             claim = self.settlements.settle_and_claim(request)
@@ -154,20 +158,14 @@ class Claims:
         if not self.lease.is_listening and not is_draining:
             self._listen()
 
-    def _next_request(self, now: float) -> ClaimRequest | None:
-        request = self._batcher.next_request(now, self._child_supervisor.in_flight.load())
-        if request is None:
-            return None
-        return replace(request, worker=self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s)
-
     def _on_failure(self, error: StoreUnavailable) -> None:
         if self._absence.on_failure(time.monotonic()):
             log.warning(STORE_AWAY, model=self._spec.name, error=str(error))
-        self._context.tell(lambda observer: observer.store_failed("slot"))
+        self._context.notify(lambda observer: observer.on_store_failed("slot"))
 
     def _on_claim(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
-        self._batcher.on_claim(claim, asked_at=asked_at, now=now)
+        self.batcher.on_claim(claim, asked_at=asked_at, now=now)
         self._shards.note(claim)
         if claim.foreign:
             self.settlements.adopt(claim, self._context.default_version())
@@ -180,7 +178,7 @@ class Claims:
             return False
         if now < max(self._absence.try_at, self._shard_at()):
             return False
-        request = shard_request(self._spec, self.lease.name, nonce=secrets.token_hex(8), lease_s=self._context.lease_s)
+        request = shard_request(self._spec, self.lease.name, nonce=_new_nonce(), lease_s=self._context.lease_s)
         try:
             claim = self.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
@@ -194,7 +192,8 @@ class Claims:
 
     def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
         if claim.changes:
-            self._context.tell(lambda observer: observer.changed(claim.changes))
+            # D28: no worker settled these jobs, so the one whose call changed them reports it.
+            self._context.notify(lambda observer: observer.on_changed(claim.changes))
         if not claim.jobs:
             return
         failpoint("after_claim")
@@ -209,8 +208,13 @@ class Claims:
             device=self._device,
         )
         self.waiting.append(batch)
-        self._context.tell(lambda observer: observer.claimed(self._spec, batch))
+        self._context.notify(lambda observer: observer.on_claimed(self._spec, batch))
 
     def close(self) -> None:
         self._stop_listening()
         self.settlements.close()
+
+
+def _new_nonce() -> str:
+    # D4: random, and a part of each job's token.
+    return secrets.token_hex(8)

@@ -21,7 +21,7 @@ from penstock.broker.records import (
 )
 from penstock.model_spec import DEFAULT_VERSION, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.lease import WakeUpListener
 from penstock.workers.slot.outcomes import Release, Retry
@@ -55,37 +55,37 @@ class Observer:
     The slots' threads call these methods, so none of them may block.
     """
 
-    def claimed(self, spec: ModelSpec, batch: Batch) -> None: ...
+    def on_claimed(self, spec: ModelSpec, batch: Batch) -> None: ...
 
-    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
+    def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
 
-    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+    def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         """`batch` holds the jobs that ended, maybe some of those claimed. `store_s`: how long the store and the blobs took."""
 
-    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
+    def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         """Jobs were given back to the queue; `answers` says which of them the store took."""
 
-    def changed(self, changes: Sequence[Change]) -> None:
+    def on_changed(self, changes: Sequence[Change]) -> None:
         """A call to the store also changed other jobs: took them back, or ended them without a run."""
 
-    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+    def on_lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         """The child did not bring this batch back."""
 
-    def child_ended(self, spec: ModelSpec, why: str) -> None:
+    def on_child_ended(self, spec: ModelSpec, why: str) -> None:
         """A child ended: `crashed`, `timeout`, `recycled`, `device` or `unloadable`. Not called at the slot's own end."""
 
-    def lease_lost(self, spec: ModelSpec, how: str) -> None:
+    def on_lease_lost(self, spec: ModelSpec, how: str) -> None:
         """`lost`: the store took the lease back; `lapsed`: it was not confirmed in time."""
 
-    def store_failed(self, part: str) -> None:
+    def on_store_failed(self, part: str) -> None:
         """The store did not answer a call."""
 
-    def loaded(self, spec: ModelSpec, load_s: float) -> None: ...
+    def on_loaded(self, spec: ModelSpec, load_s: float) -> None: ...
 
-    def unloadable(self, spec: ModelSpec, error: str) -> None: ...
+    def on_unloadable(self, spec: ModelSpec, error: str) -> None: ...
 
 
-Tell = Callable[[Callable[[Observer], None]], None]
+Notify = Callable[[Callable[[Observer], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,6 @@ class SlotContext:
     # The folder in which the child is to record this batch; empty for nearly every batch.
     profile_dir: Callable[[Batch], str] = lambda _: ""
 
-    def tell(self, what: Callable[[Observer], None]) -> None:
+    def notify(self, what: Callable[[Observer], None]) -> None:
         for observer in self.observers:
             what(observer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.job_id import JobId
 from penstock.workers.ipc.frames import BatchDone, Item
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
-from penstock.workers.slot.batcher import IDLE, Batch, ChildLoad
+from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause
 
 
@@ -101,7 +101,7 @@ class InFlight:
         return {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
 
     def limit_at(self, max_run_s: float) -> float:
-        """When the child will have run for too long: on one batch, or on one micro-batch of a shard."""
+        """When the child will have run for too long: on one batch, or on one micro-batch of a shard (D39)."""
         return min(self._batch_since(), self._micro_batch()[1]) + max_run_s
 
     def _batch_since(self) -> float:

@@ -10,7 +10,7 @@ import structlog
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
 from penstock.broker.records import ClaimedJob
 from penstock.workers.ipc.frames import Item
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.settlement import Absence
 
 log = structlog.get_logger(__name__)

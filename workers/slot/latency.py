@@ -1,4 +1,4 @@
-"""How long a batch of b takes on this slot, learned from the batches that ran. Pure; all durations in seconds."""
+"""How long a batch of a given size takes on this slot, learned from the batches that ran. Pure; all durations in seconds."""
 
 from __future__ import annotations
 
@@ -6,22 +6,35 @@ from collections import deque
 from math import ceil
 from statistics import median
 
-# Enough for a steady median, few enough to follow a change of load within seconds.
+# Enough runs for a steady median, and few enough to follow a change of load within seconds.
 _WINDOW = 32
 _RATIOS = 128
 _QUANTILE = 0.95
-# So many runs in a row this far off the median are a new regime (throttling, another neighbour), not noise.
+# This many runs in a row, each this factor off the median, are no noise: the CPU throttles, say, or has another neighbour.
 _DRIFT_RUNS = 5
 _DRIFT_FACTOR = 2.0
 _TRUSTED_RUNS = 8
 # A smaller batch is preferred over a larger one only when its cost per item is clearly lower.
 _CHEAPER = 0.8
-# Neither size is trusted for ever: every so many batches the larger one is tried again.
+# After this many batches the larger size is tried again, because no preference holds for ever.
 _RETRY_EVERY = 64
+_SMOOTHING = 0.2
+
+
+class Smoothed:
+    """A running mean that forgets: the latest value counts a fifth."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._seen = False
+
+    def add(self, value: float) -> None:
+        self.value = self.value + _SMOOTHING * (value - self.value) if self._seen else value
+        self._seen = True
 
 
 class Latency:
-    """l(b): the median per size where measured, between sizes a line, outside them the fitted line a + c b."""
+    """Expected seconds by size: the median of a measured size, a line between two of them, and beyond them the fitted line."""
 
     def __init__(self) -> None:
         self._runs: dict[int, deque[float]] = {}
@@ -56,7 +69,7 @@ class Latency:
         return max(self._medians, default=0)
 
     def expect(self, size: int) -> float | None:
-        """l(size), or None before the first run."""
+        """The typical time of a batch of `size`, or None before the first run."""
         if size in self._medians:
             return self._medians[size]
         if self._line is None:
@@ -70,7 +83,7 @@ class Latency:
         return self._medians[below] * (1 - share) + self._medians[above] * share
 
     def bound(self, size: int) -> float | None:
-        """The time that 19 of 20 batches of `size` keep, or None before the first run."""
+        """The time that 19 of 20 batches of `size` stay within, or None before the first run."""
         expected = self.expect(size)
         return None if expected is None else expected * self._spread
 
@@ -86,7 +99,7 @@ class Latency:
         return max(1.05, sorted(self._ratios)[int(len(self._ratios) * _QUANTILE)])
 
     def efficient(self, limit: int, *, share: float = 0.8) -> int:
-        """The smallest batch that reaches `share` of the best throughput attainable up to `limit`; 1 while nothing is known."""
+        """The smallest batch with at least `share` of the best throughput up to `limit`; 1 before the first run."""
         rates = {size: size / run for size in _sizes(limit) if (run := self.expect(size))}
         if not rates:
             return 1
@@ -94,7 +107,7 @@ class Latency:
         return min(size for size, rate in rates.items() if rate >= wanted)
 
     def nearly_full(self, limit: int, *, share: float = 0.95) -> int:
-        """The smallest batch that reaches `share` of the throughput of `limit`, by the fitted line; `limit` while unknown."""
+        """The smallest batch with `share` of the throughput of `limit`, by the fitted line; `limit` while that is unknown."""
         base, slope = self._line or (0.0, 0.0)
         if base <= 0.0:
             return limit
@@ -102,14 +115,14 @@ class Latency:
         return min(limit, ceil(wanted * base / (1.0 - wanted * slope)))
 
     def worthwhile(self, limit: int) -> int:
-        """`limit`, or the smaller size whose cost per item was measured to be clearly lower (padding, cache)."""
-        if self._count % _RETRY_EVERY == 0 or not self._trusted(limit):
+        """`limit`, or a smaller size whose measured cost per item is clearly lower (because of padding or caches)."""
+        if self._count % _RETRY_EVERY == 0 or not self._is_trusted(limit):
             return limit
-        costs = {size: self._medians[size] / size for size in self._medians if size <= limit and self._trusted(size)}
+        costs = {size: self._medians[size] / size for size in self._medians if size <= limit and self._is_trusted(size)}
         cheapest = min(costs, key=lambda size: (costs[size], -size))
         return cheapest if costs[cheapest] < costs[limit] * _CHEAPER else limit
 
-    def _trusted(self, size: int) -> bool:
+    def _is_trusted(self, size: int) -> bool:
         return len(self._runs.get(size, ())) >= _TRUSTED_RUNS
 
     def table(self) -> dict[int, float]:
@@ -122,12 +135,12 @@ def _sizes(limit: int) -> list[int]:
 
 
 def _fit(points: dict[int, float]) -> tuple[float, float]:
-    """Least squares through the medians; neither part below 0, for a batch never takes less time than a smaller one."""
+    """Base and slope by least squares through the medians; neither is below 0, as larger batches never take less time."""
     mean_x = sum(points) / len(points)
     mean_y = sum(points.values()) / len(points)
     spread = sum((x - mean_x) ** 2 for x in points)
     if not spread:
-        # One size known: assume the worst, that time grows with the size.
+        # Only one size is known: assume the worst, that time grows in proportion to the size.
         return (0.0, mean_y / mean_x)
     slope = max(0.0, sum((x - mean_x) * (y - mean_y) for x, y in points.items()) / spread)
     return (max(0.0, mean_y - slope * mean_x), slope)

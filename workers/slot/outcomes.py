@@ -1,4 +1,4 @@
-"""From what the child answered to what the store is told: one ending, retry or release per job. Pure."""
+"""From the child's outcomes to what the store gets: one ending, retry or release per job. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import InternalError
 from penstock.job import JobState, Payload
 from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 
 _RETRY = Backoff(1.0, 60.0, jitter=1.0)
 _SHARD_INLINE_BYTES = 1_024

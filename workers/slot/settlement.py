@@ -20,10 +20,10 @@ from penstock.job import Payload
 from penstock.job_id import new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.celery_messages import Rejected, job_from
 from penstock.workers.slot.child_events import BatchLost, Cause
-from penstock.workers.slot.context import SlotStore, Tell
+from penstock.workers.slot.context import Notify, SlotStore
 from penstock.workers.slot.outcomes import (
     Release,
     Retry,
@@ -75,12 +75,12 @@ class Settlements:
     Outputs over `inline_bytes` go to the blob store.
     """
 
-    def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, tell: Tell) -> None:
+    def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, notify: Notify) -> None:
         self._spec = spec
         self._store = store
         self._blobs = blobs
         self._inline_bytes = inline_bytes
-        self._tell = tell
+        self._notify = notify
         self._debts: deque[Debt] = deque()
 
     @property
@@ -121,16 +121,16 @@ class Settlements:
                 given_back = self._store.retry(
                     [item], worker=worker, delay_s=debt.delay_s, code=debt.code, message=debt.message
                 )
-                self._tell(lambda observer: observer.given_back(self._spec, debt, given_back))
+                self._notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
             case Release(items, worker):
                 failpoint("in_release")
                 given_back = self._store.release(items, worker=worker, reason=debt.reason, detail=debt.detail)
-                self._tell(lambda observer: observer.given_back(self._spec, debt, given_back))
+                self._notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
 
     def _with_large_outputs_stored(self, batch: Batch) -> Batch:
         """The first debt, with its large outputs moved to the blob store.
 
-        Blob first, finish second: a crash between them leaves a blob that no record names, which is collected later; the
+        D9: blob first, finish second. A crash between them leaves a blob that no record names, which is collected later; the
         reverse order would show a result whose output does not exist.
         """
         large = {blob_name(e): e.output.data for e in batch.endings if e.output and is_too_large(e, self._inline_bytes)}
@@ -152,12 +152,12 @@ class Settlements:
         stale = sum(answer is Settled.STALE for answer in answers)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
-        self._tell(lambda observer: observer.settled(self._spec, batch, answers, store_s))
+        self._notify(lambda observer: observer.on_settled(self._spec, batch, answers, store_s))
 
     def adopt(self, claim: Claim, default_version: str) -> None:
         """Turn the stock Celery messages that a claim found into jobs, and answer those that cannot become one.
 
-        The messages already stood in the queue, so no limit of its depth applies.
+        The messages already stood in the queue (D3), so no limit of its depth applies.
         """
         read = [
             job_from(message, new_job_id(self._spec.name), spec=self._spec, default_version=default_version, now=claim.now)
@@ -178,10 +178,10 @@ class Settlements:
 class Verdicts:
     """What becomes of a slot's batches: each verdict is a debt in `settlements` and a report to the observers."""
 
-    def __init__(self, spec: ModelSpec, settlements: Settlements, tell: Tell) -> None:
+    def __init__(self, spec: ModelSpec, settlements: Settlements, notify: Notify) -> None:
         self._spec = spec
         self._settlements = settlements
-        self._tell = tell
+        self._notify = notify
 
     def on_ran(self, batch: Batch, done: BatchDone) -> None:
         try:
@@ -194,7 +194,7 @@ class Verdicts:
             self._settlements.owe(ended)
         for retry in retries:
             self._settlements.owe(retry)
-        self._tell(lambda observer: observer.ran(self._spec, batch, done))
+        self._notify(lambda observer: observer.on_ran(self._spec, batch, done))
 
     def on_lost(self, lost: BatchLost) -> None:
         batch = lost.batch
@@ -206,7 +206,7 @@ class Verdicts:
             self.fail(batch, batch.jobs, "timeout", message, stopped_stamp(batch, time.monotonic()))
         else:
             self.give_back(batch, ReleaseReason(lost.cause.value), lost.how)
-        self._tell(lambda observer: observer.lost(self._spec, lost.cause, batch))
+        self._notify(lambda observer: observer.on_lost(self._spec, lost.cause, batch))
 
     def fail(self, batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         self._settlements.owe(fail(batch, jobs, code, message, stamp))

@@ -49,7 +49,7 @@ class LaneProgress:
         self._rows: Mapping[JobId, int] = {}
         self._reported: Mapping[JobId, int] = {}
 
-    def saw(self, rows: Mapping[JobId, int]) -> None:
+    def note(self, rows: Mapping[JobId, int]) -> None:
         """Rows done of each shard in the child."""
         self._rows = rows
 

@@ -16,7 +16,8 @@ from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, Ready
-from penstock.workers.slot.batcher import IDLE_POLL_S, Batch, Batcher
+from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batcher import IDLE_POLL_S
 from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims
@@ -49,12 +50,12 @@ class Slot:
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
         self._child_supervisor = ChildSupervisor(spec, pin, self._selector, max_batch_size=limit)
         self._latency = Latency()
-        self._batcher = Batcher(spec, self._latency)
         self._claims = Claims(
-            spec, context, self._selector, self._batcher, self._child_supervisor, name=name, device=pin.device
+            spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
         )
         self._settlements = self._claims.settlements
-        self._verdicts = Verdicts(spec, self._settlements, context.tell)
+        self._batcher = self._claims.batcher
+        self._verdicts = Verdicts(spec, self._settlements, context.notify)
         self._inputs = Inputs(context.blobs)
         self.progress = LaneProgress()
         self._has_lapsed = False
@@ -143,7 +144,7 @@ class Slot:
 
     def _serve(self) -> None:
         while not self._is_over:
-            self._listen()
+            self._wait()
             self._tend()
             self._claims.settle_and_claim(is_draining=self._drain_by is not None)
             self._hand_over()
@@ -151,13 +152,13 @@ class Slot:
             if self._claims.claim_shard(is_draining=self._drain_by is not None):
                 self._hand_over()
 
-    def _listen(self) -> None:
+    def _wait(self) -> None:
         now = self.turned_at = time.monotonic()
         for key, mask in self._selector.select(self._pause_s(now)):
             if key.data == _WAKER:
                 os.eventfd_read(self._waker)
             elif key.data == LISTENER:
-                self._claims.hear()
+                self._claims.read_messages()
             else:
                 for event in self._child_supervisor.handle(key.data, mask, time.monotonic()):
                     self._apply(event)
@@ -186,9 +187,9 @@ class Slot:
             case ChildReady(ready):
                 self._on_ready(ready)
             case ChildExited(why):
-                self._context.tell(lambda observer: observer.child_ended(self.spec, why))
+                self._context.notify(lambda observer: observer.on_child_ended(self.spec, why))
             case ChildUnloadable(error):
-                self._context.tell(lambda observer: observer.unloadable(self.spec, error))
+                self._context.notify(lambda observer: observer.on_unloadable(self.spec, error))
 
     def _learn(self, batch: Batch, done: BatchDone) -> None:
         if done.cap is not None:
@@ -209,7 +210,7 @@ class Slot:
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
         self.policy = replace(self.spec.policy, **granted)
         self._batcher.follow(self.policy, fits=ready.fits)
-        self._context.tell(lambda observer: observer.loaded(self.spec, ready.load_s))
+        self._context.notify(lambda observer: observer.on_loaded(self.spec, ready.load_s))
 
     # What to do.
 
@@ -217,7 +218,7 @@ class Slot:
         now = time.monotonic()
         if self._fenced and self._fenced == self.lease.name:
             log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active_batches()))
-            self._context.tell(lambda observer: observer.lease_lost(self.spec, "lost"))
+            self._context.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
             self._abandon()
         if self._drain_by is not None:
             self._wind_down(now, self._drain_by)
@@ -227,14 +228,14 @@ class Slot:
         in_flight = self._child_supervisor.in_flight
         if self._child_supervisor.is_worn:
             self._give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
-        self.progress.saw(in_flight.rows_done())
+        self.progress.note(in_flight.rows_done())
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
         has_lapsed = self.is_holding and self.lease.has_lapsed(now)
         if has_lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
-            self._context.tell(lambda observer: observer.lease_lost(self.spec, "lapsed"))
+            self._context.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
             self._give_back_unstarted(ReleaseReason.UNSTARTED)
         self._has_lapsed = has_lapsed
 

@@ -13,7 +13,7 @@ from penstock.broker.records import Change, ClaimedJob, Ending, Settled
 from penstock.job import JobState
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import Release, Retry
 
@@ -28,7 +28,7 @@ class WorkerJobLog(Observer):
         self._all = lines is JobLines.ALL
         self._on = lines is not JobLines.OFF
 
-    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
+    def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if not self._all:
             return
         for job in batch.jobs:
@@ -36,7 +36,7 @@ class WorkerJobLog(Observer):
             waited_s = round(max(0.0, batch.leased_at - job.created_at), 3)
             log.info(logs.JOB_CLAIMED, **fields, attempt=job.attempts, size=batch.size, reason=batch.reason, age_s=waited_s)
 
-    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+    def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if not self._on or (not self._all and all(ending.state is JobState.SUCCEEDED for ending in batch.endings)):
             return
         ended_at = time.monotonic()
@@ -57,7 +57,7 @@ class WorkerJobLog(Observer):
         write = log.info if state in logs.WANTED_ENDS else log.warning
         write(logs.JOB_FINISHED, **line)
 
-    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
+    def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._on:
             return
         items = [debt.item] if isinstance(debt, Retry) else debt.items
@@ -73,7 +73,7 @@ class WorkerJobLog(Observer):
                 log.warning(logs.JOB_FINISHED, **fields, state=_ENDED_BY_RETURN[answer])
 
     # D28: of jobs that no worker settled.
-    def changed(self, changes: Sequence[Change]) -> None:
+    def on_changed(self, changes: Sequence[Change]) -> None:
         if not self._on:
             return
         for change in changes:

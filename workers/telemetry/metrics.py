@@ -16,7 +16,7 @@ from penstock.errors import ConfigError
 from penstock.job import Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.telemetry.histograms import Histogram, Histograms
@@ -96,7 +96,7 @@ class WorkerMetrics(Observer):
             ) from fault
         self.serving = True
 
-    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
+    def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if not self.serving:
             return
         ours = self._of(spec)
@@ -110,7 +110,7 @@ class WorkerMetrics(Observer):
             if waits:
                 histogram.observe_all(waits)
 
-    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
+    def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
         if not self.serving:
             return
         ours = self._of(spec)
@@ -131,7 +131,7 @@ class WorkerMetrics(Observer):
             ours.padding.observe(done.padding)
         self._flush.labels(self._shared(spec), batch.reason).inc()
 
-    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+    def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if not self.serving:
             return
         ours, now = self._of(spec), time.monotonic()
@@ -142,19 +142,19 @@ class WorkerMetrics(Observer):
             if durations:
                 histogram.observe_all(durations)
 
-    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+    def on_lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         self._lost.labels(self._shared(spec), cause.value).inc()
 
-    def child_ended(self, spec: ModelSpec, why: str) -> None:
+    def on_child_ended(self, spec: ModelSpec, why: str) -> None:
         self._restarts.labels(spec.name, why).inc()
 
-    def lease_lost(self, spec: ModelSpec, how: str) -> None:
+    def on_lease_lost(self, spec: ModelSpec, how: str) -> None:
         self._leases.labels(self._shared(spec), how).inc()
 
-    def store_failed(self, part: str) -> None:
+    def on_store_failed(self, part: str) -> None:
         self._store_errors.labels(part).inc()
 
-    def loaded(self, spec: ModelSpec, load_s: float) -> None:
+    def on_loaded(self, spec: ModelSpec, load_s: float) -> None:
         self._load.labels(self._shared(spec)).observe(load_s)
 
     def _shared(self, spec: ModelSpec) -> str:

@@ -18,7 +18,7 @@ from penstock.broker.records import Ending, Settled
 from penstock.job import JobState
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.context import Observer
 from penstock.workers.slot.outcomes import Release, Retry
 
@@ -82,7 +82,7 @@ class EventFeed(Observer):
 
     # In the slots' threads.
 
-    def claimed(self, spec: ModelSpec, batch: Batch) -> None:
+    def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if not self._is_listened_to():
             return
         if len(self._shown) > _BACKLOG:
@@ -93,7 +93,7 @@ class EventFeed(Observer):
         self._shown.update(job.id for job in shown)
         self._queue(event for job in shown for event in _begun(job.id, spec.name, job.attempts, now))
 
-    def settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+    def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # Celery's own counter, shown by `inspect stats` and Flower.
         with self._count_lock:
             worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(batch.endings)
@@ -106,7 +106,7 @@ class EventFeed(Observer):
             if answer is not Settled.STALE:
                 self._queue(self._ended(ending, spec.name, runtime, now))
 
-    def given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
+    def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._is_listened_to():
             return
         now = time.time()

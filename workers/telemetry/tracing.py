@@ -16,7 +16,7 @@ from penstock.broker.store.encoding import queue_name
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone, Failed
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
 
@@ -36,13 +36,13 @@ class BatchSpans(Observer):
         self._provider = provider
         self._tracer = provider.get_tracer(__name__)
 
-    def ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
+    def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
         failed = {job.id: out.code for job, out in zip(batch.jobs, done.outcomes, strict=False) if isinstance(out, Failed)}
         # The span fails only if every item did; the failure of a single item stands with the link to its job.
         all_failed = len(failed) == batch.size
         self._send(spec, batch, failed, error=next(iter(failed.values())) if all_failed and failed else "")
 
-    def lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
+    def on_lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         self._send(spec, batch, {}, error=cause.value)
 
     def close(self) -> None:

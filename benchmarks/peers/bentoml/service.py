@@ -1,4 +1,4 @@
-"""A service of one worker; `max_latency_ms` is when BentoML refuses with 503, far above what a load waits here."""
+"""A service with one worker. BentoML refuses with 503 after `max_latency_ms`, which is far above the waits of these loads."""
 
 from __future__ import annotations
 

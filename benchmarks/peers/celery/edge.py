@@ -1,4 +1,4 @@
-"""FastAPI in front of Celery: sends a task and waits for its result on a thread, as most who combine the two do."""
+"""FastAPI in front of Celery: sends a task and waits for its result in a thread, which is the usual combination."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks import predict
 
 @asynccontextmanager
 async def enough_threads(app: FastAPI):
-    # 40 by default, fewer than the callers.
+    # The default of 40 threads is lower than the number of callers.
     current_default_thread_limiter().total_tokens = 128
     yield
 

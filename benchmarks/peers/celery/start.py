@@ -1,4 +1,4 @@
-"""A store in memory, a worker that runs one task at a time, and the web server; the first to end ends them all."""
+"""A store in memory, a worker that runs one task at a time, and the web server; when one of them ends, all end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task per request, as in Celery's own first steps: JSON, Redis as broker and result backend."""
+"""One task per request, as in Celery's tutorial: JSON, with Redis as broker and result backend."""
 
 from __future__ import annotations
 

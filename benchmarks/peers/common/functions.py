@@ -1,4 +1,4 @@
-"""What every server under comparison runs: a function from a list of inputs to a list of answers, one per input.
+"""The function that every server under comparison runs, from a list of inputs to a list of answers, one per input.
 
 Runs in each server's own environment, so it imports nothing but what the workload needs.
 """
@@ -56,6 +56,6 @@ class Embed:
 
 
 def function_of(workload: str, model_folder: Path) -> Function:
-    """Loads the model where there is one."""
+    """Loads the workload's model, if it has one."""
     plain: dict[str, Function] = {"noop": square, "accelerator": accelerate}
     return plain[workload] if workload in plain else Embed(model_folder)

@@ -1,4 +1,4 @@
-"""What the comparison tells a server when it starts it, as variables of the environment."""
+"""The variables with which the comparison starts a server."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WAIT_MS = int(os.environ["PEER_WAIT_MS"])
 PORT = int(os.environ["PEER_PORT"])
 # Files of the embedding model; written by the comparison's `setup`.
 MODEL_FOLDER = Path(os.environ["PEER_MODEL"])
-# Of this start alone, and short enough for sockets.
+# A folder for this start only, with a path short enough for sockets.
 SCRATCH = Path(os.environ["PEER_SCRATCH"])
 HERE = Path(sys.argv[0]).resolve().parent
-# Where the environment's own commands lie.
+# The folder of the environment's commands.
 BIN = Path(sys.executable).parent
 
 

@@ -1,4 +1,4 @@
-"""LitServe with one worker; a size above 1 switches its batching on. Queues over ZeroMQ (`fast_queue`), its quicker way."""
+"""LitServe with one worker; a size above 1 switches its batching on. It uses `fast_queue` (ZeroMQ), which is faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mosec with one stage of one worker. A stage without batching hands over a single input instead of a list."""
+"""Mosec with one stage of one worker. A stage without batching gets a single input instead of a list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stage(mosec.Worker):
 
 
 if __name__ == "__main__":
-    # Mosec reads its options from the command line alone.
+    # Mosec reads options only from the command line.
     sys.argv += ["--address", "127.0.0.1", "--port", str(launch.PORT), "--timeout", "60000", "--log-level", "warning"]
     sys.argv += ["--path", str(launch.SCRATCH / "mosec")]
     server = mosec.Server()

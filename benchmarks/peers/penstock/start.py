@@ -16,7 +16,7 @@ SOURCES = {
 
 if __name__ == "__main__":
     config = launch.SCRATCH / "penstock.toml"
-    # The wait is left to the policy: it has learned when waiting pays.
+    # The wait is not set, because the batching policy learns when waiting pays.
     config.write_text(
         f'[store]\nstate_dir = "{launch.SCRATCH / "state"}"\nfsync = "always"\n'
         f"[gateway]\nport = {launch.PORT}\n"

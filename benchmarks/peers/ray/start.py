@@ -12,7 +12,7 @@ import ray
 from ray import serve
 from starlette.requests import Request
 
-# The replica is another process, started by Ray: what it imports travels with its environment.
+# Ray starts the replica in another process, whose environment must hold what it imports.
 VARIABLES = {name: value for name, value in os.environ.items() if name.startswith(("PEER_", "RAY_SERVE_", "PYTHONPATH"))}
 
 

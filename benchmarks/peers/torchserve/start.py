@@ -50,7 +50,7 @@ def write_settings() -> str:
 if __name__ == "__main__":
     write_model()
     settings = write_settings()
-    # TEMP holds its file of the process id; LOG_LOCATION its logs, otherwise left in the current folder.
+    # TorchServe writes its pid file to TEMP, and its logs to LOG_LOCATION instead of the current folder.
     own = {"TEMP": str(launch.SCRATCH), "LOG_LOCATION": str(launch.SCRATCH), "METRICS_LOCATION": str(launch.SCRATCH)}
     path = f"{launch.BIN}{os.pathsep}{os.environ['PATH']}"
     command = [str(launch.BIN / "torchserve"), "--start", "--foreground", "--ncs", "--ts-config", settings]

@@ -18,7 +18,8 @@ from penstock.handlers.media import codec_for
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.padding import Padding
 from penstock.job import Call
-from penstock.workers.child.runner import DeviceFault, complete, infer, prepare, run_batch
+from penstock.workers.child.runner import complete, infer, prepare, run_batch
+from penstock.workers.child.stage_call import DeviceFault
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Output
 
 
@@ -88,18 +89,18 @@ def test_seconds_are_those_between_the_ends_of_each_stage() -> None:
 
 
 class Padded(Handler):
-    """Tells its padding as it was told to."""
+    """Its padding is the value it was made with."""
 
-    def __init__(self, told: Any) -> None:
-        self._told = told
+    def __init__(self, padding: Any) -> None:
+        self._padding = padding
 
     def padding_ratio(self) -> Any:
-        return self._told
+        return self._padding
 
 
-@pytest.mark.parametrize(("told", "seen"), [(0.25, 0.25), (None, None), (7, 1.0), ("much", None)])
-def test_a_handler_may_tell_how_much_of_its_batch_was_padding(told: Any, seen: float | None) -> None:
-    assert run_batch(replace(model(echo), handler=Padded(told)), numbers(1)).padding == seen
+@pytest.mark.parametrize(("padding", "seen"), [(0.25, 0.25), (None, None), (7, 1.0), ("much", None)])
+def test_a_handler_may_say_how_much_of_its_batch_was_padding(padding: Any, seen: float | None) -> None:
+    assert run_batch(replace(model(echo), handler=Padded(padding)), numbers(1)).padding == seen
 
 
 class PaddedByProperty(Handler):
@@ -110,7 +111,7 @@ def test_its_padding_may_be_a_property_too() -> None:
     assert run_batch(replace(model(echo), handler=PaddedByProperty()), numbers(1)).padding == 0.5
 
 
-def test_a_handler_that_tells_nothing_of_padding_is_not_to_explain() -> None:
+def test_a_handler_without_a_padding_ratio_has_none() -> None:
     assert run_batch(model(echo), numbers(1)).padding is None
 
 

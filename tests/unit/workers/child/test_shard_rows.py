@@ -40,7 +40,7 @@ def test_a_refusal_names_the_place_within_its_row() -> None:
 
 
 def codec_refusal(item_type: Any, data: bytes) -> str:
-    """What an online job is told of the same input."""
+    """The failure that an online job gets for the same input."""
     with pytest.raises(InvalidInput) as error:
         codec_for(item_type).decode(JSON, data)
     return str(error.value)
@@ -58,10 +58,10 @@ def test_rows_of_another_media_type_are_read_as_its_bodies() -> None:
 
 
 def write(values: list[Any]) -> list[Any]:
-    def told(error: Exception) -> Failure:
+    def refuse(error: Exception) -> Failure:
         return Failure(str(error), "refused")
 
-    return [value.code if isinstance(value, Failure) else value for value in write_rows(values, told)]
+    return [value.code if isinstance(value, Failure) else value for value in write_rows(values, refuse)]
 
 
 def test_outputs_become_plain_values_and_bad_ones_fail_alone() -> None:

@@ -32,7 +32,7 @@ def test_outputs_come_back_in_the_shards_order_though_rows_ran_by_length() -> No
     assert outcome(work).outputs == [3, 1, 2]
 
 
-def test_a_bad_row_is_told_by_its_place_and_leaves_none() -> None:
+def test_a_bad_row_is_named_by_its_place_and_leaves_none() -> None:
     found = outcome(ran(["ccc", "a", "bb"], [3, Failure("no", "refused", retryable=True), b"2"]))
     assert found.outputs == [3, None, b"2"]
     [failure] = found.failures

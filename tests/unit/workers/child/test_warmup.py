@@ -56,7 +56,7 @@ def test_every_size_of_a_declared_sample_runs_twice_and_its_times_count(tmp_path
     assert calls(loaded) == [[7], [7], [7, 7], [7, 7]]
 
 
-def test_a_first_call_made_while_the_model_was_loaded_is_told_as_that_of_the_smallest_size(
+def test_a_first_call_made_while_the_model_was_loaded_counts_for_the_smallest_size(
     tmp_path: Path, ticks: Iterator[int]
 ) -> None:
     """Compiling a model took 34 s within its load, and its first call was shown as 3.9 ms: that was the second."""
@@ -65,7 +65,7 @@ def test_a_first_call_made_while_the_model_was_loaded_is_told_as_that_of_the_sma
     assert [(run.size, run.first_s, run.run_s) for run in done.runs] == [(1, 34.0, 1.0), (4, 1.0, 1.0)]
 
 
-def test_a_first_call_that_the_sample_made_dearer_is_told_as_it_was(tmp_path: Path, ticks: Iterator[int]) -> None:
+def test_a_slower_first_call_with_the_sample_is_reported_as_measured(tmp_path: Path, ticks: Iterator[int]) -> None:
     loaded = made(tmp_path, sample="sample = 7", first_call_s=0.5)
     assert warm_up(loaded, [1], budget_s=8, clock=lambda: float(next(ticks))).runs[0].first_s == 1.0
 
@@ -104,13 +104,13 @@ SMALL_MEMORY = "if len(batch) > {fits}: raise MemoryError(f'{{len(batch)}} items
 
 
 @pytest.mark.parametrize(
-    ("told", "origin"), [({"sample": "sample = 7"}, WarmOrigin.SAMPLE), ({"kind": "list[int]"}, WarmOrigin.SCHEMA)]
+    ("source", "origin"), [({"sample": "sample = 7"}, WarmOrigin.SAMPLE), ({"kind": "list[int]"}, WarmOrigin.SCHEMA)]
 )
-def test_a_batch_that_does_not_fit_ends_the_warm_up_and_the_largest_that_did_is_told(
-    tmp_path: Path, told: dict[str, Any], origin: WarmOrigin
+def test_a_batch_that_does_not_fit_ends_the_warm_up_and_the_largest_that_did_is_reported(
+    tmp_path: Path, source: dict[str, Any], origin: WarmOrigin
 ) -> None:
     # It stopped the load: MemoryError, without a word on the batch or on max_batch_size. Under load it had only been a cap.
-    done = warm_up(made(tmp_path, first=SMALL_MEMORY.format(fits=3), **told), [1, 2, 4, 8], budget_s=100)
+    done = warm_up(made(tmp_path, first=SMALL_MEMORY.format(fits=3), **source), [1, 2, 4, 8], budget_s=100)
     assert (done.origin, [run.size for run in done.runs], done.fits) == (origin, [1, 2], 2)
     assert done.note == "a batch of 4 does not fit into memory, one of 2 does: batches begin there; set max_batch_size = 2"
 
@@ -123,7 +123,7 @@ def test_a_model_whose_single_item_does_not_fit_is_refused_with_what_to_do(tmp_p
         warm_up(loaded, [1, 2], budget_s=100)
 
 
-def test_a_sample_that_the_model_refuses_is_told_in_words_and_not_by_a_class_of_ours(tmp_path: Path) -> None:
+def test_a_sample_that_the_model_refuses_is_reported_in_words_and_not_by_a_class_of_ours(tmp_path: Path) -> None:
     # The user read "NoExample: preprocess refused it: ...".
     refusing = "def preprocess(self, inputs): return [Failure('too long') for _ in inputs]"
     loaded = made(tmp_path, sample=f"sample = 7\n    {refusing}")

@@ -16,7 +16,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.outcomes import Release, Retry
 
@@ -41,7 +41,7 @@ class Bench:
         id = JobId(f"{self._numbers:026d}", "m")
         job = ClaimedJob(id, "t", Payload("application/json", b"1"), Priority.INTERACTIVE, 10.0, 99.0, 1, 0)
         batch = Batch((job,), "full", "w", f"b{self._numbers}", claimed_at=1.0, leased_at=10.5)
-        self.profiler.claimed(SPEC, batch)
+        self.profiler.on_claimed(SPEC, batch)
         return replace(batch, profile_dir=self.profiler.folder(batch))
 
     def settle(self, batch: Batch, *, kind: str = "python", copy_s: float | None = None) -> None:
@@ -49,7 +49,7 @@ class Bench:
             (Path(batch.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts(kind, copy_s)))
         stamp = BatchStamp(batch.nonce, 1, "full", 0.002, 0.01, 0.003, batch_wait_s=0.001, decode_s=0.004, device_wait_s=0.005)
         ending = Ending(batch.jobs[0].id, "t", JobState.SUCCEEDED)
-        self.profiler.settled(SPEC, replace(batch, endings=(ending,), stamp=stamp), [Settled.OK], 0.006)
+        self.profiler.on_settled(SPEC, replace(batch, endings=(ending,), stamp=stamp), [Settled.OK], 0.006)
 
     def run(self) -> Batch:
         batch = self.give()
@@ -117,15 +117,15 @@ def test_a_recorded_batch_that_crashed_or_was_given_back_leaves_the_wish_for_the
     bench = Bench(tmp_path)
     bench.profiler.wish(WISH, now=50.0)
     batch = bench.give()
-    bench.profiler.lost(SPEC, Cause.CRASHED, batch)
+    bench.profiler.on_lost(SPEC, Cause.CRASHED, batch)
     batch = bench.give()
     assert batch.profile_dir
     back = GiveBack(batch.jobs[0].id, "t")
-    bench.profiler.given_back(SPEC, Release((back,), "w", ReleaseReason.DRAIN), [Settled.OK])
+    bench.profiler.on_given_back(SPEC, Release((back,), "w", ReleaseReason.DRAIN), [Settled.OK])
     batch = bench.give()
     assert batch.profile_dir
     (Path(batch.profile_dir) / FACTS).write_bytes(msgspec.json.encode(Facts("python")))
-    bench.profiler.given_back(SPEC, Retry(GiveBack(batch.jobs[0].id, "t"), "w", 1.0, "busy", "later"), [Settled.OK])
+    bench.profiler.on_given_back(SPEC, Retry(GiveBack(batch.jobs[0].id, "t"), "w", 1.0, "busy", "later"), [Settled.OK])
     info = bench.profiler.info()
     assert info is not None
     assert info.state == "done"

@@ -43,7 +43,7 @@ def shards(page: ProgressPage) -> ShardProgress:
     return page.shards
 
 
-def test_progress_is_told_of_the_shard_that_made_it(shards: ShardProgress) -> None:
+def test_progress_belongs_to_the_shard_that_made_it(shards: ShardProgress) -> None:
     assert shards.begin(1)
     shards.advance(1, 256)
     assert (shards.rows(1), shards.rows(2), shards.rows(5)) == (256, 0, 0)
@@ -64,7 +64,7 @@ def test_a_running_shard_can_be_left_too_and_its_place_is_free_again(shards: Sha
     assert shards.begin(5)
 
 
-def test_each_lane_tells_what_it_has_and_the_oldest_is_found(shards: ShardProgress) -> None:
+def test_each_lane_shows_its_shard_and_the_oldest_is_found(shards: ShardProgress) -> None:
     assert shards.touched() == set()
     assert shards.oldest() == (0, float("inf"))
     shards.enter(Lane.COMPLETING, 1, 10.0)

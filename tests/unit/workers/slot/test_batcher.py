@@ -6,7 +6,8 @@ from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import BatchPolicy, ModelSpec
-from penstock.workers.slot.batcher import IDLE, Batcher, ChildLoad
+from penstock.workers.slot.batch import IDLE, ChildLoad
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.latency import Latency
 
 CALL_S = 0.0005
@@ -69,7 +70,7 @@ def test_after_a_batch_was_taken_an_idle_slot_asks_again_without_a_wake_up() -> 
     assert slot.next_request(1.1, IDLE) is not None
 
 
-def test_a_slot_that_is_told_when_to_ask_again_asks_then() -> None:
+def test_a_slot_asks_again_when_the_store_says() -> None:
     slot = batcher()
     slot.on_claim(Claim(depth=1, retry_in_s=0.008), asked_at=1.0, now=1.0)
     assert slot.ask_at(1.001) == 1.008

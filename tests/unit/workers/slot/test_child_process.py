@@ -46,12 +46,12 @@ def test_a_child_sees_its_own_gpu_alone_and_the_mps_daemon_of_its_worker() -> No
     assert child_environment(environment, Pin((0,), 1))["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_a_child_tells_nobody_outside_what_it_runs() -> None:
+def test_a_child_sends_no_telemetry_to_makers_of_libraries() -> None:
     # ONNX Runtime 1.31 looked up mobile.events.data.microsoft.com and left `.ses` in the temporary folder, for every model.
     assert child_environment({"ORT_DISABLE_TELEMETRY": "0"}, Pin((0,), 1))["ORT_DISABLE_TELEMETRY"] == "1"
 
 
-def test_an_exit_is_told_in_words() -> None:
+def test_an_exit_is_described_in_words() -> None:
     assert exit_in_words(-11) == "ended by SIGSEGV"
     assert exit_in_words(3) == "exited with code 3"
     assert "out of memory" in exit_in_words(-9)

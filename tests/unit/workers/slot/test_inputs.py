@@ -12,7 +12,7 @@ from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.records import ClaimedJob
 from penstock.job import Payload, Priority
 from penstock.job_id import JobId, new_job_id
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.inputs import Inputs
 
 
@@ -36,7 +36,7 @@ def large() -> str:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_small_inputs_travel_large_ones_are_files_and_those_that_are_nowhere_are_told(tmp_path: Path, own: bool) -> None:
+def test_small_inputs_travel_large_ones_are_files_and_missing_ones_are_named(tmp_path: Path, own: bool) -> None:
     blobs: BlobStore = ObjectBlobs(MemoryStore(), Copies(tmp_path), place="memory") if own else LocalBlobs(tmp_path)
     there, missing = large(), large()
     blobs.put(there, b"large")

@@ -9,7 +9,7 @@ from penstock.errors import InternalError
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.outcomes import blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
 
 GOOD = Output("application/json", b"1")
@@ -47,7 +47,7 @@ def test_the_delay_doubles_up_to_a_minute_and_is_spread_over_its_whole_length() 
     assert retry_delay_s(3, 0.0) == 0.0
 
 
-def test_the_stamp_tells_of_the_batch() -> None:
+def test_the_stamp_describes_the_batch() -> None:
     stamp = decide(batch(job(1)), done(GOOD))[0].stamp
     assert (stamp.id, stamp.size, stamp.reason) == ("nonce", 1, "full")
     assert (stamp.decode_s, stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s) == (0.003, 0.007, 0.1, 0.02)

@@ -13,7 +13,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.outcomes import Release, blob_name
 from penstock.workers.slot.settlement import Absence, Settlements
 
@@ -92,7 +92,7 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 @pytest.fixture
 def settlements(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
-    return Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, tell=lambda what: None)
+    return Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, notify=lambda what: None)
 
 
 def names(store: ShakyStore) -> list[str]:
@@ -113,7 +113,7 @@ def test_everything_owed_is_settled_before_more_is_taken(settlements: Settlement
     assert names(store) == ["release", "finish_and_claim"]
 
 
-def test_how_the_process_of_a_batch_died_is_told_to_the_store(settlements: Settlements, store: ShakyStore) -> None:
+def test_the_store_learns_how_the_process_of_a_batch_died(settlements: Settlements, store: ShakyStore) -> None:
     # Users read "the process running it died 2 times" and had to search the worker's log for why.
     settlements.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
     settlements.settle_and_claim(None)

@@ -39,18 +39,18 @@ def test_after_a_vain_question_it_waits_a_little() -> None:
     assert asking.ask_at(in_child=1, peers=0) < 0.0
 
 
-def test_a_shard_that_advances_is_told_once_and_so_is_the_one_behind_it() -> None:
+def test_a_shard_that_advances_is_reported_once_and_so_is_the_one_behind_it() -> None:
     progress = LaneProgress()
-    progress.saw({ID: 0, OTHER: 0})
+    progress.note({ID: 0, OTHER: 0})
     assert progress.moved() == (ID, OTHER)
     assert progress.moved() == ()
-    progress.saw({ID: 256, OTHER: 0})
+    progress.note({ID: 256, OTHER: 0})
     assert progress.moved() == (ID, OTHER)
 
 
-def test_a_shard_that_stands_still_is_not_told() -> None:
+def test_a_shard_that_stands_still_is_not_reported() -> None:
     progress = LaneProgress()
-    progress.saw({ID: 256})
+    progress.note({ID: 256})
     progress.moved()
-    progress.saw({ID: 256})
+    progress.note({ID: 256})
     assert progress.moved() == ()

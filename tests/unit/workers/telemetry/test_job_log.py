@@ -12,7 +12,7 @@ from penstock.job import JobState, Payload, Priority
 from penstock.job_id import JobId
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.outcomes import Release, Retry
 from penstock.workers.telemetry.job_log import WorkerJobLog
 
@@ -43,7 +43,7 @@ def logged(lines: JobLines, *calls: tuple[str, Any]) -> list[dict[str, Any]]:
     log = WorkerJobLog(lines)
     with capture_logs() as found:
         for name, arguments in calls:
-            getattr(log, name)(*arguments)
+            getattr(log, f"on_{name}")(*arguments)
     return [dict(entry) for entry in found]
 
 

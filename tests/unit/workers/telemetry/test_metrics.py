@@ -18,7 +18,7 @@ from penstock.job_id import JobId
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batcher import Batch
+from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
@@ -84,7 +84,7 @@ def metrics() -> WorkerMetrics:
 
 def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: WorkerMetrics) -> None:
     again = job(3, came_at=0.0, attempts=2)
-    metrics.claimed(SPEC, batch_of(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK), again))
+    metrics.on_claimed(SPEC, batch_of(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK), again))
     assert sample(metrics, "penstock_queue_wait_seconds_sum") == 1.0
     assert sample(metrics, "penstock_queue_wait_seconds_count") == 1.0
     assert sample(metrics, "penstock_queue_wait_seconds_sum", "bulk") == 10.0
@@ -93,7 +93,7 @@ def test_the_wait_in_the_queue_is_told_by_redis_clock_and_once_per_job(metrics: 
 def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoever_held_it(metrics: WorkerMetrics) -> None:
     batch = batch_of(job(1, came_at=400.0), job(2, came_at=0.0))
     endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
-    metrics.settled(SPEC, replace(batch, endings=endings), [Settled.OK, Settled.STALE], 0.002)
+    metrics.on_settled(SPEC, replace(batch, endings=endings), [Settled.OK, Settled.STALE], 0.002)
     assert sample(metrics, "penstock_job_duration_seconds_sum") == pytest.approx(600.0, abs=5.0)
     assert sample(metrics, "penstock_job_duration_seconds_count") == 1.0
     # A backlog of minutes must still show: the buckets reach half an hour.
@@ -107,29 +107,29 @@ def worked(metrics: WorkerMetrics, models: list[str]) -> None:
         spec = ModelSpec(name, "m.py")
         batch = batch_of(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK))
         endings = tuple(Ending(job.id, job.token, JobState.SUCCEEDED) for job in batch.jobs)
-        metrics.claimed(spec, batch)
+        metrics.on_claimed(spec, batch)
         for reason in ("idle", "full", "wait", "deadline", "solo"):
-            metrics.ran(
+            metrics.on_ran(
                 spec, replace(batch, reason=reason), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, decode_s=0.1, padding=0.5)
             )
-        metrics.ran(spec, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
-        metrics.settled(spec, replace(batch, endings=endings), [Settled.OK] * 2, 0.1)
-        metrics.loaded(spec, 1.0)
+        metrics.on_ran(spec, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
+        metrics.on_settled(spec, replace(batch, endings=endings), [Settled.OK] * 2, 0.1)
+        metrics.on_loaded(spec, 1.0)
         for cause in Cause:
-            metrics.lost(spec, cause, batch)
+            metrics.on_lost(spec, cause, batch)
         for why in ("crashed", "timeout", "recycled", "device", "unloadable"):
-            metrics.child_ended(spec, why)
+            metrics.on_child_ended(spec, why)
         for how in ("lost", "lapsed"):
-            metrics.lease_lost(spec, how)
+            metrics.on_lease_lost(spec, how)
 
 
 def kept_up(metrics: WorkerMetrics, models: list[str]) -> None:
     slots = [SlotInfo(name, "1", "ready", pid=os.getpid()) for name in models]
-    upkeep = UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
+    upkeep = UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed)
     upkeep.swept(SweepReport(1, 1, 1, 1, 1, 1, workers_lost=("gone",)))
     upkeep.repaired(Repair("0", 10, 1, 1))
     for part in ("slot", "beat", "sweep"):
-        metrics.store_failed(part)
+        metrics.on_store_failed(part)
 
 
 @pytest.mark.parametrize("count", [DETAILED_MODELS, 50])
@@ -153,7 +153,7 @@ def test_a_worker_of_many_models_tells_waits_of_each_and_stages_of_all() -> None
 
 
 def test_a_shard_counts_its_rows_and_its_time_at_the_device_and_is_no_batch(metrics: WorkerMetrics) -> None:
-    metrics.ran(SPEC, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
+    metrics.on_ran(SPEC, shard(), BatchDone(1, [], 1.0, 2.0, 0.1, 0.2, 0.3, rows=100, bad_rows=2))
     value = metrics.registry.get_sample_value
     assert value("penstock_bulk_rows_total", {"model": "m", "outcome": "succeeded"}) == 98.0
     assert value("penstock_bulk_rows_total", {"model": "m", "outcome": "failed"}) == 2.0
@@ -175,7 +175,7 @@ def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
     def away(now: float) -> None:
         raise StoreUnavailable("gone")
 
-    upkeep = UpkeepMetrics("w", metrics.registry, slots=list, on_store_failure=metrics.store_failed)
+    upkeep = UpkeepMetrics("w", metrics.registry, slots=list, on_store_failure=metrics.on_store_failed)
     with pytest.raises(StoreUnavailable):
         upkeep.counting_failures("beat", away)(0.0)
     assert metrics.registry.get_sample_value("penstock_store_errors_total", {"part": "beat"}) == 1.0
@@ -184,7 +184,7 @@ def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
 def test_the_memory_of_a_child_between_two_lives_is_left_out() -> None:
     metrics = WorkerMetrics("w")
     slots = [SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "ready", pid=os.getpid())]
-    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed)
     assert metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "0"}) is None
     resident = metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "1"})
     assert resident is not None
@@ -240,6 +240,6 @@ def test_the_scrape_names_a_device_once_however_many_slots_are_on_it(monkeypatch
     monkeypatch.setattr(PyNvml, "ask", lambda self, name, *arguments: driver.ask(name, *arguments))
     metrics = WorkerMetrics("w")
     on_gpu = SlotInfo("m", "1", "ready", device="cuda:0", device_uuid="GPU-1")
-    UpkeepMetrics("w", metrics.registry, slots=lambda: [on_gpu, on_gpu], on_store_failure=metrics.store_failed)
+    UpkeepMetrics("w", metrics.registry, slots=lambda: [on_gpu, on_gpu], on_store_failure=metrics.on_store_failed)
     assert metrics.registry.get_sample_value("penstock_device_memory_used_bytes", {"device": "GPU-1"}) == 1_000.0
     assert metrics.registry.get_sample_value("penstock_device_utilization_ratio", {"device": "GPU-1"}) == 0.75

@@ -56,12 +56,12 @@ def sent(feed: EventFeed) -> list[tuple[str, str]]:
 
 def test_a_job_given_up_after_a_crash_has_failed_and_its_neighbour_is_tried_again(feed: EventFeed) -> None:
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
-    feed.claimed(spec, batch_of(dead, alive))
-    feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
+    feed.on_claimed(spec, batch_of(dead, alive))
+    feed.on_given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
     assert sent(feed)[-2:] == [("task-failed", str(dead)), ("task-retried", str(alive))]
 
 
 def test_of_jobs_that_flower_was_not_shown_it_hears_the_failures_only(feed: EventFeed) -> None:
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
-    feed.given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
+    feed.on_given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
     assert sent(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
