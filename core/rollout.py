@@ -49,7 +49,7 @@ class Rollout:
         return replace(self, removed={**self.removed, version: now}, undone=undone)
 
     def reset(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
-        """Stop new jobs for those `known` versions that no settings name. `added` keeps their tables, as in `remove`."""
+        """Stop new jobs for those `known` versions that no settings name. `added` keeps their tables, as in `unload`."""
         strays = {*known, *self.added, *self.removed} - named
         removed = {version: self.removed.get(version, now) for version in sorted(strays)}
         return Rollout(added=self.added, removed=removed, undone=tuple(sorted(strays | self.added.keys())))

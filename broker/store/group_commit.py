@@ -1,4 +1,4 @@
-"""Gathers items of one event loop into few calls: while one call is under way, the next one fills. Each call takes one fsync."""
+"""Gathers items of one event loop into few calls, each with one fsync: while one call is under way, the next one fills."""
 
 from __future__ import annotations
 
