@@ -15,13 +15,12 @@ from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_compiler, check_options
 from penstock.handlers.runtimes.torch.exported import read_exported
-from penstock.handlers.runtimes.torch.files import read_package, read_script, read_weights
+from penstock.handlers.runtimes.torch.files import read_package, read_script, read_weights, without_traceback
 from penstock.handlers.runtimes.torch.graphs import GraphedCall
 from penstock.handlers.runtimes.torch.library import checked_device, provider_words, set_up, torch_library
 from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
 from penstock.handlers.runtimes.torch.program import Program
 from penstock.handlers.runtimes.torch.runtime import CallPlan, DifferentiableRuntime, TorchRuntime
-from penstock.handlers.runtimes.torch.script_errors import without_traceback
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 from penstock.model_spec import RuntimeOptions
 
