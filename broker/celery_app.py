@@ -1,7 +1,7 @@
-"""The one Celery app: what makes `celery -A penstock.broker.celery_app worker|inspect|control` work.
+"""The one Celery app, for `celery -A penstock.broker.celery_app worker|inspect|control`.
 
-Celery gives the worker process, remote control and events. Its transport carries no job of ours: the queues are listed, so that
-`inspect active_queues` and stock Flower show them and their depth, but only our own claim takes from them.
+Celery provides the worker process, remote control and events. Its transport carries none of our jobs: the queues are listed, so
+that `inspect active_queues` and stock Flower show them and their depth, but only our own claim takes from them.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 
 TASK = "penstock.infer"
-# Kombu's own: a priority is a list beside the queue's, and stock Flower adds these four up.
+# Kombu's own: each priority has a list beside the queue's, and stock Flower adds these four up.
 PRIORITY_STEPS = (0, 3, 6, 9)
 PRIORITY_SEPARATOR = "\x06\x16"
 _EXCHANGE = Exchange("penstock", type="direct")  # type: ignore[no-untyped-call]
 
 
 class ListedConsumer(Consumer):
-    """Names its queues and takes nothing from them: Celery's fetching would carry jobs past the leases."""
+    """Names its queues and takes nothing from them, because jobs that Celery fetched would have no lease."""
 
     auto_declare = False
 
     def consume(self, no_ack: bool | None = None) -> None:
-        """Nothing: see above."""
+        """Does nothing; see the class."""
 
     def _consume_previously_active(self, active_no_ack: dict[str, Any]) -> None:
-        """Nothing: see above."""
+        """Does nothing; see the class."""
 
     def cancel(self) -> None:
-        """Nothing: it never consumed."""
+        """Does nothing, because nothing is consumed."""
 
     close = cancel
 
 
 class ListedDeliveries(QoS):
     def restore_visible(self, *_: Any, **__: Any) -> None:
-        """Nothing: no delivery is ours, and looking for lost ones takes scripts, which our Redis users may not run."""
+        """Does nothing: Celery delivers none of our jobs, and the search for lost deliveries takes scripts, which our Redis
+        users may not run.
+        """
 
 
 class ListedQueues(AMQP):
@@ -52,7 +54,7 @@ class ListedQueues(AMQP):
 
 
 class PenstockCelery(Celery):
-    """`settings` are those it was built from; the worker's parts read them here."""
+    """`settings` are those that the app was built from; the worker's parts read them here."""
 
     settings: Settings
 

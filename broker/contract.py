@@ -1,4 +1,4 @@
-"""The job store's interface: what a worker, a test or a tool may ask of it. One method per Redis Function, same name."""
+"""The job store's interface for workers, tests and tools: one method per Redis Function, of the same name."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ReleaseReason(StrEnum):
 
 
 class CancelStatus(StrEnum):
-    CANCELLED = "cancelled"  # it was waiting: ended at once
-    REQUESTED = "requested"  # it runs: flagged, its output will be dropped
-    FINAL = "final"  # too late
-    MISSING = "missing"  # never existed, collected, or another owner's
+    CANCELLED = "cancelled"  # the job was waiting: it ended at once
+    REQUESTED = "requested"  # the job runs: it is flagged, and its output will be dropped
+    FINAL = "final"  # the job had ended before
+    MISSING = "missing"  # the job never existed, was collected, or belongs to another owner
 
 
 class JobStore(Protocol):
@@ -49,7 +49,7 @@ class JobStore(Protocol):
     """
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
-        """Store jobs of one model; per job, in order, what became of it."""
+        """Store jobs of one model; returns one answer per job, in order."""
         ...
 
     def claim(self, request: ClaimRequest) -> Claim: ...
@@ -59,52 +59,52 @@ class JobStore(Protocol):
     ) -> LeaseRenewal:
         """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
 
-        For `progressed`, shards whose rows get on, that time begins anew; it does not for other jobs.
+        For `progressed`, shards that have finished rows since, that time starts again; for other jobs it never does.
         """
         ...
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
-        """Settle jobs of one model with a verdict; fenced by token, one answer per item."""
+        """Settle jobs of one model, each with its verdict; fenced by token, one answer per item."""
         ...
 
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
-        """DELAYED for `delay_s`; at the limit of attempts FAILED with `code` and `message`."""
+        """Put jobs aside for `delay_s`; a job at its limit of attempts ends FAILED with `code` and `message`."""
         ...
 
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
-        """Back into the queue. `detail`: how the process of a `CRASHED` run died; it stands in the error of a job given up."""
+        """Queue jobs again. `detail`: how the process of a `CRASHED` run died, for the error of a job that is given up."""
         ...
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
-        """Take back the jobs of workers whose lease passed or that are `gone`; promote, expire and collect what is due."""
+        """Take back the jobs of workers that are `gone` or whose lease has passed; promote, expire and collect what is due."""
         ...
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus: ...
 
     def forget(self, jobs: Sequence[JobId]) -> int:
-        """Drop jobs of one model before their time, whose outputs the caller has taken; how many were. No tombstone stays.
+        """Drop succeeded jobs of one model before their time; returns how many were dropped. No tombstone stays.
 
-        Only those that succeeded: the others wait in the inbox to be replayed. Their blobs are the caller's to delete.
+        The caller has taken their outputs and deletes their blobs. Other jobs stay in the inbox to be replayed.
         """
         ...
 
     def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair: ...
 
     def read(self, job: JobId) -> Job | None:
-        """The record with its place in the queue, or None when it never existed or was collected."""
+        """The record with its place in the queue, or None if the job never existed or was collected."""
         ...
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None: ...
 
     def input(self, job: JobId) -> KeptInput | None:
-        """What the job was given, inline or by its blob's name; None when it is unknown or its input is no longer kept.
+        """The job's input, inline or by its blob's name; None if the job is unknown or its input is no longer kept.
 
-        A blob may be gone although the record names it.
+        The blob may have been deleted although the record names it.
         """
         ...
 
     def collected_owner(self, job: JobId) -> str | None:
-        """Whose job it was, while the tombstone of a collected job lives; None when there is none."""
+        """The owner of a collected job, while its tombstone lives; else None."""
         ...
 
     def was_collected(self, job: JobId) -> bool:
@@ -116,7 +116,7 @@ class JobStore(Protocol):
         ...
 
     def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        """As `jobs`, of those that ended failed, dead or expired and have not been replayed."""
+        """As `jobs`, but only jobs that ended failed, dead or expired and have not been replayed."""
         ...
 
     def stats(self, model: str) -> QueueStats: ...

@@ -1,4 +1,4 @@
-"""What goes into a transition and what comes out: plain frozen values, shared by the Redis store and the memory store."""
+"""Inputs and results of the store's transitions: plain frozen values, shared by the Redis store and the memory store."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.job_id import JobId
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored. `deadline_s` and `result_ttl_s` count from now by Redis' clock.
+    """A job to be stored. `deadline_s` and `result_ttl_s` count from the submit by Redis' clock.
 
-    `reply_to` names the gateway channel that gets the end pushed; `celery_id` the stock Celery task that waits for it;
-    `foreign` the exact Celery message that this job replaces, so that storing one removes the other. `max_open_jobs`: of its
-    owner, in the model, this one included, that have not ended (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job
-    of the same model whose input this one repeats; storing this one takes that one out of the inbox. With `call` SHARD it holds
-    many rows, is bulk whatever its `priority`, and stands in a line of its own.
+    `reply_to` names the gateway channel to which the job's end is pushed; `celery_id` the stock Celery task that waits for the
+    job; `foreign` the exact Celery message that the job replaces, so that storing the job removes the message. `max_open_jobs`
+    limits the owner's jobs of this model that have not ended, this one included (0: no limit). `trace`: as in `Job`.
+    `replay_of`: the ended job of the same model whose input this one repeats, which leaves the inbox. With `call` SHARD the job
+    holds many rows, is bulk whatever its `priority`, and waits in a line of its own.
     """
 
     id: JobId
@@ -46,7 +46,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class KeptInput:
-    """What a job was given, inline or by its blob's name, and what was asked of it."""
+    """A job's input, inline or by its blob's name, and what was asked of the model."""
 
     payload: Payload
     call: Call = Call.PREDICT
@@ -57,7 +57,7 @@ class SubmitStatus(StrEnum):
     EXISTING = "existing"  # same idempotency key, same fingerprint: `id` is the first job's
     KEY_REUSED = "key_reused"  # same idempotency key, other fingerprint: nothing stored
     FULL = "full"  # the queue is at its limit: nothing stored
-    QUOTA = "quota"  # the owner has as many open jobs as it may: nothing stored
+    QUOTA = "quota"  # the owner is at its limit of open jobs: nothing stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What an idle or soon idle slot asks for. Seconds.
+    """What a slot asks for that is idle, or will be soon. Durations in seconds.
 
     The call takes at most `limit` jobs of `version`. It takes fewer than `enough` only if nothing else of the model is running
-    (`idle`), the first one kept has waited `max_wait_s` (`wait`), or its slack is below `hurry_s` (`deadline`); else it takes
-    none and says when to ask again. `min_slack_s` is the slack a full batch of `limit` needs, `slack_per_item_s` how much less
-    each missing item makes it; jobs with less slack than the batch at hand needs step over to the late band. `limit_bytes`
+    (`idle`), the first job of the batch has waited `max_wait_s` (`wait`), or its slack is below `hurry_s` (`deadline`); else it
+    takes none and says when to ask again. A full batch of `limit` needs `min_slack_s` of slack, and `slack_per_item_s` less for
+    each missing item; jobs with less slack than the possible batch needs step over to the late band. `limit_bytes`
     bounds the inline input of one batch. `shard`: take the first shard of `version` in line, or nothing; without it a shard
     comes only as a suspect, alone.
     """
@@ -98,7 +98,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """One job now leased to the caller. `token` proves it. Moments are Unix seconds by Redis' clock."""
+    """One job that is now leased to the caller; `token` proves the lease. Moments are Unix seconds by Redis' clock."""
 
     id: JobId
     token: str
@@ -114,9 +114,9 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A job's change that its holder did not make: `lost` with its worker, or `finished` unrun, in `state`.
+    """A job's change that its holder did not make: `lost` with its worker, or `finished` without a run, in `state`.
 
-    `worker` and `batch` are those that held it last, where one did.
+    `worker` and `batch` are the last that held the job, if any did.
     """
 
     id: JobId
@@ -133,8 +133,8 @@ class Claim:
     """The answer to a `ClaimRequest`.
 
     `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone), `bulk` (a shard);
-    empty when `jobs` is. `depth`: jobs still waiting that ordinary claims can take. `shards`: those of this version in line.
-    `retry_in_s`: none taken but some waiting, when to ask again (None: wait for a wake-up). `now`: Redis' clock. `foreign`:
+    empty if `jobs` is. `depth`: waiting jobs that ordinary claims can take. `shards`: waiting shards of this version.
+    `retry_in_s`: when to ask again if jobs wait but none was taken (None: wait for a wake-up). `now`: Redis' clock. `foreign`:
     stock Celery messages found in the queue, to be submitted as jobs by the caller. `stepped_over`: jobs this call moved to the
     late band. `expired`: jobs this call ended unrun, past their deadline; `changes` names them.
     """
@@ -153,7 +153,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How one leased job ended, for `finish`. `error_*` are empty on success; `state` is SUCCEEDED, FAILED or DEAD."""
+    """The end of one leased job, for `finish`. `state` is SUCCEEDED, FAILED or DEAD; `error_*` are empty on success."""
 
     id: JobId
     token: str
@@ -165,7 +165,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class BatchStamp:
-    """What every job of a settled batch records of it. Seconds; see `BatchRecord`."""
+    """What every job of a settled batch records of the batch. Durations in seconds; see `BatchRecord`."""
 
     id: str = ""
     size: int = 1
@@ -180,7 +180,7 @@ class BatchStamp:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """One leased job returned without a verdict, for `release` and `retry`. `trace` is for whoever logs it."""
+    """One leased job returned without a verdict, for `release` and `retry`. `trace` is for the log."""
 
     id: JobId
     token: str
@@ -188,18 +188,18 @@ class GiveBack:
 
 
 class Settled(StrEnum):
-    """Per item, the store's word on a finish, retry or release."""
+    """The store's answer to one item of a finish, retry or release."""
 
     OK = "ok"
     ALREADY = "already"  # the same token settled it before: a repeat after a lost reply
-    STALE = "stale"  # the caller no longer holds the job: nothing was written
+    STALE = "stale"  # the caller does not hold the job any more: nothing was written
     CANCELLED = "cancelled"  # a cancel request stood: the job ended CANCELLED, the output was dropped
-    DEAD = "dead"  # the limit of attempts or crashes was reached: given up
+    DEAD = "dead"  # the limit of attempts or crashes was reached: the job was given up
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewal:
-    """The answer to `extend`: `lost` means the worker's lease was taken back and nothing it holds may be settled."""
+    """The answer to `extend`. `lost`: the worker's lease was taken back, and none of the jobs it held may be settled."""
 
     lost: bool = False
     cancelled: tuple[JobId, ...] = ()
@@ -208,7 +208,7 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one `sweep` (with promote and expire) did. `blobs` may now be deleted."""
+    """What one `sweep` did, promotions and expiries included. `blobs` may now be deleted."""
 
     requeued: int = 0
     dead: int = 0
@@ -223,7 +223,9 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What `reconcile` found wrong and mended; all must stay 0. `cursor` continues the scan, "0" ends it."""
+    """What `reconcile` found wrong and mended; `orphans` and `tickets` must stay 0. `cursor` continues the scan; "0" is its
+    end.
+    """
 
     cursor: str = "0"
     scanned: int = 0
@@ -233,7 +235,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Jobs of one version. `waiting` to be run, with those of any version that wait for a retry; `running` under a lease."""
+    """Jobs of one version: `waiting` (those of any version that wait for a retry included) and `running` under a lease."""
 
     waiting: int
     running: int
@@ -243,10 +245,10 @@ class Unfinished:
 class QueueStats:
     """One model's queue at one moment, by Redis' clock. `ready` and `oldest_age_s` are keyed by band (0, 6, 9).
 
-    `solo` (suspects) are served before or between those of band 0, and their age counts there. An age is exact up to 256
-    waiting in a line, and if all of it have equal deadlines; in a longer line of mixed ones it is that of the oldest of 256.
-    `open`: jobs that have not ended, by owner; those of nobody are not counted. `inbox`: jobs that
-    ended failed, dead or expired and have not been replayed.
+    `solo` jobs (suspects) are served before or between those of band 0, and their age counts there. An age is exact for a
+    line of up to 256 jobs, and for jobs with the same time to their deadline; in a longer mixed line it is that of the oldest
+    of 256. `open`: jobs that have not ended, by owner; jobs without an owner are not counted. `inbox`: jobs that ended
+    failed, dead or expired and have not been replayed.
     """
 
     model: str

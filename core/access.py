@@ -10,14 +10,14 @@ from enum import StrEnum
 
 KEY_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-# 256 random bits: what is this long cannot be guessed, so one plain hash protects it as well as a slow one.
+# 256 random bits cannot be guessed, so one plain hash protects them as well as a slow one would.
 SECRET_BYTES = 32
-# Words that documentation and hurried people use.
+# Words that people copy from documentation, or choose in a hurry.
 _WEAK_SECRETS = ("", "secret", "password", "changeme", "change-me", "example", "test", "admin", "penstock", "your-secret-here")
 
 
 class Role(StrEnum):
-    """`submit`: make jobs, cancel one's own. `read`: see one's own. `manage`: see and cancel everybody's, see workers."""
+    """`submit`: make jobs and cancel own jobs. `read`: see own jobs. `manage`: see and cancel all jobs, see workers."""
 
     SUBMIT = "submit"
     READ = "read"
@@ -51,5 +51,5 @@ def digest_of(secret: bytes) -> str:
 
 
 def is_weak(sha256: str) -> bool:
-    """Whether anybody could guess the secret behind this hash: an example's, a common word's, none at all."""
+    """Whether the secret behind this hash is easy to guess: empty, a common word, or copied from an example."""
     return len(set(sha256)) == 1 or sha256.lower() in {digest_of(word.encode()) for word in _WEAK_SECRETS}

@@ -1,4 +1,4 @@
-"""What a request for embeddings asks for and is answered, in OpenAI's form, as values. Pure."""
+"""Requests for embeddings and their responses in OpenAI's form, as values. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEMBERS = frozenset({"model", "input", "encoding_format", "dimensions", "user"}
 
 
 class NoEmbedding(PenstockError):
-    """The model answered with something that is no vector."""
+    """The model's output is not a vector."""
 
     kind = "not_an_embedding"
 
@@ -32,7 +32,7 @@ class EmbeddingRequest:
 
     @property
     def token_count(self) -> int:
-        """Of token inputs; the tokens of a text are the model's own business, and are counted as 0."""
+        """The number of tokens of token inputs. A text counts as 0, because only the model knows its tokens."""
         return sum(map(len, self.inputs)) if self.tokens else 0
 
 

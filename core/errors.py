@@ -9,7 +9,7 @@ PenstockError
 │   ├── TooLarge           over a size limit
 │   ├── UnsupportedMedia   a media type the model does not take
 │   ├── NotFound           no such model, version or job
-│   ├── Gone               existed; its retention is over
+│   ├── Gone               it existed; its retention is over
 │   ├── Conflict           the job's state forbids it (cancel after the end, id taken)
 │   ├── KeyReused          the idempotency key belongs to another request
 │   ├── Unauthorized       no API key, or not one of ours

@@ -1,4 +1,4 @@
-"""Named places where a fault test makes this process die, freeze, wait or fail; nothing at all unless PENSTOCK_FAULT is set.
+"""Named places where a fault test makes this process die, freeze, wait or fail. They do nothing unless PENSTOCK_FAULT is set.
 
 `PENSTOCK_FAULT=site:action[:nth][,...]` fires once per process, at the nth time the site is reached (default: the first).
 Actions: `kill` (SIGKILL, as the kernel's memory killer does), `stop` (SIGSTOP), `raise`, `sleep=SECONDS`.
@@ -30,7 +30,7 @@ SITES = frozenset(
 
 
 class InjectedFault(RuntimeError):
-    """Raised by the action `raise`; nobody catches it by name."""
+    """Raised by the action `raise`; no code catches it by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Fault:
 
 
 def parse(text: str) -> dict[str, Fault]:
-    """The faults by site; raises `ConfigError` for a site or action that does not exist: a typo would test nothing."""
+    """The faults by site. Raises `ConfigError` for a site or action that does not exist, because a typo would test nothing."""
     return dict(_entry(entry) for entry in text.split(",") if entry)
 
 
@@ -89,7 +89,7 @@ _ACTIONS: Mapping[str, Callable[[float], None]] = {"kill": _kill, "stop": _stop,
 
 
 def _unarmed(site: str) -> None:
-    """What every process but those under a fault test runs."""
+    """The failpoint of every process that is not under a fault test."""
 
 
 def armed(environment: Mapping[str, str]) -> Callable[[str], None]:
@@ -97,5 +97,5 @@ def armed(environment: Mapping[str, str]) -> Callable[[str], None]:
     return _Armed(parse(text)) if text else _unarmed
 
 
-# Read at import, against the house rule: a site must cost one empty call, not a look at the environment.
+# Read at import, against the rule for settings: a site must cost one empty call, not a look at the environment.
 failpoint: Callable[[str], None] = armed(os.environ)

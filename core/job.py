@@ -55,13 +55,14 @@ class Priority(StrEnum):
         return 0 if self is Priority.INTERACTIVE else 9
 
 
-# Jobs whose deadline would force a tiny batch; kombu's priority steps are 0 3 6 9, and stock Flower sums these.
+# The late band holds jobs whose deadline would force a tiny batch. kombu's priority steps are 0, 3, 6 and 9, and stock Flower
+# adds those four up.
 LATE_BAND = 6
 BANDS = (0, LATE_BAND, 9)
 
 
 class Call(StrEnum):
-    """What is asked of the model; the value stored with a job, where most say nothing."""
+    """What is asked of the model. The value is stored with a job; the usual one is empty, which takes no memory."""
 
     PREDICT = ""
     EXPLAIN = "explain"
@@ -80,9 +81,11 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """The batch a job ran in, and its `place` there, from 1. Seconds, in the order of a batch's way: claimed until its inputs
-    were touched, decode, preprocess, waiting for the device, inference, postprocess. `reason` is why it was released (idle,
-    full, wait, deadline, bucket, drain, solo, bulk).
+    """The batch that a job ran in, and the job's `place` in it, from 1. `reason` is why the batch was released (idle, full,
+    wait, deadline, bucket, drain, solo, bulk).
+
+    Seconds in the order of events: `batch_wait_s` from the claim until the inputs were touched, `decode_s`, `preprocess_s`,
+    `device_wait_s` until the device was free, `inference_s`, `postprocess_s`.
     """
 
     id: str
@@ -100,10 +103,10 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One lease of a job: `number` counts claims from 1, those that were not charged included. Moments as in `Job`.
+    """One lease of a job. `number` counts all claims from 1, also those that were not charged. Moments are as in `Job`.
 
-    `end` is empty while it runs, else how it ended: released, retried, crashed, worker_lost, or the job's final public state.
-    `delay_s`: how long the job was then put aside at least. `worker` is the name of the slot's incarnation that held it.
+    `end` is empty while the attempt runs, else how it ended: released, retried, crashed, worker_lost, or the job's final public
+    state. `delay_s` is the delay before the next attempt, at least. `worker` names the slot's incarnation that held the lease.
     """
 
     number: int
@@ -117,7 +120,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Attempts of which only the sums are kept: a record stays small however often its job is given out."""
+    """The sums of attempts that the record does not list, so that it stays small however often its job is claimed."""
 
     count: int = 0
     spent_s: float = 0.0
@@ -126,11 +129,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the store knows of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
+    """The store's record of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
 
-    `queued_behind`: jobs of its owner before it as it was stored. `tries`: its attempts in order, the first and the last few.
-    `trace`: the W3C `traceparent` it came with, and behind a space the `tracestate`; empty without one. `replay_of` and
-    `replayed_as` link a job with the one whose input it repeats; of several repeats the old job names the last.
+    `queued_behind`: the number of its owner's jobs before it when it was stored. `tries`: its first and last attempts, in
+    order. `trace`: the W3C `traceparent` of its request and, behind a space, the `tracestate`; empty without one. `replay_of`
+    and `replayed_as` link a job with the job whose input it repeats; an old job that was repeated several times names the
+    last one.
     """
 
     id: JobId

@@ -1,4 +1,4 @@
-"""What is declared of a model: where its code is, how it is batched, its limits; and what its workers say of it."""
+"""What is declared of a model (its code, batching and limits), what its workers announce, and which array shapes it takes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """What the workers of a version announce once it is loaded: JSON Schemas, media types taken, the handler's own words."""
+    """What the workers of a version announce once it is loaded: JSON Schemas, accepted media types, the handler's
+    description.
+    """
 
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None

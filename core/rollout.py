@@ -1,6 +1,7 @@
-"""What an operator changed about a model while it runs: versions added, versions removed, another default. Pure.
+"""An operator's change of a model while it runs: versions added, versions removed, another default. Pure.
 
-It stands over the settings of every gateway and worker, in the store, until it is taken back; a restart does not undo it.
+The change is kept in the store and overrides the settings of every gateway and worker until it is reset; a restart does not
+undo it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo
 
-# Gateways look for changes twice a second; after this none of them submits to a removed version any more.
+# Gateways look for changes twice a second; after this time no gateway submits to a removed version any more.
 SETTLED_AFTER_S = 5.0
 
 
@@ -20,8 +21,9 @@ SETTLED_AFTER_S = 5.0
 class Rollout:
     """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s).
 
-    `undone` are the versions that a reset took back: where settings name them they are served as those say, elsewhere they
-    end their jobs; then workers forget them. One that was removed without a reset stays removed, over all settings.
+    `undone` are the versions that a reset took back. Where settings name such a version, it is served as the settings say;
+    elsewhere its jobs are run to their end, and then workers forget it. A version that was removed without a reset stays
+    removed, whatever settings say.
     """
 
     default_version: str = ""
@@ -31,7 +33,7 @@ class Rollout:
 
     @property
     def changes(self) -> bool:
-        """Whether the model is served other than as the settings say; what a reset took back only ends its jobs."""
+        """Whether the model is served otherwise than the settings say. Versions that a reset took back only end their jobs."""
         return bool(self.default_version) or not {*self.added, *self.removed} <= set(self.undone)
 
     def load(self, version: str, table: Mapping[str, Any]) -> Rollout:
@@ -42,18 +44,18 @@ class Rollout:
         return replace(self, default_version=version)
 
     def unload(self, version: str, now: float) -> Rollout:
-        """`added` keeps its table: what waits for the version is still run."""
+        """`added` keeps the version's table, because jobs that wait for the version are still run."""
         undone = tuple(name for name in self.undone if name != version)
         return replace(self, removed={**self.removed, version: now}, undone=undone)
 
     def reset(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
-        """No new jobs for versions, of all that are `known`, that no settings name. `added` keeps their tables, as above."""
+        """Stop new jobs for those `known` versions that no settings name. `added` keeps their tables, as in `unload`."""
         strays = {*known, *self.added, *self.removed} - named
         removed = {version: self.removed.get(version, now) for version in sorted(strays)}
         return Rollout(added=self.added, removed=removed, undone=tuple(sorted(strays | self.added.keys())))
 
     def without(self, versions: Set[str]) -> Rollout:
-        """With no trace of these."""
+        """The rollout without any entry of these versions."""
         return replace(
             self,
             added={name: table for name, table in self.added.items() if name not in versions},
@@ -63,7 +65,9 @@ class Rollout:
 
 
 def over(rollout: Rollout, named: Set[str], is_needed: Callable[[str], bool], *, now: float) -> set[str]:
-    """Versions of a reset that need no record any more: settings name them, or they get no new jobs and nothing needs them."""
+    """Versions of a reset that need no entry any more: settings name them, or they get no new jobs and have no unfinished
+    ones.
+    """
 
     def ended(version: str) -> bool:
         asked_at = rollout.removed.get(version)
@@ -85,7 +89,7 @@ def followed(info: ModelInfo, rollout: Rollout | None) -> ModelInfo | None:
 
 
 def check_load(info: ModelInfo | None, rollout: Rollout, version: str) -> None:
-    """Raises `Conflict` when the version is there already: versions are fixed names, so that a job's version says what ran."""
+    """Raises `Conflict` if the version exists: a version never changes, so that a job's version says what ran."""
     served = followed(info, rollout) if info else None
     if served is not None and version in served.versions:
         raise Conflict(

@@ -1,4 +1,4 @@
-"""One run: an offline job over files, its states, what was asked, and how far it is."""
+"""One run, an offline job over files: its states, its specification and its progress."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FORMATS = {
 
 
 def format_of(name: str) -> str:
-    """The format of rows that a file's name says; empty for a name that says none."""
+    """The format of rows that a file's name implies; empty if it implies none."""
     return _FORMATS.get(PurePosixPath(name.lower()).suffix, "")
 
 
 class RunState(StrEnum):
-    """`interrupted` is not stored: a running run whose driver is gone is shown so, and can be resumed."""
+    """`interrupted` is not stored: a running run whose driver has gone is shown as interrupted, and can be resumed."""
 
     QUEUED = "queued"
     VALIDATING = "validating"
@@ -42,11 +42,11 @@ class RunState(StrEnum):
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
-    """What was asked. `input` and `output` are paths, globs or fsspec URLs. `columns` maps the model's input fields to columns
-    of the input (empty: the whole row; one entry with an empty field name: that column's value alone). `carry`: input columns
-    that the output repeats. `errors` empty: beside the output. `max_failed`: more failed rows than this stop the run (None:
-    never). `window_rows`: most rows submitted and not yet written. `kind`: "files", or "openai" for the lines of an OpenAI
-    batch.
+    """The specification of a run. `input` and `output` are paths, globs or fsspec URLs. `columns` maps the model's input
+    fields to columns of the input (empty: the whole row; one entry with an empty field name: that column's value alone).
+    `carry`: input columns that the output repeats. `errors`: empty for a file beside the output. `max_failed`: more failed
+    rows than this stop the run (None: never). `window_rows`: the limit of rows that are submitted and not yet written.
+    `kind`: "files", or "openai" for the lines of an OpenAI batch.
     """
 
     model: str
@@ -69,7 +69,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
 
 class RunCounts(Struct, frozen=True, kw_only=True):
-    """Rows. `total` is None until it is known; `done` are those with an output, `failed` those in the errors file."""
+    """Counts of rows. `total` is None until it is known; `done` rows have an output, `failed` rows are in the errors file."""
 
     total: int | None = None
     done: int = 0
@@ -78,8 +78,8 @@ class RunCounts(Struct, frozen=True, kw_only=True):
 
 class Run(Struct, frozen=True, kw_only=True):
     """What the store knows of one run. Moments are Unix seconds by Redis' clock. `driver` names the process that works on it
-    and holds it until `driver_until`; `stage` is what it does in words for a progress line. `busy`: share of the elapsed time
-    of the slots that served it in which their device ran its rows, 0 to 1. `request`: "", "cancel".
+    and holds it until `driver_until`; `stage` says for a progress line what the driver does. `busy`: the share, 0 to 1, of the
+    time of the slots that served the run in which their device ran its rows. `request`: "", "cancel".
     """
 
     id: str

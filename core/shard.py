@@ -1,5 +1,6 @@
-"""A shard: a part of a run's rows that travels as one job, what came of each row, and how dear rows are. Shards and outcomes
-are msgpack, never read as code.
+"""A shard: rows of a run that travel as one job; the outcome of each row; and what rows cost.
+
+Shards and outcomes are msgpack, which is never read as code.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ SHARD_MEDIA = "application/vnd.penstock.shard"
 
 
 class Shard(Struct, array_like=True, gc=False):
-    """Rows of one run, in order. `media` application/json: each row is a plain value (what the JSON text would give); any
-    other: each row is the bytes of one body of that type.
+    """Rows of one run, in order. With `media` application/json each row is a plain value, as parsed from JSON; with any other
+    media type each row is the bytes of one body of that type.
     """
 
     media: str
@@ -74,7 +75,9 @@ _SIZED = frozenset({str, bytes, list})
 
 
 def row_costs(rows: Sequence[Any]) -> list[int]:
-    """How much there is of each row: characters, bytes or parts; of an object those of its text. Only their order counts."""
+    """The cost of each row: its number of characters, bytes or parts; of an object, that of its texts. Only their order
+    counts.
+    """
     kinds = set(map(type, rows))
     if kinds <= _SIZED:
         return list(map(len, rows))
@@ -88,7 +91,7 @@ def _cost(row: Any) -> int:
 
 
 def by_cost(costs: Sequence[int]) -> Sequence[int]:
-    """The places of the rows, from the cheapest up, so that rows of one call are alike and need little padding."""
+    """The places of the rows in ascending order of cost, so that rows of one call are alike and need little padding."""
     places = range(len(costs))
     if len(set(costs)) <= 1:
         return places

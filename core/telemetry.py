@@ -1,7 +1,7 @@
-"""OpenTelemetry, where it is installed and asked for: the provider that a process sends its spans through, and their names.
+"""OpenTelemetry, if it is installed and asked for: the provider through which a process sends its spans, and their names.
 
-Configured by the OTEL_* variables as the SDK has them. Without one that asks for traces, or without the package, nothing of it
-is imported. The messaging conventions are still in development; their names stand here and nowhere else.
+The SDK's OTEL_* variables configure it. If none of them asks for traces, or the package is missing, nothing of it is imported.
+The messaging conventions are still in development, so their names stand here and nowhere else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _EXPORTER = "OTEL_TRACES_EXPORTER"
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _LINKS = "OTEL_SPAN_LINK_COUNT_LIMIT"
-# A batch span has a link per job; the SDK's own limit of 128 would cut large batches short.
+# A batch span has one link per job; the SDK's own limit of 128 would drop links of large batches.
 _MOST_LINKS = 4_096
 # How long the end of a process waits for its last spans: a collector that is away must not hold up a restart.
 FLUSH_S = 3.0
@@ -58,16 +58,17 @@ def installed() -> bool:
 
 
 def provider(service: str, env: Mapping[str, str] = os.environ) -> TracerProvider:
-    """Sends to what the variables name. `service` unless OTEL_SERVICE_NAME says otherwise.
+    """A provider that sends to the exporters that the variables name, as `service` unless OTEL_SERVICE_NAME says otherwise.
 
-    Only once `asked_for` and `installed` say so. Raises `ConfigError` for an exporter that is not installed.
+    Call it only if `asked_for` and `installed` are true. Raises `ConfigError` for an exporter that is not installed.
     """
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     limits = SpanLimits() if env.get(_LINKS) else SpanLimits(max_links=_MOST_LINKS)
-    # Closed by us, in time; its own hook at the end of the interpreter would wait half a minute for a collector that is away.
+    # `flush` closes it in time; its own hook at the end of the interpreter would wait half a minute for a collector that is
+    # away.
     made = TracerProvider(resource=Resource.create(_named(service, env)), span_limits=limits, shutdown_on_exit=False)
     for name in _exporters(env):
         made.add_span_processor(BatchSpanProcessor(_exporter(name)))
@@ -75,7 +76,7 @@ def provider(service: str, env: Mapping[str, str] = os.environ) -> TracerProvide
 
 
 def close(made: TracerProvider) -> None:
-    """Send what is left, for at most `FLUSH_S`."""
+    """Send the remaining spans, for at most `FLUSH_S`."""
     ending = Thread(target=made.shutdown, name="spans", daemon=True)
     ending.start()
     ending.join(FLUSH_S)

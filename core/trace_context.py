@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Longer ones are dropped: the standard asks to pass on at least this much.
+# A longer tracestate is dropped; the standard asks to pass on at least this much.
 MAX_STATE_CHARS = 512
 MAX_STATE_MEMBERS = 32
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
@@ -34,9 +34,9 @@ class TraceContext:
 
 
 def read(parent: str, state: str = "") -> TraceContext | None:
-    """What the two headers say; None for an unreadable traceparent, which the standard has ignored rather than refused."""
+    """The context in the two headers; None for an unreadable traceparent, which the standard says to ignore, not to refuse."""
     found = _PARENT.fullmatch(parent.strip())
-    # Version 00 ends here; what a later version adds behind is none of ours.
+    # Version 00 has no more fields; the fields that a later version adds are ignored.
     if found is None or (found[1] == "00" and found[5]):
         return None
     return TraceContext(found[2], found[3], int(found[4], 16) & _SAMPLED, _state(state))
@@ -49,7 +49,7 @@ def stored(text: str) -> TraceContext | None:
 
 
 def trace_id_of(text: str) -> str:
-    """The trace id in a stored context without reading the rest, or an empty one."""
+    """The trace id of a stored context, without parsing the rest; empty if there is none."""
     return text[3:35]
 
 
@@ -57,5 +57,5 @@ def _state(text: str) -> str:
     members = [member.strip() for member in text.split(",") if member.strip()]
     tidy = ",".join(members)
     good = len(members) <= MAX_STATE_MEMBERS and len(tidy) <= MAX_STATE_CHARS and all(map(_MEMBER.fullmatch, members))
-    # All or nothing: half a tracestate is somebody else's data broken.
+    # All or nothing: half a tracestate would be another system's data, damaged.
     return tidy if good else ""

@@ -1,4 +1,4 @@
-"""Files that a process fetched for its children to read, in a folder that goes with the process."""
+"""Copies of blobs that a process fetches for its children to read, in a folder that is deleted after the process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _LOCK = "lock"
 class Copies:
     """Paths for copies below `folder`. Safe to call from any thread.
 
-    Each process has a folder of its own there, locked while it lives. The folders of those that were killed are found unlocked
-    and deleted by the next that needs one; a lock and not a pid, because containers that share a disk have the same pids.
+    Each process has its own folder there, locked while the process lives. The folder of a killed process is unlocked, and the
+    next process that needs a folder deletes it. A lock and not a pid marks the folder, because containers that share a disk
+    may have equal pids.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,7 +28,7 @@ class Copies:
         self._own: Path | None = None
 
     def fresh(self, name: str) -> Path:
-        """A path of this process that no copy had before: two batches may read the same blob, and end at different times."""
+        """A new path for each copy, because two batches may read the same blob and end at different times."""
         with self._mutex:
             if self._own is None:
                 self._own = self._opened()
@@ -39,10 +40,10 @@ class Copies:
             if not other.name.startswith("."):
                 _delete_if_left(other)
         own = os.urandom(8).hex()
-        # Locked before it has the name that others look for.
+        # The folder is locked before it has a name that other processes look for.
         young = self._folder / f".{own}"
         young.mkdir(mode=0o700)
-        # Open, and so locked, until the process ends.
+        # The file stays open, and so locked, until the process ends.
         fcntl.flock(os.open(young / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
         return young.rename(self._folder / own)
 
@@ -51,7 +52,7 @@ def _delete_if_left(folder: Path) -> None:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Somebody else is deleting it.
+        # Another process is deleting it.
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,23 +14,24 @@ from typing import BinaryIO, Protocol
 from penstock.errors import Gone, InternalError, StoreUnavailable
 
 # D9: docs/design/store.md
-# The serial of a job, then which side of it: `<serial>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash fits.
-# A repeat that was cut short leaves its name with a tail, to be collected like any other.
+# `<serial of the job>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash matches. A repeated write that was cut
+# short leaves a name with a tail, which is collected like any other orphan.
 _NAME = re.compile(r"[0-9a-z]{26}\.(?:in|[0-9A-Za-z_-]{1,64}\.out)(?:\.[0-9a-f]{16}\.new)?")
-# Enough that no folder grows slow.
+# Enough folders that none becomes large and slow.
 _FOLDERS = 64
-# The first eight characters of a serial count units of 1,024 ms: what is written together shares a folder, and its one sync.
+# The first eight characters of a serial count units of 1,024 ms: files that are written together share a folder and its one
+# sync.
 _MOMENT = 8
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class BlobsUnavailable(StoreUnavailable):
-    """The place of the blobs does not answer or does not let us; the job store may be well."""
+    """The place of the blobs does not answer or refuses access; the job store may still work."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlobFile:
-    """`own`: a copy for whoever asked, who deletes it after use; else the blob itself."""
+    """`own`: a copy for the caller, who deletes it after use; else the path is the blob itself."""
 
     path: Path
     own: bool = False
@@ -44,38 +45,38 @@ class BlobStore(Protocol):
         ...
 
     def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
-        """The same for several at once, for less than the sum: one None per blob."""
+        """`put` several blobs at once, faster than one by one; returns one None per blob."""
         ...
 
     def get(self, name: str) -> bytes:
-        """The bytes; raises `Gone` when there are none under that name."""
+        """The bytes; raises `Gone` if there is no blob of this name."""
         ...
 
     def peek(self, name: str, size: int) -> tuple[bytes, int]:
-        """The first `size` bytes, and how many there are in all; raises `Gone` as `get` does."""
+        """The first `size` bytes, and the size of the whole blob; raises `Gone` as `get` does."""
         ...
 
     def delete(self, name: str) -> None:
-        """Remove it; a name that is not there is no fault, since deletions are repeated after a crash."""
+        """Remove the blob. A missing blob is no error, because deletions are repeated after a crash."""
         ...
 
     def delete_all(self, names: Sequence[str]) -> None:
-        """The same for several at once, for less than the sum."""
+        """`delete` several blobs at once, faster than one by one."""
         ...
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
-        """Per name a file where a process on this machine may read the bytes itself; None for one that is not there.
+        """Per name a file that a process on this machine can read; None for a blob that is missing.
 
-        Raises `BlobsUnavailable` when they cannot be fetched, with no copy left.
+        Raises `BlobsUnavailable` if the blobs cannot be fetched; no copy is left behind.
         """
         ...
 
     def belong_to(self, store: str) -> bool:
-        """Whether the blobs here are those of the store of this identity; the first that asks has them."""
+        """Whether this place belongs to the store of this identity; an unmarked place is given to the first store that asks."""
         ...
 
     def names(self, *, now: float) -> Iterator[tuple[str, float]]:
-        """Every blob with its age in seconds at the Unix time `now`, in no order; for collecting those that no record names."""
+        """Every blob with its age in seconds at the Unix time `now`, in no order, to find blobs that no record names."""
         ...
 
 
@@ -121,7 +122,7 @@ class LocalBlobs:
             raise BlobsUnavailable(f"blob {name} cannot be read from {path.parent}: {fault.strerror}") from fault
 
     def delete(self, name: str) -> None:
-        # Not synced: a deletion lost in a power cut leaves an orphan, which is collected.
+        # Not synced: a deletion that a power cut undoes leaves an orphan, which is collected.
         self._path(name).unlink(missing_ok=True)
 
     def delete_all(self, names: Sequence[str]) -> None:
@@ -132,7 +133,7 @@ class LocalBlobs:
         return [BlobFile(path) if (path := self.local_path(name)) else None for name in names]
 
     def local_path(self, name: str) -> Path | None:
-        """Where its file is; None when there is none."""
+        """The path of the blob's file; None if there is none."""
         path = self._path(name)
         return path if path.exists() else None
 
@@ -155,7 +156,7 @@ class LocalBlobs:
 
     def _path(self, name: str) -> Path:
         serial = checked(name).partition(".")[0]
-        # By hash, so that the folders fill alike; by serial, so that a job's blobs lie together.
+        # By hash, so that the folders fill evenly; by serial, so that a job's blobs share a folder.
         return self._folder / f"{zlib.crc32(serial[:_MOMENT].encode()) % _FOLDERS:02x}" / name
 
 
@@ -164,7 +165,7 @@ def is_blob_name(name: str) -> bool:
 
 
 def checked(name: str) -> str:
-    """The name; raises `InternalError` for what is none, before it becomes part of a path."""
+    """The name itself; raises `InternalError` if it is not a blob name, before it becomes part of a path."""
     if not is_blob_name(name):
         raise InternalError(f"{name[:100]!r} is not a blob name (<serial>.in or <serial>.<token hash>.out)")
     return name
@@ -173,8 +174,9 @@ def checked(name: str) -> str:
 def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
     """Write every file, then sync every file: the first sync commits the file system's journal for all of them.
 
-    Straight to the final names. A reader knows a name only from a record, and the record is written after this returns: a
-    half-written file is an orphan that nobody reads. That saves the rename, and with it a second journal commit.
+    The files get their final names at once. A reader knows a name only from a record, and the record is written after this
+    function returns, so a half-written file is an orphan that nobody reads. This saves the rename, and with it a second journal
+    commit.
     """
     with ExitStack() as opened:
         files = [opened.enter_context(_Fresh(path)) for path in paths]
@@ -184,16 +186,17 @@ def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
             file.sync()
         for file in files:
             file.keep()
-    # POSIX promises the entry of a new file only after this. On ext4 and XFS the file's own fsync has committed it already, and
-    # this finds nothing to do.
+    # POSIX guarantees the folder's entry of a new file only after this sync. On ext4 and XFS the file's own fsync has
+    # committed the entry already, and this sync finds nothing to do.
     for folder in {path.parent for path in paths}:
         _sync_folder(folder)
 
 
 class _Fresh:
-    """A new file under its final name, or, where that is taken, beside it until it is whole.
+    """A new file under its final name; if that is taken, the file has another name until it is whole.
 
-    A repeat after a lost reply finds its name taken, and a worker may be reading it: it must never show less than the whole.
+    A write that is repeated after a lost reply finds its name taken. A worker may be reading that file, which must always be
+    whole.
     """
 
     def __init__(self, path: Path) -> None:
@@ -232,7 +235,7 @@ class _Fresh:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
         if not self._kept:
-            # A full disk must not fill further with halves; only ours, for an earlier whole one may be in use.
+            # A half-written file must not stay on a full disk. Only our own file goes: an earlier whole one may be in use.
             self._path.unlink()
 
 
@@ -250,7 +253,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _age_s(entry: os.DirEntry[str], now: float) -> float | None:
-    """None when it was deleted since the folder was listed."""
+    """None if the file was deleted since the folder was listed."""
     try:
         return now - entry.stat(follow_symlinks=False).st_mtime
     except FileNotFoundError:

@@ -30,10 +30,10 @@ log = structlog.get_logger(__name__)
 BLOBS_NOT_DELETED = "blobs_not_deleted"
 
 _MARK = "STORE"
-# Enough to hide a store's 20 to 100 ms per request behind each other.
+# Enough parallel requests to hide the 20 to 100 ms that an object store takes for one.
 _AT_ONCE = 16
-# Callers try again by themselves and show that they wait; a slot answers nobody meanwhile, and its lease runs: with the
-# library's own pauses, which grow to 15 s, a bucket that was away cost the batch at hand its lease.
+# Callers try again by themselves and show that they wait. During a retry of the library a slot does nothing else while its
+# lease runs: with the library's own pauses, which grow to 15 s, a bucket that was away cost the current batch its lease.
 _RETRIES, _RETRY_FOR_S = 3, 2.0
 _PAUSES_S = (0.1, 0.4)
 # A store that takes a request and never answers holds the slot no longer than its lease lasts without a turn (10 s of the usual
@@ -49,7 +49,7 @@ _Got = TypeVar("_Got")
 
 
 def open_objects(url: str, copies: Copies) -> ObjectBlobs:
-    """The blobs below `url`; credentials and endpoint come from the environment. Nothing is asked of the store yet."""
+    """The blobs below `url`; credentials and endpoint come from the environment. No request is sent yet."""
     environment = _ENVIRONMENTS.get(url.partition(":")[0])
     if environment:
         os.environ.setdefault(f"{environment}_READ_TIMEOUT", _SILENCE)
@@ -63,7 +63,7 @@ def open_objects(url: str, copies: Copies) -> ObjectBlobs:
 
 
 class ObjectBlobs:
-    """Blobs as objects. `place` is what messages call the store. Safe to call from any thread."""
+    """Blobs as objects. `place` names the object store in messages. Safe to call from any thread."""
 
     def __init__(self, store: ObjectStore, copies: Copies, *, place: str) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class ObjectBlobs:
     def put(self, name: str, data: bytes) -> None:
         checked(name)
         try:
-            # In one request whatever its size: an upload in parts that a crash cuts short would stay, and be paid for.
+            # One request whatever the size: parts of an upload that a crash cuts short would stay and be paid for.
             obstore.put(self._store, name, data, use_multipart=False)
         except (BaseError, OSError) as fault:
             raise self._away(f"blob {name} ({len(data)} bytes) cannot be written", fault) from fault
@@ -88,7 +88,7 @@ class ObjectBlobs:
     def peek(self, name: str, size: int) -> tuple[bytes, int]:
         with self._reading(checked(name)):
             whole = obstore.head(self._store, name)["size"]
-            # No store has a range of nothing.
+            # An object store refuses a range of an empty object.
             head = bytes(obstore.get_range(self._store, name, start=0, length=min(size, whole))) if whole else b""
             return head, whole
 
@@ -101,10 +101,10 @@ class ObjectBlobs:
         try:
             obstore.delete(self._store, [checked(name) for name in names])
         except FileNotFoundError:
-            # A folder behind this interface stops at the first that is not there.
+            # With a folder behind this interface, the library stops at the first missing file.
             _each_deleted(self._store, names)
         except (BaseError, OSError) as fault:
-            # Not raised: whoever deletes has settled what counts, and must not do it twice.
+            # Not raised: the caller has settled its jobs and must not settle them twice.
             log.warning(BLOBS_NOT_DELETED, blobs=len(names), error=_said(fault), next="collected as orphans with their records")
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
@@ -174,7 +174,7 @@ def _each_deleted(store: ObjectStore, names: Sequence[str]) -> None:
 
 
 def _at_once(do: Callable[[_Given], _Got], given: Sequence[_Given]) -> list[_Got]:
-    """Each done, several at a time; raises the first fault once none is under way any more."""
+    """Call `do` for each, several at a time; raises the first fault once no call is under way."""
     if len(given) < 2:
         return [do(each) for each in given]
     with ThreadPoolExecutor(min(_AT_ONCE, len(given))) as threads:
@@ -182,6 +182,6 @@ def _at_once(do: Callable[[_Given], _Got], given: Sequence[_Given]) -> list[_Got
 
 
 def _said(fault: Exception) -> str:
-    """The first line of it without what follows a question mark: signed addresses hold credentials there."""
+    """The first line of the message, cut at a question mark, because signed addresses hold credentials behind it."""
     first = str(fault).partition("\n")[0]
     return re.sub(r"\?\S*", "", first)[:_FAULT_CHARS] or type(fault).__name__

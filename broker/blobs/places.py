@@ -1,4 +1,4 @@
-"""From where the blobs are to the store that reads and writes them."""
+"""Opens the blob store at a place that the settings name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_blobs(place: BlobPlace) -> BlobStore:
         return LocalBlobs(place.folder)
     parts = urlsplit(place.url)
     if parts.scheme == _FOLDER:
-        # Our own and not obstore's: that one does not sync what it writes.
+        # Not obstore's local store, because that one does not sync what it writes.
         return LocalBlobs(Path(unquote(parts.path)))
     try:
         from penstock.broker.blobs.objects import open_objects

@@ -1,4 +1,4 @@
-"""Files that callers upload and runs produce: each in a folder of its own on the shared disk, its record beside the content."""
+"""Files that callers upload and runs produce: each has a folder on the shared disk, with its record beside the content."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from msgspec import Struct
 from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
 from penstock.job_id import new_serial
 
-# Ids are made here and end up in paths: nothing else may pass.
+# Ids are made here and become parts of paths, so nothing of another form may pass.
 _ID = re.compile(r"file-[0-9a-hjkmnp-tv-z]{26}")
 _RECORD = "record.json"
 _CONTENT = "content"
 _TAKEN_MODE = 0o700
 MAX_NAME = 200
-# An upload that was cut off, or a record whose run never wrote anything.
+# For uploads that were cut off, and records of runs that never wrote their content.
 STRAY_S = 24 * 3600.0
-# Longer than any run may take and is kept.
+# Longer than a run may take and its record is kept.
 UNWRITTEN_S = 90 * 86_400.0
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """What is known of one file. Moments are Unix seconds. `suffix` is that of the content's name on disk.
+    """The record of one file. Moments are Unix seconds. `suffix` is that of the content's name on disk.
 
     A file that a run will write has its record before its content: it is shown from the moment the content is in place, its
     `size_bytes` and `created_at` being those of the content. `ttl_s`: how long it is kept from then on (0: for ever).
@@ -53,7 +53,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """What the caller says of a file that is to be stored."""
+    """What the caller says about a file that is to be stored."""
 
     owner: str
     filename: str
@@ -68,7 +68,7 @@ class FileStore:
         self._folder = folder
 
     def upload(self, new: NewFile, *, max_bytes: int, now: float) -> Upload:
-        """An upload to be written piece by piece. Raises `StoreUnavailable` when the disk takes no file."""
+        """An upload to be written piece by piece. Raises `StoreUnavailable` if the disk cannot take a file."""
         record = FileRecord(
             id=_new_id(),
             owner=new.owner,
@@ -85,7 +85,9 @@ class FileStore:
             raise _unwritable(fault) from fault
 
     def reserve(self, new: NewFile, *, now: float) -> Path:
-        """A file that a run is going to write: where its content belongs. It is shown once that is there."""
+        """Announce a file that a run is going to write; returns the path for its content. The file is listed once that
+        exists.
+        """
         record = FileRecord(
             id=_new_id(),
             owner=new.owner,
@@ -104,7 +106,7 @@ class FileStore:
         return self.content(record)
 
     def keep(self, record: FileRecord) -> None:
-        """The record, whole or not at all."""
+        """Write the record, whole or not at all."""
         home = self._home(record.id)
         beside = home / f"{_RECORD}.new"
         with beside.open("wb") as file:
@@ -116,7 +118,7 @@ class FileStore:
         _sync_folder(home.parent)
 
     def find(self, file_id: str, *, now: float) -> FileRecord:
-        """The record of a file whose content is there and not expired; else raises `NotFound`."""
+        """The record of a file whose content exists and has not expired; else raises `NotFound`."""
         found = self._read(self._home(file_id)) if _ID.fullmatch(file_id) else None
         shown = self._as_it_is(found) if found else None
         if shown is None or _expired(shown, now):
@@ -124,7 +126,7 @@ class FileStore:
         return shown
 
     def files(self, *, now: float) -> Iterator[FileRecord]:
-        """Every file that is there, in no order."""
+        """Every file whose content exists, in no order."""
         for home in self._homes():
             found = self._read(home)
             shown = self._as_it_is(found) if found else None
@@ -135,17 +137,17 @@ class FileStore:
         return self._home(record.id) / (_CONTENT + record.suffix)
 
     def id_of(self, path: str) -> str:
-        """The file whose content has this path; empty for any other path."""
+        """The id of the file whose content has this path; empty for any other path."""
         home = Path(path).parent
         return home.name if _ID.fullmatch(home.name) and home.parent.parent == self._folder else ""
 
     def delete(self, file_id: str) -> None:
-        """Gone is gone: deleting twice is no fault."""
+        """Delete a file; a missing one is no error."""
         if _ID.fullmatch(file_id):
             shutil.rmtree(self._home(file_id), ignore_errors=True)
 
     def sweep(self, *, now: float) -> int:
-        """Remove what has expired and what was cut off; how many that were."""
+        """Remove expired files and uploads that were cut off; returns how many were removed."""
         gone = 0
         for home in self._homes():
             found = self._read(home)
@@ -179,12 +181,14 @@ class FileStore:
             yield from (home for home in sorted(folder.iterdir()) if _ID.fullmatch(home.name))
 
     def _home(self, file_id: str) -> Path:
-        # The end of an id is random, its beginning the time: no folder grows large.
+        # By the end of the id, which is random, while its beginning is the time: so no folder becomes large.
         return self._folder / file_id[-2:] / file_id
 
 
 class Upload:
-    """The content on its way to disk. `write` raises `TooLarge` over the limit; `drop` what is not finished."""
+    """A file while its content is written. `write` raises `TooLarge` over the limit; call `drop` if the upload is not
+    finished.
+    """
 
     def __init__(self, files: FileStore, record: FileRecord, *, max_bytes: int) -> None:
         self._files = files
@@ -208,7 +212,7 @@ class Upload:
             raise _unwritable(fault) from fault
 
     def finish(self, *, purpose: str, filename: str, ttl_s: float) -> FileRecord:
-        """On disk for good. What the form said beside the content is known only now."""
+        """Store the file durably. The form's other fields may follow the content, so they are known only now."""
         if not self._size:
             raise BadRequest("the file is empty")
         try:
@@ -234,7 +238,7 @@ class Upload:
 
 
 def plain_name(name: str) -> str:
-    """What a caller called the file, without folders and control characters; it is only ever shown, never opened."""
+    """The caller's name of the file, without folders and control characters; it is only shown and never opened."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:MAX_NAME] or "file"
 

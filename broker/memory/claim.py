@@ -7,7 +7,8 @@ from penstock.broker.memory.turns import one_each
 from penstock.broker.records import Claim, ClaimRequest
 from penstock.job import LATE_BAND, Priority
 
-# Bulk jobs ride along in places that nothing urgent takes. Behind a full interactive band they get one batch in so many.
+# Bulk jobs fill places of a batch that no interactive job takes. Behind a full interactive band they get every `BULK_TURN`th
+# batch.
 BULK_TURN = 8
 SHORTEST_WAIT_S = 0.001
 SOLO_AGAIN_S = 1.0
@@ -25,7 +26,7 @@ class Gathering:
         self._shared = False
 
     def claim(self) -> Claim:
-        self._queue.told.clear()
+        self._queue.changes.clear()
         if self._request.shard:
             return self._claim_shard()
         if not self._queue.ordinary:
@@ -53,7 +54,9 @@ class Gathering:
         return self._release(chosen, reason) if reason else self._wait(chosen)
 
     def _claim_beside(self, suspect: Record) -> Claim:
-        """A suspect that lost workers goes once others were served since it came, and only to a slot that can start with it."""
+        """A suspect that lost workers goes once ordinary jobs were served since it came, and only to a slot that can start it
+        now.
+        """
         free = not self._queue.busy(self._request.worker)
         served_at = self._queue.counters[f"solo_others:{self._request.version}"]
         due = not self._queue.in_order(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
@@ -69,13 +72,13 @@ class Gathering:
             self._queue.counters[f"solo_others:{self._request.version}"] = self._queue.counters[clock]
 
     def _choose(self) -> list[Record]:
-        """The head of the queue in the order of leaving: in time, then late, then bulk; bulk first when it is its turn."""
+        """The next jobs: interactive, then late, then bulk; bulk first when it is due."""
         limit, bulk = self._request.limit, Priority.BULK.band
         kept = self._next(0, limit, self._slack_needed())
         if len(kept) == limit:
             return [*(self._next(bulk, limit) if self._bulk_is_due() else []), *kept][:limit]
         late = self._next(LATE_BAND, limit)
-        # No more is looked at than one batch can hold.
+        # Never look at more jobs than one batch can hold.
         bulks = self._next(bulk, limit - len(late)) if len(late) < limit else []
         return [*kept, *late, *bulks][:limit]
 
@@ -97,7 +100,9 @@ class Gathering:
                 return chosen
 
     def _live(self, owner: str, band: int, limit: int, need: float) -> list[Record]:
-        """The next jobs of one line. What is late ends here, what has less slack than `need` steps aside."""
+        """The next jobs of one line. Jobs past their deadline end here; jobs with less slack than `need` step over to the
+        late band.
+        """
         found: list[Record] = []
         for record in self._queue.line(self._request.version, owner, band):
             if len(found) < limit and self._alive(record) and not self._steps_over(record, need):
@@ -105,7 +110,7 @@ class Gathering:
         return found
 
     def _slack_needed(self) -> float:
-        """What the batch that can be formed needs, not a full one: fewer waiting, shorter run."""
+        """The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time."""
         waiting = len(self._queue.in_order(self._request.version))
         missing = max(0, self._request.limit - waiting)
         return self._request.min_slack_s - missing * self._request.slack_per_item_s
@@ -133,7 +138,7 @@ class Gathering:
         return late
 
     def _reason(self, chosen: list[Record]) -> str:
-        """Why the batch may leave now, or "" when it should wait for company."""
+        """The reason why the batch may leave now, or "" if it should wait for more jobs."""
         enough = min(self._request.enough, self._request.limit)
         if len(chosen) >= self._request.limit:
             return "full"
@@ -161,7 +166,7 @@ class Gathering:
         return self._answer(batch, reason=reason)
 
     def _within_bytes(self, chosen: list[Record]) -> list[Record]:
-        """As many as fit the limit of inline input, at least one."""
+        """The first jobs that fit the limit of inline input, at least one."""
         total = 0
         for place, record in enumerate(chosen):
             total += len(record.new.input.data)
@@ -185,6 +190,6 @@ class Gathering:
             foreign=() if self._request.shard else self._queue.hand_out_foreign(self._now),
             stepped_over=self._stepped_over,
             expired=self._expired,
-            changes=tuple(self._queue.told),
+            changes=tuple(self._queue.changes),
             shards=len(self._queue.shards_in_order(self._request.version)),
         )

@@ -1,4 +1,4 @@
-"""One model's jobs in plain memory: the records, the four places a live job can be in, and the small moves between them."""
+"""One model's jobs in plain memory: the records, the places where a live job can be, and the moves between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, N
 from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobState, LeftOut, Payload
 from penstock.job_id import JobId
 
-# As long again as the result was kept, within these: a day for each answer-now request would be gigabytes.
+# A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
 IDEMPOTENCY_S = 172_800.0
 FOREIGN_AGAIN_S = 15.0
@@ -97,7 +97,7 @@ class Record:
         return self.crashes > 0 or self.losses >= SUSPECT_LOSSES
 
     def lose(self, event: int) -> bool:
-        """Charge a lost worker; True when that was one too many. `event` numbers the sweeps that found workers lost."""
+        """Charge a lost worker; True if that reached a limit. `event` numbers the sweeps that found lost workers."""
         self.losses += 1
         self.in_a_row = self.in_a_row + 1 if self.lost_in == event - 1 else 1
         self.lost_in = event
@@ -118,7 +118,7 @@ class Record:
         )
 
     def note(self, *, now: float, how: str, delay_s: float = 0.0) -> None:
-        """The attempt under way ended without ending the job; the first and the last few are kept."""
+        """Note that the current attempt ended without ending the job; the first and the last few attempts are kept."""
         assert self.started_at is not None
         self.past.append(Attempt(self.epoch, self.worker, self.nonce, self.started_at, now, how, delay_s))
         if len(self.past) > PAST_FIRST + PAST_LAST:
@@ -163,7 +163,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """Who used an idempotency key first."""
+    """The first use of an idempotency key."""
 
     fingerprint: str
     id: JobId
@@ -191,7 +191,7 @@ class MemoryQueue:
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
-    told: list[Change] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
 
     @property
     def depth(self) -> int:
@@ -199,7 +199,7 @@ class MemoryQueue:
 
     @property
     def ordinary(self) -> int:
-        """What waits and can be had by an ordinary claim."""
+        """The number of waiting jobs that an ordinary claim can take."""
         return len(self.ready) + len(self.solo)
 
     @property
@@ -207,7 +207,9 @@ class MemoryQueue:
         return sum(len(serials) for serials in self.held.values())
 
     def busy(self, worker: str) -> bool:
-        """Whether it runs something that others wait for; a slot with some shards alone lets ordinary jobs in between."""
+        """Whether the worker runs something that other jobs wait for; a slot that runs only shards lets ordinary jobs in
+        between.
+        """
         held = self.held.get(worker, set())
         return len(held) > FEW or any(not self.records[serial].shard for serial in held)
 
@@ -245,7 +247,9 @@ class MemoryQueue:
         return [r for r in self.in_order(record.new.version) if r.new.owner == record.new.owner].index(record)
 
     def ahead_of(self, record: Record) -> int:
-        """How many of its line it would stand behind. Not by the sorted line: the simulator asks at every arrival."""
+        """How many jobs of its line would stand before it. Counted without sorting, because the simulator asks at every
+        arrival.
+        """
         band, deadline_at, version, owner = record.band, record.deadline_at, record.new.version, record.new.owner
         if record.shard:
             return sum(other.deadline_at <= deadline_at for other in self.shards_in_order(version))
@@ -270,12 +274,12 @@ class MemoryQueue:
             self.take_turn(record)
 
     def take_turn(self, record: Record) -> None:
-        """Nobody's jobs take theirs when a claim finds owners beside them."""
+        """The line of jobs without an owner gets its turn when a claim finds owners beside it."""
         if record.new.owner:
             self.turns.take(record.new.version, record.band, record.new.owner)
 
     def _solo_place(self, record: Record) -> float:
-        """By age; but whoever lost a worker goes behind all other suspects, as it may not be its own doing."""
+        """By age; but a job that lost workers goes behind all other suspects, as the loss may not be its fault."""
         if not record.losses:
             return record.created_at
         return LOST_PLACE + self.counters[f"solo_clock:{record.new.version}"]
@@ -295,7 +299,9 @@ class MemoryQueue:
         self.held.setdefault(worker, set()).add(record.serial)
 
     def end(self, record: Record, state: JobState, *, now: float, error: JobError | None = None, token: str = "") -> None:
-        """The one way into a final state: off its place, one outbox row, one count. `token` is the one that ended it."""
+        """The one way into a final state: the job leaves its place, one outbox row, one count. `token` is that of the last
+        attempt.
+        """
         if not token:
             self.tell("finished", record, state)
         self._lift(record)
@@ -313,7 +319,7 @@ class MemoryQueue:
         self.end(record, JobState.CANCELLED, now=now, error=CANCELLED, token=token)
 
     def crash(self, record: Record, *, now: float, token: str = "", detail: str = "") -> bool:
-        """Charge a crash; True when that was one too many and the job is dead."""
+        """Charge a crash; True if that reached a limit and the job is dead."""
         record.crashes += 1
         record.note(now=now, how="crashed")
         spent = record.crashes >= record.new.max_crashes or record.charged >= record.new.max_attempts
@@ -332,9 +338,9 @@ class MemoryQueue:
             record.replayed_as = new
 
     def tell(self, event: str, record: Record, state: JobState) -> None:
-        """Kept for whoever asked for the step in which the change came about."""
+        """Report the change to the caller of the current step."""
         holder = (record.worker, record.nonce) if record.token else ("", "")
-        self.told.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
+        self.changes.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
 
     def drop(self, record: Record) -> None:
         del self.records[record.serial]
@@ -347,7 +353,7 @@ class MemoryQueue:
         self.tombstones[record.serial] = (until, record.new.owner)
 
     def homeless(self) -> list[Record]:
-        """Live jobs that stand in none of the places, or in a line without a turn; there must never be one."""
+        """Live jobs that are in none of the places, or in a line without a turn; there must never be one."""
         held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
         placed = (self.ready - self.without_turn()) | self.shards | self.solo | self.delayed | held
         return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
@@ -357,7 +363,7 @@ class MemoryQueue:
         return {r.serial for r in records if r.new.owner and not self.turns.has(r.new.version, r.band, r.new.owner)}
 
     def hand_out_foreign(self, now: float) -> tuple[bytes, ...]:
-        """Stock Celery messages for one worker to store; again after a while if it did not."""
+        """Stock Celery messages for one worker to store as jobs; they are handed out again after a while if it did not."""
         due = [message for message, handed_at in self.foreign.items() if handed_at + FOREIGN_AGAIN_S <= now]
         self.foreign.update(dict.fromkeys(due, now))
         return tuple(due)

@@ -1,4 +1,4 @@
-"""Runs in plain memory, for unit tests: answers as the store on Redis does, with time passed in through a clock."""
+"""Runs in plain memory, for unit tests: the rules of the store on Redis, with time passed in by a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job store in plain memory, for unit tests only: answers as the Redis store does, with time passed in through a clock."""
+"""The job store in plain memory, for tests and the simulator: the rules of the Redis store, with time passed in by a clock."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class MemoryStore:
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         queue, now = self.queue(model), self._clock()
-        queue.told.clear()
-        # Collect first: what ends in this sweep can be read until the next.
+        queue.changes.clear()
+        # Collect first, so that jobs that end in this sweep can be read until the next one.
         collected, blobs = self._collect(queue, limit=limit, now=now)
         report = replace(self._take_back(queue, gone, now=now), collected=collected, blobs=blobs)
         report = self._promote(queue, report, limit=limit, now=now)
-        return replace(self._expire(queue, report, limit=limit, now=now), changes=tuple(queue.told))
+        return replace(self._expire(queue, report, limit=limit, now=now), changes=tuple(queue.changes))
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)

@@ -11,7 +11,7 @@ _Job = TypeVar("_Job")
 
 @dataclass(slots=True)
 class OwnerTurns:
-    """Per version and band, the owners in the order in which they go. The jobs of nobody have the owner ""."""
+    """Per version and band, the owners in the order of their turns. Jobs without an owner have the owner ""."""
 
     numbers: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
 
@@ -22,12 +22,12 @@ class OwnerTurns:
         return owner in self.numbers.get((version, band), {})
 
     def take(self, version: str, band: int, owner: str) -> None:
-        """At the end, unless the owner has a turn."""
+        """Give the owner the last turn, unless the owner has one."""
         if not self.has(version, band, owner):
             self.served(version, band, owner)
 
     def served(self, version: str, band: int, owner: str) -> None:
-        """To the end."""
+        """Move the owner's turn to the end."""
         numbers = self.numbers.setdefault((version, band), {})
         numbers[owner] = max(numbers.values(), default=0) + 1
 

@@ -1,4 +1,4 @@
-"""What the server under the store says of its memory and its log. Pure: INFO in, numbers out."""
+"""The state of the Redis server's memory and log, as its INFO reports it. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Redis users of a gateway, a worker and Flower, with no more power than they use; the admin loads the functions for them.
+"""The Redis users of a gateway, a worker and Flower, each with only the rights it needs; an administrator loads the functions.
 
-A user's rights hold inside the functions too, so each user has the commands that the functions call, on our keys alone. What is
-missing on purpose: EVAL, SCRIPT, FUNCTION, CONFIG, KEYS, SCAN, FLUSHALL, REPLICAOF, ACL, DEBUG, and every key that is not ours.
+A user's rights hold inside the functions too, so each user has the commands that the functions call, on our keys alone. Left
+out on purpose: EVAL, SCRIPT, FUNCTION, CONFIG, KEYS, SCAN, FLUSHALL, REPLICAOF, ACL, DEBUG, and every other key.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 ADMIN, GATEWAY, WORKER, FLOWER = "penstock-admin", "penstock-gateway", "penstock-worker", "penstock-flower"
 _PASSWORD_BYTES = 24
 
-# What the Lua functions call; a test compares it with their source.
+# The commands that the Lua functions call; a test compares them with the source.
 CALLED_BY_FUNCTIONS = (
     "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hset hsetnx llen lpush mset publish pubsub|numsub rpop "
     "sadd set smembers time zadd zcard zcount zrange zrangebylex zrangebyscore zrank zrem zrevrangebylex zscore"
 )
-# What our clients send beside them.
+# The commands that our clients send besides.
 _CONNECTED = "ping client|setname client|setinfo hello quit"
 _OURS = f"fcall fcall_ro subscribe unsubscribe {_CONNECTED}"
-# For its scrape: how full the server's memory is, and whether its log is well.
+# For the gateway's metrics: the state of the server's memory and log.
 _ASKED_BY_GATEWAYS = "info"
 _OUR_KEYS = ("ps:*", "penstock.*", "celery-task-meta-*")
 _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
@@ -34,8 +34,8 @@ _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 _CELERYS = "psubscribe punsubscribe brpop srem multi exec discard"
 _CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*")
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
-# Flower listens to events, asks workers, and counts what waits: it reads our keys and writes none. Like every client of remote
-# control it can also order a worker to stop, which no rule of Redis tells from a question.
+# Flower listens to events, asks workers and counts waiting jobs; it reads our keys and writes none. Like every client of remote
+# control it can also order a worker to stop, which no rule of Redis can tell from a question.
 _FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys {_CONNECTED}"
 _READ_BY_FLOWER = ("penstock.*", "ps:models")
 _FLOWER_KEYS = (*_CELERY_KEYS, "celeryev.*")

@@ -67,11 +67,11 @@ def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = RE
 
 
 class _Link:
-    """Before redis-py's connection class: a link that was closed under us is a broken link, whatever the event loop calls it.
+    """Mends two faults of redis-py's connection class, in front of which it stands.
 
-    uvloop raises RuntimeError for a write to it, which redis-py passes on as if it were a fault of the program. And a cancel is
-    heard: redis-py sends within asyncio.wait_for, which before Python 3.12 loses one that comes just as it has sent. A gateway
-    whose look at the registry lost it that way did not end on SIGTERM.
+    A closed connection is a broken link: uvloop raises RuntimeError for a write to one, and redis-py passes that on as if it
+    were a bug of the program. And a cancellation is never lost: redis-py sends within asyncio.wait_for, which before Python
+    3.12 loses one that comes just after the write. A gateway that lost one that way did not end on SIGTERM.
     """
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
@@ -82,12 +82,12 @@ class _Link:
         except RuntimeError as closed:
             raise redis.ConnectionError(f"the link is closed: {closed}") from closed
         if task is not None and task.cancelling() > cancels:
-            # The reply is on its way and nobody will read it.
+            # The reply is on its way, and nobody will read it from this connection.
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             raise asyncio.CancelledError
 
     def write_now(self, packed: bytes) -> None:
-        """Out of order with `send_packed_command`: for whoever has the link alone."""
+        """Write at once, not in order with `send_packed_command`: only for the sole user of the connection."""
         try:
             self._writer.write(packed)  # type: ignore[attr-defined]
         except RuntimeError as closed:

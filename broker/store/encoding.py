@@ -1,4 +1,4 @@
-"""Arguments and replies of the Redis Functions, as bytes and back. Pure; the sync and the async store share it."""
+"""Arguments of the Redis Functions as values for the wire, and their replies as records. Pure; `ops.py` puts them together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items of one event loop gathered into few calls: while one call is under way, the next one fills. One call, one fsync."""
+"""Gathers items of one event loop into few calls, each with one fsync: while one call is under way, the next one fills."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAX_CALLS = 2
 class GroupCommit(Generic[Item, Answer]):
     """Gathers `commit` calls. A lone item leaves at the end of the loop's turn, without any wait.
 
-    `send` answers one `Answer` per item, in order; what it raises reaches every caller of that group. `size_of` is in bytes.
-    `early` items are a group before the turn is over: what `send` does when called is then under way beside the rest of it.
+    `send` returns one `Answer` per item, in order; an error that it raises reaches every caller of that group. `size_of` is in
+    bytes. A group of `early` items leaves before the turn is over, so that its call is under way beside the rest of the turn.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GroupCommit(Generic[Item, Answer]):
             _fail(group, error)
             return
         for (_, future), answer in zip(group, answers, strict=True):
-            if not future.done():  # its caller may have gone away
+            if not future.done():  # the caller may have been cancelled
                 future.set_result(answer)
 
 

@@ -1,7 +1,7 @@
-"""Calls that leave the moment they are made: a connection of their own, its answers in the order of the calls.
+"""A connection on which calls are written the moment they are made, and answered in their order.
 
 redis-py's pool takes three turns of the event loop until a command is written. In a burst each turn lasts as long as the work
-of all requests that came with it, and the store has nothing to do meanwhile. Its packing costs seven times hiredis' own.
+of all requests of the burst, and the store is idle meanwhile. redis-py also packs a command seven times slower than hiredis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import redis.asyncio
 
 
 class RedisConnection(Protocol):
-    """What is used of a connection of `connect_async`."""
+    """The methods of a connection of `connect_async` that are used here."""
 
     async def connect(self) -> None: ...
 
@@ -31,7 +31,7 @@ class RedisConnection(Protocol):
 
 # D7: docs/design/store.md
 class CallLink:
-    """`pool` says how to connect. An answer that takes longer than `within_s` breaks the link, as a lost connection does."""
+    """`pool` makes the connection. An answer that takes longer than `within_s` breaks the link, as a lost connection does."""
 
     def __init__(self, pool: redis.asyncio.ConnectionPool, *, within_s: float) -> None:
         self._pool = pool
@@ -41,7 +41,7 @@ class CallLink:
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to connect, unless that is under way or done."""
+        """Begin to connect, unless the link is connecting or connected."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
@@ -51,7 +51,7 @@ class CallLink:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def call(self, command: Sequence[Any]) -> asyncio.Future[Any] | None:
-        """The answer to come, the command being on its way; None while the link does not stand, and then nothing was sent.
+        """Send the command; returns a future of its answer, or None if the link is down and nothing was sent.
 
         The future raises what redis-py raises.
         """
@@ -80,7 +80,7 @@ class CallLink:
             while True:
                 self._answer(await _reply(connection))
         except (redis.RedisError, OSError) as error:
-            # Those who wait hear of it; the next call opens the link anew.
+            # The pending calls fail with this error; the next call opens the link again.
             self._break(error)
         finally:
             self._break(redis.ConnectionError("the link was closed"))
@@ -89,7 +89,7 @@ class CallLink:
     def _answer(self, reply: Any) -> None:
         answer, timer = self._calls.popleft()
         timer.cancel()
-        if answer.done():  # whoever asked has gone
+        if answer.done():  # the caller was cancelled
             return
         if isinstance(reply, Exception):
             answer.set_exception(reply)
@@ -103,7 +103,7 @@ class CallLink:
 
 
 async def _reply(connection: RedisConnection) -> Any:
-    """The next one; a refusal is a reply too."""
+    """The next reply; a refusal is returned as an error, not raised."""
     try:
         return await connection.read_response(timeout=math.inf)
     except redis.ResponseError as refused:

@@ -1,6 +1,6 @@
-"""Ends of jobs as they are pushed to one gateway process, handed to the requests that wait for them.
+"""Hands the pushed ends of jobs to the requests of this gateway process that wait for them.
 
-A push is a hint with the result in it. It may be lost (pub/sub survives no reconnect): then the record is read again.
+A push is a hint with the result in it. It may be lost, because pub/sub survives no reconnect; then the record is read again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RECONNECT = Backoff(0.05, 2.0)
 
 
 class Waiter:
-    """The changes of one job as this process hears of them, in order."""
+    """The changes of one job in the order in which they are pushed to this process."""
 
     def __init__(self) -> None:
         self._arrived: deque[Push] = deque()
@@ -38,12 +38,12 @@ class Waiter:
         self.wake()
 
     def wake(self) -> None:
-        """Have `next` return now, whatever has arrived."""
+        """Have `next` return now, also if no change has arrived."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def next(self, timeout_s: float) -> Push | None:
-        """The next change, or None when `timeout_s` passes or `wake` is called first."""
+        """The next change; None if `timeout_s` passes or `wake` is called before it arrives."""
         if not self._arrived:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
@@ -57,7 +57,7 @@ class Waiter:
 
 
 class PushRouter:
-    """Listens on one channel and wakes the waiters named in what arrives."""
+    """Listens on one channel and hands each push to the waiters of its job."""
 
     def __init__(self, url: str, channel: str, recheck: Callable[[JobId], Awaitable[Push | None]]) -> None:
         self._url, self._channel, self._recheck = url, channel, recheck
@@ -77,13 +77,13 @@ class PushRouter:
                 del self._waiters[job]
 
     def wake_all(self) -> None:
-        """Have everybody who waits look again at whether to go on."""
+        """Have all waiters decide again whether to go on waiting."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.wake()
 
     async def start(self) -> None:
-        """Listen; returns once the subscription stands, or after the first failed try (it then goes on trying)."""
+        """Listen; returns once the subscription stands, or after 2 s. Attempts to subscribe go on in the background."""
         subscribed = asyncio.Event()
         self._tasks = [asyncio.create_task(self._listen(subscribed)), asyncio.create_task(self._recheck_slowly())]
         with suppress(TimeoutError):
@@ -139,7 +139,7 @@ class PushRouter:
             await self._recheck_all(waited)
 
     async def _recheck_all(self, jobs: set[JobId] | None = None) -> None:
-        """Look up jobs that have been waited for so long that a push may have been lost."""
+        """Look up jobs whose push may have been lost: those in `jobs`, or all that have a waiter."""
         for job in list(self._waiters):
             if jobs is not None and job not in jobs:
                 continue

@@ -1,4 +1,4 @@
-"""What a record keeps of its batch and of its attempts, as short text and back. Pure."""
+"""Short texts in which a record keeps its batch and its attempts: written and read here. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONG = {short: reason for reason, short in _SHORT.items()}
 
 
 def stamp_text(stamp: BatchStamp) -> str:
-    """Short on purpose: a hash field over 64 bytes would cost the record its compact form. `finish` adds each job's place."""
+    """Short, because a hash field over 64 bytes would cost the record its compact form. `finish` adds each job's place."""
     before = (stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s)
     waits = (stamp.batch_wait_s, stamp.decode_s, stamp.device_wait_s)
     times = "|".join(_base36(round(seconds * 1e6)) for seconds in before + waits)
@@ -30,7 +30,7 @@ def parse_stamp(text: str, worker: str = "") -> BatchRecord | None:
 
 @lru_cache(maxsize=64)
 def _of_all(batch: str) -> tuple[str, int, str, float, float, float, float, float, float]:
-    """What the jobs of a batch have in common; their ends come together, so it is read once."""
+    """The part of a stamp that all jobs of a batch share. Their ends are read together, so it is parsed once."""
     name, size, reason, *times = batch.split("|")
     before, during, after, waited, decoded, queued = (int(time, 36) / 1e6 for time in times)
     return name, int(size), _LONG.get(reason, reason), before, during, after, waited, decoded, queued
@@ -44,7 +44,7 @@ def token_parts(token: str) -> tuple[int, str, str]:
 
 
 def all_attempts(past: str, token: str, state: JobState, *, started: float, finished: float | None) -> tuple[Attempt, ...]:
-    """Those noted as they ended, and behind them the one under way or that ended the job, if one did."""
+    """The attempts noted when they ended, followed by the one that is under way or that ended the job, if any."""
     noted = tuple(_noted(*entry.rsplit(",", 4)) for entry in past.split(";")) if past else ()
     number, worker, batch = token_parts(token)
     if not token or (noted and noted[-1].number >= number):
@@ -53,7 +53,7 @@ def all_attempts(past: str, token: str, state: JobState, *, started: float, fini
 
 
 def queued_behind(terms: str) -> int:
-    """How many stood before the job; `terms` holds its most attempts and crashes, and this where it is not 0."""
+    """How many jobs stood before this one. `terms` holds its most attempts and most crashes, and this number if it is not 0."""
     _, _, *behind = terms.split(",")
     return int(behind[0]) if behind else 0
 

@@ -1,4 +1,6 @@
-"""Wake-ups: the hint that a model has work. They may be lost or doubled and carry no job; being subscribed shows presence."""
+"""Wake-ups: the hint that a model has work. A wake-up may be lost or come twice and carries no job; the subscription shows that
+the slot is present.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class CancelRequested:
 class WakeUps:
     """One subscription for one slot. Wait for `fileno()` to become readable, then `read()`.
 
-    Listens on the model's wake-up channel and on the slot's own; a sweeper that finds nobody on the latter takes the slot's
+    Listens on the model's wake-up channel and on the slot's own; if the latter has no subscriber, a sweeper takes the slot's
     leases back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
     """
 
