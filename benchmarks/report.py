@@ -23,7 +23,7 @@ ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MeasuredFigure:
     """A figure must be at least `target` if `at_least`, otherwise at most; None: it is reported, not judged. `peers`: the
     workload of the comparison with other servers, whose rates are shown too, in units of `peers_unit`.
     """
@@ -42,26 +42,26 @@ class Figure:
 
 
 FIGURES = (
-    Figure("noop_sync_c64_rps", "no-op, synchronous, 64 at once: requests/s", 5_000, peers=NOOP),
-    Figure("noop_sync_c1_p50_ms", "no-op, a lone request: p50 ms", 3.0, at_least=False),
-    Figure("noop_sync_c1_p50_everysec_ms", "the same with fsync everysec: p50 ms", 2.0, at_least=False),
-    Figure(
+    MeasuredFigure("noop_sync_c64_rps", "no-op, synchronous, 64 at once: requests/s", 5_000, peers=NOOP),
+    MeasuredFigure("noop_sync_c1_p50_ms", "no-op, a lone request: p50 ms", 3.0, at_least=False),
+    MeasuredFigure("noop_sync_c1_p50_everysec_ms", "the same with fsync everysec: p50 ms", 2.0, at_least=False),
+    MeasuredFigure(
         "accel_saturated_ratio",
         "accelerator, saturated, 4 KiB: share of 1,524/s",
         0.95,
         peers=ACCELERATOR,
         peers_unit=ACCEL_LIMIT_RPS,
     ),
-    Figure("accel_saturated_100k_ratio", "accelerator, saturated, 100 KiB: share of 1,524/s", 0.90),
-    Figure("accel_lone_p50_ms", "accelerator, a lone request: p50 ms", 7.5, at_least=False),
-    Figure("accel_80_p99_batches", "accelerator, 80 % load: p99 in batch times of 21 ms", 3.0, at_least=False),
-    Figure("accel_120_goodput_ratio", "accelerator, 120 % load: on time in 200 ms, share of 1,524/s", 0.85),
-    Figure("submit_rps", "asynchronous submit only: durable 202s per second", 3_000),
-    Figure("engine_jobs_per_s", "broker and worker alone, no-op: jobs/s", 15_000),
-    Figure("engine_drain_jobs_per_s", "the same from a full queue: jobs/s", None),
-    Figure("deep_queue_ratio", "deep queue against empty: worst p50 of submit, status, cancel", 1.5, at_least=False),
-    Figure("deep_queue_p99_ratio", "deep queue against empty: worst p99 of the three", None, at_least=False),
-    Figure("bytes_per_job", "memory per queued job with 1 KiB of input: bytes", None),
+    MeasuredFigure("accel_saturated_100k_ratio", "accelerator, saturated, 100 KiB: share of 1,524/s", 0.90),
+    MeasuredFigure("accel_lone_p50_ms", "accelerator, a lone request: p50 ms", 7.5, at_least=False),
+    MeasuredFigure("accel_80_p99_batches", "accelerator, 80 % load: p99 in batch times of 21 ms", 3.0, at_least=False),
+    MeasuredFigure("accel_120_goodput_ratio", "accelerator, 120 % load: on time in 200 ms, share of 1,524/s", 0.85),
+    MeasuredFigure("submit_rps", "asynchronous submit only: durable 202s per second", 3_000),
+    MeasuredFigure("engine_jobs_per_s", "broker and worker alone, no-op: jobs/s", 15_000),
+    MeasuredFigure("engine_drain_jobs_per_s", "the same from a full queue: jobs/s", None),
+    MeasuredFigure("deep_queue_ratio", "deep queue against empty: worst p50 of submit, status, cancel", 1.5, at_least=False),
+    MeasuredFigure("deep_queue_p99_ratio", "deep queue against empty: worst p99 of the three", None, at_least=False),
+    MeasuredFigure("bytes_per_job", "memory per queued job with 1 KiB of input: bytes", None),
 )
 
 
@@ -97,11 +97,11 @@ def _figure_table(values: Mapping[str, float]) -> Table:
     return table
 
 
-def _peers(figure: Figure) -> str:
+def _peers(figure: MeasuredFigure) -> str:
     return beside(figure.peers, unit=figure.peers_unit) if figure.peers else ""
 
 
-def _target(figure: Figure) -> str:
+def _target(figure: MeasuredFigure) -> str:
     if figure.target is None:
         return "stated"
     return f"{'>=' if figure.at_least else '<='} {_number(figure.target)}"

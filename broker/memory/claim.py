@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.broker.memory.model_queue import LOST_PLACE, MemoryQueue, Record
+from penstock.broker.memory.model_queue import LOST_PLACE, MemoryQueue
+from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import one_each
 from penstock.broker.records import Claim, ClaimRequest
 from penstock.job import LATE_BAND, Priority

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import OwnerTurns
-from penstock.broker.records import BatchStamp, Change, ClaimedJob, KeptInput, NewJob
-from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobState, LeftOut, Payload
+from penstock.broker.records import BatchStamp, Change
+from penstock.job import BANDS, BatchRecord, JobError, JobState
 from penstock.job_id import JobId
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
@@ -16,149 +17,11 @@ TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
 IDEMPOTENCY_S = 172_800.0
 FOREIGN_AGAIN_S = 15.0
 # As in functions/lib.lua.
-SUSPECT_LOSSES = 2
-MAX_LOST_IN_A_ROW = 10
-MAX_LOSSES = 25
 LOST_PLACE = 2.0**42
-PAST_FIRST, PAST_LAST = 3, 5
 FEW = 16
 EXPIRED = JobError("expired", "the deadline passed before the job finished")
 INBOX = (JobState.FAILED, JobState.DEAD, JobState.EXPIRED)
 CANCELLED = JobError("cancelled", "cancelled by request")
-
-
-@dataclass(slots=True)
-class Record:
-    """What is stored of one job.
-
-    `due_at`: when a DELAYED one may be queued again; `held_at`: when its holder took it; `in_a_row`: its losses up to the event
-    `lost_in` with no event without it in between; `solo_place`: its place among the suspects, from `LOST_PLACE` on for those
-    that lost workers.
-    """
-
-    new: NewJob
-    created_at: float
-    deadline_at: float
-    band: int
-    state: JobState = JobState.QUEUED
-    epoch: int = 0
-    attempts: int = 0
-    crashes: int = 0
-    losses: int = 0
-    in_a_row: int = 0
-    lost_in: int = 0
-    solo_place: float = 0.0
-    token: str = ""
-    final_token: str = ""
-    worker: str = ""
-    due_at: float = 0.0
-    held_at: float = 0.0
-    started_at: float | None = None
-    finished_at: float | None = None
-    cancel_requested: bool = False
-    error: JobError | None = None
-    batch: BatchRecord | None = None
-    output: Payload | None = None
-    ahead: int = 0
-    past: list[Attempt] = field(default_factory=list)
-    left_out: LeftOut = field(default_factory=LeftOut)
-    nonce: str = ""
-    replayed_as: JobId | None = None
-
-    @property
-    def kept_input(self) -> KeptInput | None:
-        dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not self.new.input.blob
-        return None if dropped else KeptInput(self.new.input, self.new.call)
-
-    @property
-    def serial(self) -> str:
-        return self.new.id.serial
-
-    @property
-    def place(self) -> tuple[int, float, str]:
-        return (self.band, self.deadline_at, self.serial)
-
-    @property
-    def shard(self) -> bool:
-        return self.new.call is Call.SHARD
-
-    @property
-    def collect_at(self) -> float:
-        return (self.finished_at or 0.0) + self.new.result_ttl_s
-
-    @property
-    def charged(self) -> int:
-        """Attempts that count: those whose worker was not lost."""
-        return self.attempts - self.losses
-
-    @property
-    def suspect(self) -> bool:
-        """To be run alone."""
-        return self.crashes > 0 or self.losses >= SUSPECT_LOSSES
-
-    def lose(self, event: int) -> bool:
-        """Charge a lost worker; True if that reached a limit. `event` numbers the sweeps that found lost workers."""
-        self.losses += 1
-        self.in_a_row = self.in_a_row + 1 if self.lost_in == event - 1 else 1
-        self.lost_in = event
-        return self.in_a_row >= MAX_LOST_IN_A_ROW or self.losses >= MAX_LOSSES
-
-    def claimed(self) -> ClaimedJob:
-        return ClaimedJob(
-            id=self.new.id,
-            token=self.token,
-            input=self.new.input,
-            priority=self.new.served_as,
-            created_at=self.created_at,
-            deadline_at=self.deadline_at,
-            attempts=self.attempts,
-            crashes=self.crashes,
-            call=self.new.call,
-            trace=self.new.trace,
-        )
-
-    def note(self, *, now: float, how: str, delay_s: float = 0.0) -> None:
-        """Note that the current attempt ended without ending the job; the first and the last few attempts are kept."""
-        assert self.started_at is not None
-        self.past.append(Attempt(self.epoch, self.worker, self.nonce, self.started_at, now, how, delay_s))
-        if len(self.past) > PAST_FIRST + PAST_LAST:
-            gone, sums = self.past.pop(PAST_FIRST), self.left_out
-            spent_s = (gone.ended_at or gone.claimed_at) - gone.claimed_at
-            self.left_out = LeftOut(sums.count + 1, sums.spent_s + spent_s, sums.delay_s + gone.delay_s)
-
-    def tries(self) -> tuple[Attempt, ...]:
-        holds = self.state is JobState.LEASED or bool(self.final_token)
-        if not holds or self.started_at is None or (self.past and self.past[-1].number >= self.epoch):
-            return tuple(self.past)
-        end = self.state.public if self.state.final else ""
-        return (*self.past, Attempt(self.epoch, self.worker, self.nonce, self.started_at, self.finished_at, end))
-
-    def job(self, position: int | None) -> Job:
-        return Job(
-            id=self.new.id,
-            state=self.state,
-            version=self.new.version,
-            priority=self.new.served_as,
-            created_at=self.created_at,
-            deadline_at=self.deadline_at,
-            attempts=self.attempts,
-            crashes=self.crashes,
-            owner=self.new.owner,
-            content_type=self.new.input.content_type,
-            started_at=self.started_at,
-            finished_at=self.finished_at,
-            cancel_requested=self.cancel_requested,
-            error=self.error,
-            batch=self.batch,
-            position=position,
-            queued_behind=self.ahead,
-            tries=self.tries(),
-            left_out=self.left_out,
-            trace=self.new.trace,
-            replay_of=self.new.replay_of,
-            replayed_as=self.replayed_as,
-            call=self.new.call,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.memory.claim import Gathering
-from penstock.broker.memory.model_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, Record, batch_record
+from penstock.broker.memory.model_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, batch_record
+from penstock.broker.memory.record import Record
 from penstock.broker.records import (
     BatchStamp,
     Claim,

@@ -13,7 +13,7 @@ from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
 from penstock.runs.sources.mapping import Mapping, build_mapping, takes_scalar
 from penstock.runs.sources.parquet import ParquetFile
 from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, PartsSource, RowFile
-from penstock.runs.sources.table_text import TextTable, kinds_of
+from penstock.runs.sources.table_text import DelimitedTable, kinds_of
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
 _TABLES = {"csv": ",", "tsv": "\t"}
@@ -48,7 +48,7 @@ def input_format(names: list[str], many: bool) -> str:
 
 def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str], RowFile]:
     if kind in _TABLES:
-        return lambda name: TextTable(LineFile(name), mapping, _TABLES[kind], kinds)
+        return lambda name: DelimitedTable(LineFile(name), mapping, _TABLES[kind], kinds)
     if kind == "jsonl":
         return lambda name: JsonLines(LineFile(name), mapping)
     if kind == "text":
@@ -64,7 +64,7 @@ def _check_tables(names: list[str], open_part: Callable[[str], RowFile], mapping
     for name in names:
         part = open_part(name)
         try:
-            if isinstance(part, TextTable):
+            if isinstance(part, DelimitedTable):
                 mapping.check_there(part.header()[0], name)
         finally:
             part.close()

@@ -78,7 +78,7 @@ class _Feed:
 
 
 @dataclass
-class TextTable:
+class DelimitedTable:
     """`kinds`: "text", "json" or "guess" by field of the model ("" for the bare value)."""
 
     file: LineFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.broker.memory.model_queue import MAX_LOSSES, MAX_LOST_IN_A_ROW
+from penstock.broker.memory.record import MAX_LOSSES, MAX_LOST_IN_A_ROW
 from penstock.job import JobState
 from tests.contract.dumps import Dump, Stored
 

@@ -6,7 +6,7 @@ import time
 from itertools import pairwise
 
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.memory.model_queue import PAST_FIRST, PAST_LAST
+from penstock.broker.memory.record import PAST_FIRST, PAST_LAST
 from penstock.broker.records import Ending
 from penstock.job import JobState, Priority
 from penstock.job_id import JobId

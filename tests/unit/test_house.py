@@ -10,6 +10,10 @@ import pytest
 from tests import house
 
 
+def test_the_house_is_in_order() -> None:
+    assert house.faults(house.modules()) == []
+
+
 def test_every_folder_of_a_package_is_measured() -> None:
     folders = {
         path.parent.relative_to(house.ROOT).as_posix() for top in house.TOPS for path in (house.ROOT / top).rglob("*.py")

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.memory import claim as memory_claim
-from penstock.broker.memory import model_queue as memory_queue
+from penstock.broker.memory import model_queue, record
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store import encoding, ops, registry, run_ops, sync
@@ -136,16 +136,16 @@ def test_the_bands_are_those_of_the_priorities() -> None:
 @pytest.mark.parametrize(
     ("file", "name", "value"),
     [
-        ("lib", "WEIGHT", memory_queue.LOST_PLACE),
-        ("lib", "SUSPECT_LOSSES", memory_queue.SUSPECT_LOSSES),
-        ("lib", "MAX_LOST_IN_A_ROW", memory_queue.MAX_LOST_IN_A_ROW),
-        ("lib", "MAX_LOSSES", memory_queue.MAX_LOSSES),
-        ("lib", "PAST_FIRST", memory_queue.PAST_FIRST),
-        ("lib", "PAST_LAST", memory_queue.PAST_LAST),
-        ("lib", "TOMB_MIN_MS", memory_queue.TOMBSTONE_MIN_S * 1000),
-        ("lib", "TOMB_MAX_MS", memory_queue.TOMBSTONE_MAX_S * 1000),
-        ("claim", "FEW", memory_queue.FEW),
-        ("claim", "FOREIGN_AGAIN_MS", memory_queue.FOREIGN_AGAIN_S * 1000),
+        ("lib", "WEIGHT", model_queue.LOST_PLACE),
+        ("lib", "SUSPECT_LOSSES", record.SUSPECT_LOSSES),
+        ("lib", "MAX_LOST_IN_A_ROW", record.MAX_LOST_IN_A_ROW),
+        ("lib", "MAX_LOSSES", record.MAX_LOSSES),
+        ("lib", "PAST_FIRST", record.PAST_FIRST),
+        ("lib", "PAST_LAST", record.PAST_LAST),
+        ("lib", "TOMB_MIN_MS", model_queue.TOMBSTONE_MIN_S * 1000),
+        ("lib", "TOMB_MAX_MS", model_queue.TOMBSTONE_MAX_S * 1000),
+        ("claim", "FEW", model_queue.FEW),
+        ("claim", "FOREIGN_AGAIN_MS", model_queue.FOREIGN_AGAIN_S * 1000),
         ("claim", "BULK_TURN", memory_claim.BULK_TURN),
         ("claim", "SOLO_AGAIN_MS", memory_claim.SOLO_AGAIN_S * 1000),
     ],
@@ -155,7 +155,7 @@ def test_the_twin_in_memory_has_the_constants_of_the_functions(file: str, name: 
 
 
 def test_both_sides_forget_idempotency_keys_after_the_same_time() -> None:
-    assert encoding.IDEMPOTENCY_TTL_S == memory_queue.IDEMPOTENCY_S
+    assert encoding.IDEMPOTENCY_TTL_S == model_queue.IDEMPOTENCY_S
 
 
 def fields_of(file: str, table: str) -> list[str]:
