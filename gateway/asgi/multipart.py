@@ -21,17 +21,28 @@ INPUT_FIELD = "data"
 
 @dataclass(slots=True)
 class Part:
-    """One part of a form. `filename` is None for a plain field, `content_type` empty if none was sent."""
+    """One part of a form. `filename` is None for a plain field, `content_type` empty if none was sent; `size` is in bytes."""
 
     name: str
     filename: str | None
     content_type: str
-    data: bytearray = field(default_factory=bytearray)
+    size: int = 0
+    # Joined once: an input arrives as one chunk, and joining that copies nothing.
+    _chunks: list[bytes] = field(default_factory=list)
+
+    def append(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that arrived since the last `take`."""
+        return b"".join(self._chunks)
 
     def take(self) -> bytes:
         """The bytes that arrived since the last call."""
-        data = bytes(self.data)
-        self.data.clear()
+        data = self.data
+        self._chunks.clear()
         return data
 
 
@@ -52,7 +63,7 @@ class FormReader:
             _boundary(content_type),
             {
                 "on_part_begin": self._begin_part,
-                "on_part_data": self._extend_data,
+                "on_part_data": lambda data, start, end: self.parts[-1].append(data[start:end]),
                 "on_header_field": lambda data, start, end: self._extend_header(0, data[start:end]),
                 "on_header_value": lambda data, start, end: self._extend_header(1, data[start:end]),
                 "on_header_end": self._end_header,
@@ -86,9 +97,6 @@ class FormReader:
         if self._header_bytes > MAX_PART_HEADER_BYTES:
             raise BadRequest(f"the headers of a part exceed {MAX_PART_HEADER_BYTES} bytes")
         self._header[which] += data
-
-    def _extend_data(self, data: bytes, start: int, end: int) -> None:
-        self.parts[-1].data += memoryview(data)[start:end]
 
     def _end_header(self) -> None:
         self._headers[self._header[0].lower()] = self._header[1]
@@ -179,7 +187,7 @@ class UploadForm:
 
     def _read_part(self, part: Part) -> bytes:
         if part.name != FILE:
-            if len(part.data) > MAX_FIELD_BYTES:
+            if part.size > MAX_FIELD_BYTES:
                 raise BadRequest(f"the field {part.name[:80]!r} has more than {MAX_FIELD_BYTES} bytes")
             return b""
         if self._file is not None and part is not self._file:

@@ -104,15 +104,15 @@ class KeyAuth:
         found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
 
-    def mark_of(self, key_id: str) -> str:
+    def secret_mark(self, key_id: str) -> str:
         """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
         expected, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
         return hashlib.sha256(b"session of " + expected).hexdigest()[:16]
 
-    def holder(self, key_id: str, mark: str) -> Caller | None:
+    def caller_of_key(self, key_id: str, mark: str) -> Caller | None:
         """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
         _, found = self._keys.get(key_id.encode(), (_NO_HASH, None))
-        known = hmac.compare_digest(self.mark_of(key_id).encode(), mark.encode())
+        known = hmac.compare_digest(self.secret_mark(key_id).encode(), mark.encode())
         if found is None or not known or found.expires_at <= self._wall():
             return None
         return self._count_request(found)

@@ -53,7 +53,7 @@ class Sessions:
         if wait_s:
             raise RateLimited("too many sessions were opened with this API key", retry_after_s=wait_s)
         session = secrets.token_urlsafe(_ID_BYTES)
-        await self._store.keep_session(_hash(session), f"{caller.key_id}:{self._auth.mark_of(caller.key_id)}", SESSION_S)
+        await self._store.keep_session(_hash(session), f"{caller.key_id}:{self._auth.secret_mark(caller.key_id)}", SESSION_S)
         return session
 
     async def caller(self, headers: Headers) -> Caller | None:
@@ -61,7 +61,7 @@ class Sessions:
         session = session_id(headers.get("cookie", ""))
         stored = await self._store.session(_hash(session)) if session else None
         key_id, _, mark = (stored or "").partition(":")
-        return self._auth.holder(key_id, mark) if key_id else None
+        return self._auth.caller_of_key(key_id, mark) if key_id else None
 
     async def close(self, headers: Headers) -> None:
         session = session_id(headers.get("cookie", ""))

@@ -23,16 +23,10 @@ class ClaimStep(bootsteps.StartStopStep):
 
     def start(self, c: Any) -> None:
         if isinstance(c.pool, DevicePool) and c.pool.fleet is not None:
-            # A call and not a value, because `control enable_events` changes it while the worker runs.
-            c.pool.fleet.events.follow(lambda: sends_task_events(c.event_dispatcher))
+            c.pool.fleet.events.follow(c)
 
     def stop(self, c: Any) -> None:
         """Nothing to do: the pool's `close` and `stop` end the work."""
-
-
-def sends_task_events(dispatcher: Any) -> bool:
-    """Whether Celery's own dispatcher sends events of tasks. One that is enabled may send heartbeats only."""
-    return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
 @inspect_command(name="active", alias="dump_active")

@@ -1,7 +1,7 @@
 """The shards on their way through a child's threads.
 
 One thread reads and prepares micro-batches, the main one runs them, and a third completes them and puts the rows back in place.
-Online batches take the same way, and go first (`device_queue.py`).
+Online batches take the same way, and go first (`DeviceQueue`).
 """
 
 from __future__ import annotations

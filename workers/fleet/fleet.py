@@ -66,7 +66,9 @@ class Fleet:
     def _build_threads(self) -> None:
         worker, blobs = self._settings.worker, open_blobs(self._settings.blob_place)
         job_log = WorkerJobLog(self._settings.log.jobs)
-        observers = (self.events, self._metrics, job_log, *self._spans)
+        # Metrics that nobody can read need not be counted.
+        metrics = (self._metrics,) if worker.metrics_port else ()
+        observers = (self.events, *metrics, job_log, *self._spans)
         self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._announce_soon)
         upkeep = UpkeepMetrics(
             self._name, self._metrics.registry, slots=self._roster.infos, on_store_failure=self._metrics.on_store_failed

@@ -13,9 +13,8 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, LoadFailed, Ready, ShardDone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
-from penstock.workers.slot.child_process import ChildProcess
+from penstock.workers.slot.child_process import ChildProcess, DeviceHealth, Recycling, Restarts
 from penstock.workers.slot.in_flight import InFlight
-from penstock.workers.slot.restarts import DeviceHealth, Recycling, Restarts
 
 log = structlog.get_logger(__name__)
 CHILD_STARTED = "child_started"

@@ -14,13 +14,12 @@ from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.batcher import Batcher
+from penstock.workers.slot.batcher import Batcher, ShardLane, shard_request
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
 from penstock.workers.slot.settlement import Absence, Settlements
-from penstock.workers.slot.shard_lane import ShardLane, shard_request
 
 log = structlog.get_logger(__name__)
 STORE_AWAY = "store_away"

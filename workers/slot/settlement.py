@@ -64,9 +64,10 @@ class Absence:
 
     def on_answer(self) -> bool:
         """The store answered. True if it was away before."""
-        was_away = self._failures.failures > 0
+        if not self._failures.failures:
+            return False
         self._failures.reset()
-        return was_away
+        return True
 
 
 class Settlements:
@@ -148,7 +149,8 @@ class Settlements:
         return replace(ending, output=Payload(ending.output.content_type, blob=blob_name(ending)))
 
     def _on_settled(self, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        self._blobs.delete_all(unneeded_blobs(batch, answers))
+        if unneeded := unneeded_blobs(batch, answers):
+            self._blobs.delete_all(unneeded)
         stale = sum(answer is Settled.STALE for answer in answers)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)

@@ -17,7 +17,7 @@ from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, Ready
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.batcher import IDLE_POLL_S
+from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
 from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims
@@ -27,7 +27,6 @@ from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
 from penstock.workers.slot.outcomes import unrun_stamp
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
-from penstock.workers.slot.shard_lane import LaneProgress
 
 log = structlog.get_logger(__name__)
 LEASE_LOST = "lease_lost"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -59,7 +59,7 @@ class EventFeed(Observer):
     def __init__(self, app: Any, *, hostname: str) -> None:
         self._app = app
         self._hostname = hostname
-        self._is_listened_to: Callable[[], bool] = lambda: False
+        self._consumer: Any = None
         self._events: deque[_Event] = deque(maxlen=_BACKLOG)
         self._shown: set[JobId] = set()
         self._sampler = Sampler()
@@ -68,9 +68,13 @@ class EventFeed(Observer):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
-    def follow(self, is_listened_to: Callable[[], bool]) -> None:
-        """Send events while `is_listened_to` says so; it is called for every batch."""
-        self._is_listened_to = is_listened_to
+    def follow(self, consumer: Any) -> None:
+        """Send events while Celery's `consumer` sends events of tasks."""
+        self._consumer = consumer
+
+    def _is_listened_to(self) -> bool:
+        # Asked for every batch, because `control enable_events` changes the dispatcher while the worker runs.
+        return self._consumer is not None and sends_task_events(self._consumer.event_dispatcher)
 
     def start(self) -> None:
         self._thread.start()
@@ -170,6 +174,11 @@ class EventFeed(Observer):
             kind, fields = self._events.popleft()
             dispatcher.send(kind, **fields)
         dispatcher.flush()
+
+
+def sends_task_events(dispatcher: Any) -> bool:
+    """Whether Celery's own dispatcher sends events of tasks. One that is enabled may send heartbeats only."""
+    return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
 def _begun(id: JobId, model: str, attempt: int, now: float) -> list[_Event]:

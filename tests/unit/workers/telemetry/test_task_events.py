@@ -11,9 +11,8 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, Settled
 from penstock.job_id import JobId, new_job_id
 from penstock.model_spec import ModelSpec
-from penstock.workers.bootstep.consumer import sends_task_events
 from penstock.workers.slot.outcomes import Release
-from penstock.workers.telemetry.task_events import EventFeed, Sampler
+from penstock.workers.telemetry.task_events import EventFeed, Sampler, sends_task_events
 
 
 def test_every_success_is_shown_up_to_the_rate_and_no_more() -> None:
@@ -38,7 +37,7 @@ def test_events_are_made_for_those_who_asked_for_tasks_and_not_for_heartbeats() 
 @pytest.fixture
 def feed() -> EventFeed:
     made = EventFeed(None, hostname="here")
-    made.follow(lambda: True)
+    made.follow(SimpleNamespace(event_dispatcher=SimpleNamespace(enabled=True, groups=set())))
     return made
 
 
