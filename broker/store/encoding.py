@@ -94,37 +94,37 @@ def submit_reply(reply: Sequence[Any], model: str) -> list[Submitted]:
     ]
 
 
-def claim_args(ask: ClaimRequest) -> list[Arg]:
+def claim_args(request: ClaimRequest) -> list[Arg]:
     return [
-        ask.version,
-        ask.worker,
-        ask.nonce,
-        ask.limit,
-        min(ask.enough, ask.limit),
-        ms(ask.max_wait_s),
-        ms(ask.min_slack_s),
-        f"{ask.slack_per_item_s * 1000:.3f}",
-        ms(ask.hurry_s),
-        ms(ask.lease_s),
-        ask.limit_bytes,
-        "1" if ask.shard else "",
+        request.version,
+        request.worker,
+        request.nonce,
+        request.limit,
+        min(request.enough, request.limit),
+        ms(request.max_wait_s),
+        ms(request.min_slack_s),
+        f"{request.slack_per_item_s * 1000:.3f}",
+        ms(request.hurry_s),
+        ms(request.lease_s),
+        request.limit_bytes,
+        "1" if request.shard else "",
     ]
 
 
 def claim_reply(reply: Sequence[Any], model: str) -> Claim:
     reason, depth, retry, now, stepped, expired, messages, shards = reply[:_CLAIM_HEAD]
-    told = _CLAIM_HEAD + messages
-    start = told + expired * _CHANGE_STRIDE
+    messages_end = _CLAIM_HEAD + messages
+    start = messages_end + expired * _CHANGE_STRIDE
     return Claim(
         jobs=tuple(_claimed(reply, i, model) for i in range(start, len(reply), _CLAIM_STRIDE)),
         reason=reason.decode(),
         depth=depth,
         retry_in_s=None if retry < 0 else retry / 1000,
         now=now / 1000,
-        foreign=tuple(reply[_CLAIM_HEAD:told]),
+        foreign=tuple(reply[_CLAIM_HEAD:messages_end]),
         stepped_over=stepped,
         expired=expired,
-        changes=_changes(reply[told:start], model),
+        changes=_changes(reply[messages_end:start], model),
         shards=shards,
     )
 
@@ -188,9 +188,9 @@ def text_reply(reply: bytes | None) -> str | None:
 
 def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
     requeued, dead, expired, cancelled, promoted, collected, lost, blobs = reply[:_SWEEP_HEAD]
-    told = _SWEEP_HEAD + lost + blobs
-    names = [name.decode() for name in reply[_SWEEP_HEAD:told]]
-    changes = _changes(reply[told:], model)
+    names_end = _SWEEP_HEAD + lost + blobs
+    names = [name.decode() for name in reply[_SWEEP_HEAD:names_end]]
+    changes = _changes(reply[names_end:], model)
     return SweepReport(
         requeued, dead, expired, cancelled, promoted, collected, tuple(names[lost:]), tuple(names[:lost]), changes
     )
