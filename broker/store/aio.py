@@ -17,13 +17,12 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import connect_async, not_loaded, store_error
+from penstock.broker.store.connection import CallLink, connect_async, not_loaded, store_error
 from penstock.broker.store.encoding import ms
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
+from penstock.broker.store.notifications import PushRouter, Waiter
 from penstock.broker.store.ops import Command, Operation
-from penstock.broker.store.pipelined_link import CallLink
-from penstock.broker.store.pushes import PushRouter, Waiter
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, Payload

@@ -58,13 +58,13 @@ STEPS = (
     Step(0, 1, "POST: check, admit", "gateway/jobs/submitter.py"),
     Step(1, 2, "submit: record, queue, fsync", "broker/functions/submit.lua"),
     Step(1, 0, "202: the job is stored", "gateway/jobs/views.py"),
-    Step(2, 3, "wake-up", "broker/store/wakeup.py"),
+    Step(2, 3, "wake-up", "broker/store/notifications.py"),
     Step(3, 2, "claim: a batch, under tokens", "broker/functions/claim.lua"),
     Step(3, 4, "the batch that the policy wants", "workers/slot/batcher.py"),
     Step(4, 4, "preprocess, inference, postprocess", "workers/child/pipeline.py"),
     Step(4, 3, "one outcome per item", "workers/ipc/frames.py"),
     Step(3, 2, "finish: settle, claim the next", "broker/functions/finish.lua"),
-    Step(2, 1, "push: the result", "broker/store/pushes.py"),
+    Step(2, 1, "push: the result", "broker/store/notifications.py"),
     Step(1, 0, "the answer", "gateway/jobs/predict.py"),
 )
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response, StreamingResponse
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.pushes import Waiter
+from penstock.broker.store.notifications import Waiter
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import Caller

@@ -8,7 +8,7 @@ import structlog
 
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.pushes import Waiter
+from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of

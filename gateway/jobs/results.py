@@ -9,7 +9,7 @@ from collections.abc import Callable
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.pushes import Waiter
+from penstock.broker.store.notifications import Waiter
 from penstock.errors import Gone, NotFound
 from penstock.gateway.asgi.problems import EndedWithoutOutput
 from penstock.gateway.auth.keys import Caller

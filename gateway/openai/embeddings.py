@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.pushes import Waiter
+from penstock.broker.store.notifications import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.errors import BadParameter, NoWorker
 from penstock.gateway.asgi import wire

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.broker.store.pushes import RECHECK_S
+from penstock.broker.store.notifications import RECHECK_S
 from penstock.model_spec import VersionInfo
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually

@@ -13,8 +13,7 @@ import uvloop
 
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.connection import connect_async
-from penstock.broker.store.pipelined_link import CallLink
+from penstock.broker.store.connection import CallLink, connect_async
 from penstock.job import Payload
 from penstock.job_id import new_job_id
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.broker.blobs.files import BlobStore
+from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.store.wakeup import WakeUps
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.tables import Settings
 from penstock.workers.devices.pins import Pin

@@ -9,7 +9,7 @@ from selectors import EVENT_READ, BaseSelector
 import structlog
 
 from penstock.broker.records import Claim, ClaimRequest
-from penstock.broker.store.wakeup import Wake
+from penstock.broker.store.notifications import Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec

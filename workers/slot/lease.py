@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.broker.store.wakeup import CancelRequested, Wake
+from penstock.broker.store.notifications import CancelRequested, Wake
 
 # The slot stops this much before Redis would: the two clocks differ, and a message takes time.
 _MARGIN_S = 2.0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.broker.store.wakeup import CancelRequested, Wake
+from penstock.broker.store.notifications import CancelRequested, Wake
 from penstock.workers.slot.lease import Lease
 
 
