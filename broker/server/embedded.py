@@ -135,8 +135,8 @@ class EmbeddedServer:
     def start(self) -> None:
         """Returns once the server answers and has loaded its data.
 
-        Raises `ConfigError` if there is no server for this platform or the folder is in use, `StoreUnavailable` if the server does
-        not come up.
+        Raises `ConfigError` if there is no server for this platform or the folder is in use, `StoreUnavailable` if the server
+        does not come up.
         """
         binary = find_server()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -227,8 +227,8 @@ class EmbeddedServer:
         raise self._failure(f"ended at start with exit status {process.returncode}")
 
     def _load_functions(self) -> None:
-        """Load the functions, which our users may call but not load. Written in the protocol itself, so that this process needs no
-        Redis client.
+        """Load the functions, which our users may call but not load. Written in the protocol itself, so that this process needs
+        no Redis client.
         """
         words = [word.encode() for word in ("FUNCTION", "LOAD", library()[1])]
         command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
