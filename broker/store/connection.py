@@ -1,8 +1,8 @@
 """Redis clients as penstock needs them: short time-outs, no silent retries, replies as bytes; and the errors they raise.
 
 A `CallLink` writes calls the moment they are made and reads their answers in order. redis-py's pool takes three turns of the
-event loop until a command is written. In a burst each turn lasts as long as the work of all requests of the burst, and the store
-is idle meanwhile. redis-py also packs a command seven times slower than hiredis.
+event loop until a command is written. In a burst each turn lasts as long as the work of all requests of the burst, and the
+store is idle meanwhile. redis-py also packs a command seven times slower than hiredis.
 """
 
 from __future__ import annotations

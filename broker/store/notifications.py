@@ -1,8 +1,8 @@
 """What the store publishes: wake-ups for slots, and pushed ends of jobs for the requests of a gateway process that wait.
 
-A wake-up says that a model has work and carries no job; the subscription to wake-ups shows that the slot is present. A push is a
-hint with the result in it. Both may be lost, because pub/sub survives no reconnect: then a slot asks, and a gateway reads the
-record.
+A wake-up says that a model has work and carries no job; the subscription to wake-ups shows that the slot is present. A push is
+a hint with the result in it. Both may be lost, because pub/sub survives no reconnect: then a slot asks, and a gateway reads
+the record.
 """
 
 from __future__ import annotations
