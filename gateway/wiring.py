@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -17,6 +16,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -181,7 +181,7 @@ class GatewayParts:
         return api
 
     async def _answer_document(self) -> Response:
-        return Response(orjson.dumps(self._document()), media_type="application/json")
+        return json_response(self._document())
 
     def _document(self) -> dict[str, Any]:
         return document(self.api, self.registry.models, keyed=self.auth.keyed)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from fastapi import Request
+from fastapi import Request, Response
 
 from penstock.errors import BadRequest, TooLarge, UnsupportedMedia
 from penstock.gateway.asgi import bodies
@@ -145,3 +145,8 @@ def header_value(text: str) -> bytes:
 
 def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`content` as the JSON body of a response."""
+    return Response(orjson.dumps(content), status_code=status, media_type=JSON, headers=headers)

@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
 from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.dashboard.machine_rows import (
@@ -121,7 +121,7 @@ class OverviewPages:
         samples = self._poller.history(model).samples
         end = samples[-1].at if samples else 0.0
         points = {"x": [round(sample.at - end, 1) for sample in samples], "y": [sample.depth for sample in samples]}
-        return Response(orjson.dumps(points), media_type="application/json", headers=HEADERS)
+        return json_response(points, headers=HEADERS)
 
     async def workers(self, caller: CallerParam) -> Response:
         await self._registry.refresh()

@@ -8,7 +8,6 @@ import time
 from enum import Enum, StrEnum
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
@@ -20,6 +19,7 @@ from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
@@ -121,7 +121,7 @@ class JobReads:
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(tried.worker for tried in job.tries)
-        return _json(timeline_view(timeline(job, now=time.time(), places=places)))
+        return json_response(timeline_view(timeline(job, now=time.time(), places=places)))
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)
@@ -143,18 +143,18 @@ class JobReads:
     ) -> Response:
         found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
         view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
-        return _json(view | ({"next_after": found.next_after} if found.next_after else {}))
+        return json_response(view | ({"next_after": found.next_after} if found.next_after else {}))
 
     async def models(self) -> Response:
-        return _json({"data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]})
+        return json_response({"data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]})
 
     async def model(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)
-        return _json(model_view(entry, self._registry.workers))
+        return json_response(model_view(entry, self._registry.workers))
 
     async def workers(self) -> Response:
         await self._registry.refresh()
-        return _json({"data": [worker_view(worker) for worker in self._registry.workers]})
+        return json_response({"data": [worker_view(worker) for worker in self._registry.workers]})
 
     async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
         """The record after its next change; at once for a job that has ended or is another's, or if `seen` is outdated."""
@@ -201,7 +201,3 @@ def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | No
 def _matches(header: str, tag: str) -> bool:
     """If-None-Match, compared weakly."""
     return header.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in header.split(",")]
-
-
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type=JSON)

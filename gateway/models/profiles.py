@@ -7,13 +7,12 @@ import time
 from enum import Enum
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
-from penstock.gateway.asgi.wire import rfc3339
+from penstock.gateway.asgi.wire import json_response, rfc3339
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.model_spec import ProfileInfo, ProfileWish, WorkerInfo
@@ -42,7 +41,7 @@ class Profiles:
         _, entry = await self._registry.find(model, version)
         wish = ProfileWish(secrets.token_hex(8), entry.name, time.time() + for_s)
         await self._store.wish_profile(model, wish)
-        return _answer(profile_view(model, wish, self._registry.workers), status=202)
+        return json_response(profile_view(model, wish, self._registry.workers), status=202)
 
     async def show(self, model: str, caller: CallerParam) -> Response:
         """The last request for a profile, and how far each slot is with it."""
@@ -51,7 +50,7 @@ class Profiles:
         if wish is None:
             raise NotFound(f"nobody asked for a profile of {model!r}", hint=f"POST /v1/models/{model}/profile asks for one.")
         await self._registry.look_again()
-        return _answer(profile_view(model, wish, self._registry.workers), status=200)
+        return json_response(profile_view(model, wish, self._registry.workers), status=200)
 
 
 def profile_view(model: str, wish: ProfileWish, workers: list[WorkerInfo]) -> dict[str, Any]:
@@ -74,7 +73,3 @@ def _slot_view(info: ProfileInfo) -> dict[str, Any]:
         "batches": info.batches,
         "stages_s": {name: round(seconds, 6) for name, seconds in info.stages_s.items()},
     }
-
-
-def _answer(view: dict[str, Any], *, status: int) -> Response:
-    return Response(orjson.dumps(view), status_code=status, media_type="application/json")

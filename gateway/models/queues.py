@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
@@ -95,12 +95,12 @@ class QueueReads:
 
     async def queues(self) -> Response:
         queues = await read_queues(self._store, list(self._registry.models.values()))
-        return _json({"data": [queue_view(queue) for queue in queues]})
+        return json_response({"data": [queue_view(queue) for queue in queues]})
 
     async def queue(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)
         [queue] = await read_queues(self._store, [entry])
-        return _json(queue_view(queue))
+        return json_response(queue_view(queue))
 
 
 def queue_view(queue: QueueView) -> dict[str, Any]:
@@ -119,7 +119,3 @@ def queue_view(queue: QueueView) -> dict[str, Any]:
             for name, band in queue.bands.items()
         },
     }
-
-
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")

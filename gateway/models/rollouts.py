@@ -9,7 +9,6 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -17,6 +16,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import BadRequest, ConfigError, Conflict, InvalidInput, TooLarge
 from penstock.gateway.asgi.bodies import parse_json
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.gateway.models.views import model_view
@@ -124,7 +124,7 @@ class Rollouts:
         entry = self._registry.models.get(model)
         view: dict[str, Any] = model_view(entry, self._registry.workers) if entry else {"name": model, "versions": {}}
         headers = {"location": f"/v1/models/{model}"} if status == 202 else {}
-        return Response(orjson.dumps(view), status_code=status, media_type="application/json", headers=headers)
+        return json_response(view, status=status, headers=headers)
 
 
 def _with_version(info: ModelInfo, version: str) -> ModelInfo:

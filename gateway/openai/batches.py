@@ -6,14 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
-from penstock.gateway.asgi.wire import json_body
+from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
@@ -88,7 +87,7 @@ class OpenAIBatches:
         )
         views = [self._view(run, await self._service.output_files(run)) for run in found]
         ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
-        return _json({"object": "list", "data": views, **ends, "has_more": more})
+        return json_response({"object": "list", "data": views, **ends, "has_more": more})
 
     async def one(self, batch_id: str, caller: CallerParam) -> Response:
         run = await self._visible(batch_id, caller)
@@ -143,7 +142,7 @@ class OpenAIBatches:
         return entry.name, target.version
 
     def _answer(self, run: Run, files: RunOutputFiles) -> Response:
-        return _json(self._view(run, files), headers={"x-penstock-run": run.id})
+        return json_response(self._view(run, files), headers={"x-penstock-run": run.id})
 
     def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
         return batch_view(run, files, input_file=self._service.files.id_of(run.spec.input))
@@ -151,7 +150,3 @@ class OpenAIBatches:
 
 def _key_header(key: str | None) -> dict[bytes, bytes]:
     return {} if key is None else {b"idempotency-key": key.encode("latin-1", "replace")}
-
-
-def _json(content: Any, *, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json", headers=headers)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import orjson
 import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
@@ -17,6 +16,7 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
 from penstock.errors import BadParameter, StoreUnavailable
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.problems import GatewayBusy
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import WholeFile, file_view, visible_file
@@ -87,7 +87,7 @@ class OpenAIFiles:
             raise GatewayBusy(f"this gateway process takes at most {MAX_UPLOADS} uploads at a time", retry_after_s=2.0)
         self._uploads += 1
         try:
-            return _json(file_view(await self._store(request, form, caller)))
+            return json_response(file_view(await self._store(request, form, caller)))
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         finally:
@@ -103,10 +103,10 @@ class OpenAIFiles:
     ) -> Response:
         found = await asyncio.to_thread(self._visible_files, caller, purpose)
         found.sort(key=lambda record: (int(record.created_at), record.id), reverse=order == "desc")
-        return _json(page_of([file_view(record) for record in found], after=after, limit=limit))
+        return json_response(page_of([file_view(record) for record in found], after=after, limit=limit))
 
     async def one(self, file_id: str, caller: CallerParam) -> Response:
-        return _json(file_view(await visible_file(self._files, file_id, caller)))
+        return json_response(file_view(await visible_file(self._files, file_id, caller)))
 
     async def content(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
@@ -115,7 +115,7 @@ class OpenAIFiles:
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
         await asyncio.to_thread(self._files.delete, record.id)
-        return _json({"id": record.id, "object": "file", "deleted": True})
+        return json_response({"id": record.id, "object": "file", "deleted": True})
 
     async def _store(self, request: Request, form: UploadForm, caller: Caller) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
@@ -178,7 +178,3 @@ def _purpose(form: UploadForm) -> str:
     if not purpose.replace("_", "").replace("-", "").isalnum() or len(purpose) > 64:
         raise BadParameter("the form has no valid purpose; the input of a batch has the purpose `batch`", param="purpose")
     return purpose
-
-
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")

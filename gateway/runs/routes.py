@@ -7,13 +7,12 @@ import time
 from enum import Enum
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.wire import json_body
+from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
@@ -97,7 +96,7 @@ class RunRoutes:
         key = negotiation.idempotency_key(head)
         run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted))
         headers = {"location": f"/v1/runs/{run.id}", "x-penstock-run": run.id}
-        return _json(self._view(run, await self._service.output_files(run)), status=202, headers=headers)
+        return json_response(self._view(run, await self._service.output_files(run)), status=202, headers=headers)
 
     async def page(
         self,
@@ -111,11 +110,13 @@ class RunRoutes:
         found, more = await self._service.page(
             caller, after=after, limit=limit, is_wanted=lambda run: status is None or run.state is status
         )
-        return _json({"data": [self._view(run, await self._service.output_files(run)) for run in found], "has_more": more})
+        return json_response(
+            {"data": [self._view(run, await self._service.output_files(run)) for run in found], "has_more": more}
+        )
 
     async def one(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
-        return _json(self._view(run, await self._service.output_files(run)))
+        return json_response(self._view(run, await self._service.output_files(run)))
 
     async def cancel(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
@@ -123,7 +124,7 @@ class RunRoutes:
             run = await self._service.cancel(run)
         except Conflict as error:
             raise Conflict(f"run {run_id} cannot be cancelled: {error.message}") from None
-        return _json(self._view(run, await self._service.output_files(run)), status=202)
+        return json_response(self._view(run, await self._service.output_files(run)), status=202)
 
     async def _spec(self, wanted: RunRequest, caller: Caller) -> RunSpec:
         check_ranges(wanted)
@@ -174,7 +175,3 @@ def check_ranges(wanted: RunRequest) -> None:
     faults = [{"pointer": pointer, "detail": detail} for pointer, detail in wrong.items() if detail]
     if faults:
         raise InvalidInput("the run cannot be created with these values", errors=faults)
-
-
-def _json(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status_code=status, media_type="application/json", headers=headers)

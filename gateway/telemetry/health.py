@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import structlog
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
@@ -13,6 +12,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
 
@@ -41,12 +41,12 @@ class Health:
         return router
 
     async def live(self) -> Response:
-        return _json({"status": "live"})
+        return json_response({"status": "live"})
 
     async def started(self) -> Response:
         if not self._lifetime.started:
             raise NotReady("the gateway has not reached its store yet", missing=[_missing_part("store", "not reached yet")])
-        return _json({"status": "started"})
+        return json_response({"status": "started"})
 
     async def ready(self, caller: CallerParam) -> Response:
         """Only callers with a key see the details, because the details name models."""
@@ -56,21 +56,21 @@ class Health:
         if missing:
             raise NotReady("; ".join(f"{part['pointer']}: {part['detail']}" for part in missing), missing=missing)
         if not caller.roles:
-            return _json({"status": "ready"})
+            return json_response({"status": "ready"})
         entries = [self._registry.models[name] for name in self._registry.declared_names()]
-        return _json({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
+        return json_response({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
 
     async def ping(self) -> Response:
         if await self._missing():
-            return _json({"status": "Unhealthy"}, status=503)
-        return _json({"status": "Healthy"})
+            return json_response({"status": "Unhealthy"}, status=503)
+        return json_response({"status": "Healthy"})
 
     async def oip_live(self) -> Response:
-        return _json({"live": True})
+        return json_response({"live": True})
 
     async def oip_ready(self) -> Response:
         ready = not await self._missing()
-        return _json({"ready": ready}, status=200 if ready else 503)
+        return json_response({"ready": ready}, status=200 if ready else 503)
 
     async def problem(self, code: str) -> PlainTextResponse:
         if code not in TITLES:
@@ -108,7 +108,3 @@ class Health:
 
 def _missing_part(pointer: str, why: str) -> dict[str, str]:
     return {"pointer": pointer, "detail": why}
-
-
-def _json(content: dict[str, Any], *, status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status_code=status, media_type="application/json")
