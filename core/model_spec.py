@@ -108,7 +108,7 @@ class ModelSpec:
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     warm_up: bool = True
-    # One batch of so many is recorded by a profiler (docs/profiling.md); None: none.
+    # Each slot records one batch in this many with a profiler (docs/profiling.md); None: no batch.
     profile_every: int | None = None
 
 
@@ -196,7 +196,7 @@ class SlotInfo:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlace:
-    """Where the jobs of a slot run: told once and kept longer than results are, because a job outlives its worker."""
+    """Where the jobs of a slot run. It is announced once and kept longer than results, because a job outlives its worker."""
 
     slot: str
     worker: str

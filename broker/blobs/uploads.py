@@ -165,10 +165,10 @@ class FileStore:
         if not record.produced:
             return record
         try:
-            told = self.content(record).stat()
+            stat = self.content(record).stat()
         except FileNotFoundError:
             return None
-        return msgspec.structs.replace(record, size_bytes=told.st_size, created_at=told.st_mtime)
+        return msgspec.structs.replace(record, size_bytes=stat.st_size, created_at=stat.st_mtime)
 
     def _read(self, home: Path) -> FileRecord | None:
         try:

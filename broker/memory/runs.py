@@ -56,8 +56,8 @@ class MemoryRunStore:
             return UpdateStatus.LOST
         if run.state.final:
             return UpdateStatus.FINAL
-        told = {field.name: getattr(change, field.name) for field in fields(change)}
-        run = replace(run, driver_until=now + lease_s, **{name: value for name, value in told.items() if value is not None})
+        changed = {field.name: getattr(change, field.name) for field in fields(change)}
+        run = replace(run, driver_until=now + lease_s, **{name: value for name, value in changed.items() if value is not None})
         if run.state is not RunState.QUEUED and run.started_at is None:
             run = replace(run, started_at=now)
         self._runs[run_id] = _ended(run, now) if run.state.final else run

@@ -24,7 +24,7 @@ from penstock.job import Priority
 
 app = typer.Typer(add_completion=False)
 
-# Most answers come sooner; a caller who waits longer is told the reason.
+# Most answers come sooner; a caller who waits longer sees the reason.
 _USUAL_WAIT_S = 2.0
 
 

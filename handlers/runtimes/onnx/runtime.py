@@ -242,9 +242,9 @@ def _session(library: Any, source: bytes | str, options: Any, *, provider: Provi
 
 def _advice(library: Any, provider: Provider, words: str) -> str:
     # ONNX Runtime loads the CUDA provider's library after the model, and continues without the provider if it is missing.
-    told = obstacle(library, provider.kind) if provider.kind == "tensorrt" else ""
-    if told:
-        return told
+    reason = obstacle(library, provider.kind) if provider.kind == "tensorrt" else ""
+    if reason:
+        return reason
     if "CUDA failure" in words:
         return 'look at the GPU and its driver with nvidia-smi, or set device = "cpu"'
     return "check it with onnx.checker"
@@ -267,16 +267,16 @@ def _verify(library: Any, session: Any, provider: Provider, context: Context) ->
     ]
     elsewhere = fallen(parts, provider.names)
     if elsewhere:
-        told = ", ".join(f"{count} {operator}" for operator, count in sorted(elsewhere.items()))
-        log.warning("%s leaves these nodes of %s to the CPU: %s", first, context.model, told)
+        listed = ", ".join(f"{count} {operator}" for operator, count in sorted(elsewhere.items()))
+        log.warning("%s leaves these nodes of %s to the CPU: %s", first, context.model, listed)
 
 
 def _batch_sizes(axes: Mapping[str, int | str | None]) -> BatchSizes:
     fixed = {name: size for name, size in axes.items() if isinstance(size, int)}
     if len(set(fixed.values())) > 1:
-        told = ", ".join(f"{name} {size}" for name, size in fixed.items())
+        listed = ", ".join(f"{name} {size}" for name, size in fixed.items())
         raise HandlerLoadError(
-            f"the first axes of the ONNX model's inputs differ ({told}), and all must be the batch; "
+            f"the first axes of the ONNX model's inputs differ ({listed}), and all must be the batch; "
             "export the model again with a dynamic batch axis"
         )
     size = next(iter(fixed.values()), None)

@@ -58,11 +58,11 @@ def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b""
 
     Raises `HandlerLoadError` with the parser's or the builder's own words.
     """
-    journal = journal_of(trt)
-    builder = trt.Builder(journal)
+    build_log = make_build_log(trt)
+    builder = trt.Builder(build_log)
     network = builder.create_network(0)
     # Keep the parser until the engine is built: the network's weights are in its memory.
-    parser = _parsed(trt, network, model, journal)
+    parser = _parsed(trt, network, model, build_log)
     config = builder.create_builder_config()
     _set_precision(trt, config, model, recipe.precision)
     _set_options(trt, config, recipe)
@@ -72,11 +72,11 @@ def build(trt: Any, model: Path | bytes, recipe: Recipe, *, timings: bytes = b""
     plan = builder.build_serialized_network(network, config)
     del parser
     if plan is None:
-        raise HandlerLoadError(f"TensorRT cannot build an engine from {label(model)}: {journal.told()}")
+        raise HandlerLoadError(f"TensorRT cannot build an engine from {label(model)}: {build_log.text()}")
     return bytes(plan), bytes(cache.serialize()) if cache is not None else b""
 
 
-def journal_of(trt: Any) -> Any:
+def make_build_log(trt: Any) -> Any:
     """The library's logger: keeps errors for the message of our own error, and passes warnings on."""
 
     class BuildLog(trt.ILogger):  # type: ignore[misc]  # the base is known at run time only
@@ -90,26 +90,26 @@ def journal_of(trt: Any) -> Any:
             elif severity == trt.ILogger.Severity.WARNING:
                 log.warning("TensorRT: %s", message)
 
-        def told(self) -> str:
+        def text(self) -> str:
             return "; ".join(self.errors[:3]) or "it gives no reason"
 
     return BuildLog()
 
 
-def _parsed(trt: Any, network: Any, model: Path | bytes, journal: Any) -> Any:
-    parser = trt.OnnxParser(network, journal)
+def _parsed(trt: Any, network: Any, model: Path | bytes, build_log: Any) -> Any:
+    parser = trt.OnnxParser(network, build_log)
     # Parse by path if there is one: the parser looks for external weights beside the file.
     parsed = parser.parse(model) if isinstance(model, bytes) else parser.parse_from_file(str(model))
     if parsed:
         return parser
     errors = [parser.get_error(number) for number in range(parser.num_errors)]
-    told = "; ".join(_told(error) for error in errors[:3]) or journal.told()
+    refused = "; ".join(_error_text(error) for error in errors[:3]) or build_log.text()
     raise HandlerLoadError(
-        f'TensorRT cannot read {label(model)}: {told}. Export it with operators that TensorRT knows, or use runtime = "onnx"'
+        f'TensorRT cannot read {label(model)}: {refused}. Export it with operators that TensorRT knows, or use runtime = "onnx"'
     )
 
 
-def _told(error: Any) -> str:
+def _error_text(error: Any) -> str:
     node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_operator() else ""
     return node + " ".join(error.desc().split())
 

@@ -59,14 +59,14 @@ def _rest(name: str, shape: Free, given: Any) -> list[Shape]:
         fixed = tuple(size for size in shape if size is not None)
         if len(fixed) != len(shape):
             raise HandlerLoadError(
-                f"input {name} has free dimensions besides the batch, {_told(shape)}, and an engine is built for a range: "
+                f"input {name} has free dimensions besides the batch, {_in_words(shape)}, and an engine is built for a range: "
                 f"set session.shapes.{name} = [least, best, most], three shapes without the batch axis"
             )
         return [fixed] * 3
     rows = [tuple(row) for row in given if isinstance(row, list | tuple)] if isinstance(given, list | tuple) else []
     if len(rows) != len(Span._fields) or not all(_fits(row, shape) for row in rows):
         raise HandlerLoadError(
-            f"session.shapes.{name} must be three shapes (least, best, most) that fit {_told(shape)}, not {given!r:.200}"
+            f"session.shapes.{name} must be three shapes (least, best, most) that fit {_in_words(shape)}, not {given!r:.200}"
         )
     return rows
 
@@ -77,5 +77,5 @@ def _fits(row: tuple[Any, ...], shape: Free) -> bool:
     )
 
 
-def _told(shape: Free) -> str:
+def _in_words(shape: Free) -> str:
     return str(["any" if size is None else size for size in shape]).replace("'", "")

@@ -16,7 +16,7 @@ from penstock.handlers.runtimes.engine_cache import EngineCache, GpuTarget, cach
 from penstock.handlers.runtimes.onnx import onnx_file
 from penstock.handlers.runtimes.onnx.onnx_file import label
 from penstock.handlers.runtimes.padding import Padding
-from penstock.handlers.runtimes.tensorrt.build import Recipe, build, checked_options, journal_of, version_of
+from penstock.handlers.runtimes.tensorrt.build import Recipe, build, checked_options, make_build_log, version_of
 from penstock.handlers.runtimes.tensorrt.cuda import Buffer, Device, gpu, open_device
 from penstock.handlers.runtimes.tensorrt.profiles import batch_spans, profiles
 
@@ -142,8 +142,8 @@ def library() -> Any:
 
 def loaded(trt: Any, plan: bytes, name: str) -> Any:
     """The engine of a plan. Raises `HandlerLoadError` with both versions and TensorRT's message."""
-    journal = journal_of(trt)
-    runtime = trt.Runtime(journal)
+    build_log = make_build_log(trt)
+    runtime = trt.Runtime(build_log)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is not None:
         return engine
@@ -154,7 +154,7 @@ def loaded(trt: Any, plan: bytes, name: str) -> Any:
         else f"this is TensorRT {trt.__version__}; "
     )
     raise HandlerLoadError(
-        f"TensorRT cannot load {name}: {origin}{journal.told()}. A plan runs only with the version and kind of GPU "
+        f"TensorRT cannot load {name}: {origin}{build_log.text()}. A plan runs only with the version and kind of GPU "
         "it was built for: build it again here, or serve the ONNX model"
     )
 

@@ -129,9 +129,9 @@ def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes
     first = next(iter(axes.values()), None)
     plain = isinstance(first, int) or (first is not None and first.node.expr.is_symbol)
     if len(words) != 1 or not plain:
-        told = ", ".join(f"{name}: {size}" for name, size in axes.items())
+        listed = ", ".join(f"{name}: {size}" for name, size in axes.items())
         raise HandlerLoadError(
-            f"the first axes of the exported program's inputs are not one batch ({told or 'it has no inputs'}); "
+            f"the first axes of the exported program's inputs are not one batch ({listed or 'it has no inputs'}); "
             "export it again with one dynamic dimension as the first axis of every input"
         )
     if isinstance(first, int):
