@@ -21,8 +21,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, Payload
-from penstock.job_id import JobId
+from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 

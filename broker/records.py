@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from penstock.job import BatchRecord, Call, JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import BatchRecord, Call, JobId, JobState, Payload, Priority
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
 
-from penstock.job_id import JobId
+from penstock.job import JobId
 from penstock.trace_context import trace_id_of
 
 # The settings and the client import this module for its names, so structlog is imported only where logs are configured.

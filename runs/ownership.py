@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.broker.contract import CancelStatus
 from penstock.broker.run_contract import ReopenStatus, RunChange, Runs, TakeStatus
 from penstock.errors import Conflict, NotFound
-from penstock.job_id import new_serial
+from penstock.job import new_serial
 from penstock.run import Run, RunState
 from penstock.runs.lease import LEASE_S, OwnedRun
 

@@ -16,8 +16,7 @@ from benchmarks.main_path.producer import fill
 from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.records import ClaimedJob, Ending, Settled
 from penstock.broker.store.sync import RedisStore
-from penstock.job import JobState, Payload, Priority
-from penstock.job_id import new_job_id
+from penstock.job import JobState, Payload, Priority, new_job_id
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone

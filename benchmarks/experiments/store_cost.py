@@ -19,8 +19,7 @@ from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, New
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
-from penstock.job import JobState, Payload
-from penstock.job_id import new_job_id
+from penstock.job import JobState, Payload, new_job_id
 
 _WORKER = "cost"
 

@@ -19,7 +19,7 @@ from benchmarks.session import MeasuringSession, check_answers
 from benchmarks.stack import StackPlan, store_server, stores_environment
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
-from penstock.job_id import JobId
+from penstock.job import JobId
 from penstock.loadtest.generator.connection import parse_target, request_bytes
 from penstock.loadtest.generator.load import LoadPlan, run_load
 from penstock.loadtest.generator.summary import percentile

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from penstock.broker.records import NewJob
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
-from penstock.job import Payload
-from penstock.job_id import JobId, new_job_id
+from penstock.job import JobId, Payload, new_job_id
 from penstock.model_spec import DEFAULT_VERSION
 
 NO_LIMIT = 1 << 40

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
-from penstock.job_id import new_serial
+from penstock.job import new_serial
 
 # Ids are made here and become parts of paths, so nothing of another form may pass.
 _ID = re.compile(r"file-[0-9a-hjkmnp-tv-z]{26}")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import OwnerTurns
 from penstock.broker.records import BatchStamp, Change
-from penstock.job import BANDS, BatchRecord, JobError, JobState
-from penstock.job_id import JobId
+from penstock.job import BANDS, BatchRecord, JobError, JobId, JobState
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.broker.records import ClaimedJob, KeptInput, NewJob
-from penstock.job import Attempt, BatchRecord, Call, Job, JobError, JobState, LeftOut, Payload
-from penstock.job_id import JobId
+from penstock.job import Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload
 
 # As in functions/lib.lua.
 SUSPECT_LOSSES = 2

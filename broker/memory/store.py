@@ -27,8 +27,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobError, JobState, Payload
-from penstock.job_id import JobId
+from penstock.job import Job, JobError, JobId, JobState, Payload
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 _Item = TypeVar("_Item", Ending, GiveBack)

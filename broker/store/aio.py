@@ -25,8 +25,7 @@ from penstock.broker.store.notifications import PushRouter, Waiter
 from penstock.broker.store.ops import Command, Operation
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
-from penstock.job import Job, Payload
-from penstock.job_id import JobId, new_serial
+from penstock.job import Job, JobId, Payload, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 

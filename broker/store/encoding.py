@@ -27,8 +27,7 @@ from penstock.broker.records import (
 )
 from penstock.broker.store.stamps import all_attempts, left_out, parse_stamp, queued_behind, stamp_text, token_parts
 from penstock.errors import InternalError
-from penstock.job import BANDS, Call, Job, JobError, JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import BANDS, Call, Job, JobError, JobId, JobState, Payload, Priority
 
 Arg = bytes | str | int
 IDEMPOTENCY_TTL_S = 48 * 3600.0

@@ -22,7 +22,7 @@ from penstock.broker.records import Push
 from penstock.broker.store.connection import connect, connect_async, store_error
 from penstock.broker.store.encoding import parse_pushes, prefix
 from penstock.errors import StoreUnavailable
-from penstock.job_id import JobId
+from penstock.job import JobId
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from penstock.broker.records import (
 )
 from penstock.broker.store import encoding as enc
 from penstock.broker.store.encoding import Arg, ms, prefix
-from penstock.job import Job, Payload
-from penstock.job_id import JobId
+from penstock.job import Job, JobId, Payload
 
 Reply = TypeVar("Reply")
 Ended = tuple[Job, Payload | None]

@@ -32,8 +32,7 @@ from penstock.broker.store.encoding import prefix
 from penstock.broker.store.library import library
 from penstock.broker.store.ops import Command, Operation
 from penstock.broker.store.registry import StoredModel, StoredRollout
-from penstock.job import Job, Payload
-from penstock.job_id import JobId
+from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 

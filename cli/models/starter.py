@@ -10,7 +10,7 @@ import typer
 from penstock.cli.display import print_json
 from penstock.cli.options import JsonOption
 from penstock.errors import BadRequest
-from penstock.job_id import MODEL_NAME
+from penstock.job import MODEL_NAME
 
 app = typer.Typer(add_completion=False)
 

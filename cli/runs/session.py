@@ -120,7 +120,7 @@ class RunSession:
 
 def create_run(runs: Runs, spec: RunSpec) -> str:
     """Create a run that this command drives; returns its id."""
-    from penstock.job_id import new_serial
+    from penstock.job import new_serial
     from penstock.runs.ownership import BY_COMMAND
 
     run_id = new_serial()

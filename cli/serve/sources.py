@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import ConfigError
-from penstock.job_id import MODEL_NAME
+from penstock.job import MODEL_NAME
 from penstock.settings.sources import why_absent
 
 CONFIG_NAME = "penstock.toml"

@@ -16,8 +16,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 
 from penstock.access import Key
 from penstock.errors import ConfigError
-from penstock.job import BlobPlace
-from penstock.job_id import MODEL_NAME
+from penstock.job import MODEL_NAME, BlobPlace
 from penstock.logs import JobLines
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions, bucket_fault
 from penstock.settings.faults import explain

@@ -32,8 +32,7 @@ from penstock.errors import (
     WrongRole,
 )
 from penstock.gateway.asgi.negotiation import HeadersTooLarge, trace_header
-from penstock.job import JobState
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState
 from penstock.trace_context import TraceContext
 
 Headers = list[tuple[bytes, bytes]]

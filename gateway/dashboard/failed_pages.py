@@ -20,8 +20,7 @@ from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import Job
-from penstock.job_id import JobId
+from penstock.job import Job, JobId
 
 # The page shows at most this many jobs of all models together.
 SHOWN_JOBS = 2_000

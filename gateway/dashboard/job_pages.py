@@ -24,8 +24,7 @@ from penstock.gateway.jobs.results import end_in_record, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import PUBLIC_STATES, Job, Payload
-from penstock.job_id import parse_job_id
+from penstock.job import PUBLIC_STATES, Job, Payload, parse_job_id
 
 PAGE_JOBS = 50
 

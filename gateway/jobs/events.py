@@ -18,8 +18,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.results import next_change, visible_job
 from penstock.gateway.jobs.views import change_id, job_body
-from penstock.job import Job
-from penstock.job_id import JobId, parse_job_id
+from penstock.job import Job, JobId, parse_job_id
 
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"

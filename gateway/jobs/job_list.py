@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
-from penstock.job import Job
-from penstock.job_id import JobId, parse_job_id
+from penstock.job import Job, JobId, parse_job_id
 
 MAX_PAGE = 1_000
 # With a status filter one page may take many reads. This bounds one request; the cursor continues from there.

@@ -20,8 +20,7 @@ from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submit
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import BatchRecord
-from penstock.job_id import JobId, new_job_id
+from penstock.job import BatchRecord, JobId, new_job_id
 from penstock.logs import job_fields
 
 log = structlog.get_logger(__name__)

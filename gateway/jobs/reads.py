@@ -30,8 +30,7 @@ from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
 from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.views import model_view, worker_view
-from penstock.job import PUBLIC_STATES, Job
-from penstock.job_id import JobId, parse_job_id
+from penstock.job import PUBLIC_STATES, Job, JobId, parse_job_id
 
 JSON = "application/json"
 

@@ -26,8 +26,7 @@ from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprin
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
-from penstock.job import Job, JobState, Payload
-from penstock.job_id import JobId, new_job_id, parse_job_id
+from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.

@@ -13,8 +13,7 @@ from penstock.broker.store.notifications import Waiter
 from penstock.errors import Gone, NotFound
 from penstock.gateway.asgi.problems import EndedWithoutOutput
 from penstock.gateway.auth.keys import Caller
-from penstock.job import Job, JobState, Payload
-from penstock.job_id import JobId
+from penstock.job import Job, JobId, JobState, Payload
 
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
 

@@ -16,7 +16,7 @@ from penstock.gateway.jobs.results import ResultReader, next_end
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_body
 from penstock.gateway.models.admission import eta_s
-from penstock.job_id import JobId, new_job_id
+from penstock.job import JobId, new_job_id
 
 
 class SubmitEndpoint:

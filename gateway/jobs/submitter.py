@@ -27,8 +27,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionE
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
-from penstock.job import Call, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import Call, JobId, Payload, Priority
 from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 

@@ -9,8 +9,7 @@ import orjson
 
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
-from penstock.job import Attempt, BatchRecord, Job, JobState, Priority
-from penstock.job_id import JobId
+from penstock.job import Attempt, BatchRecord, Job, JobId, JobState, Priority
 from penstock.trace_context import trace_id_of
 
 _RANK = {JobState.QUEUED: 0, JobState.LEASED: 1, JobState.DELAYED: 2}

@@ -20,7 +20,7 @@ from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.gateway.models.views import model_view
-from penstock.job_id import MODEL_NAME
+from penstock.job import MODEL_NAME
 from penstock.model_spec import ModelInfo
 from penstock.rollout import Rollout, check_load, check_switch, check_unload
 from penstock.settings.tables import checked_version

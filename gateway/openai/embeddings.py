@@ -28,8 +28,7 @@ from penstock.gateway.jobs.results import ResultReader, next_end
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
-from penstock.job import Payload
-from penstock.job_id import JobId, new_job_id
+from penstock.job import JobId, Payload, new_job_id
 
 CLIENT_GONE = 499
 _BODY = {

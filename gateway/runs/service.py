@@ -15,7 +15,7 @@ from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, KeyReused, NotFound
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.runs.request import RESERVED, run_id_of
-from penstock.job_id import new_serial
+from penstock.job import new_serial
 from penstock.run import Run, RunSpec
 
 FINGERPRINT = RESERVED + "fingerprint"

@@ -10,7 +10,7 @@ import structlog
 
 from penstock import telemetry as names
 from penstock.broker.store.encoding import queue_name
-from penstock.job_id import JobId
+from penstock.job import JobId
 from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from penstock.broker.records import Push
 from penstock.broker.store.connection import connect, store_error
 from penstock.broker.store.encoding import parse_pushes
 from penstock.errors import StoreUnavailable
-from penstock.job_id import new_serial
+from penstock.job import new_serial
 
 # The longest delay that a lost push causes.
 RECHECK_S = 2.0

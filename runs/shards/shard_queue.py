@@ -13,8 +13,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import StoreUnavailable
-from penstock.job import Call, Job, JobError, JobState, Payload, Priority
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Call, Job, JobError, JobId, JobState, Payload, Priority, new_job_id
 from penstock.runs.rows import RowError
 from penstock.runs.shards.window import ShardPiece
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard

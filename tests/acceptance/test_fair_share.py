@@ -10,8 +10,7 @@ import httpx2
 import pytest
 
 from penstock.broker.records import NewJob
-from penstock.job import Payload
-from penstock.job_id import new_job_id
+from penstock.job import Payload, new_job_id
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
 from tests.eventually import eventually
 from tests.security.keyed import TestKey, make

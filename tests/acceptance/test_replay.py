@@ -14,8 +14,7 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, NewJob
-from penstock.job import Call, Payload
-from penstock.job_id import new_job_id
+from penstock.job import Call, Payload, new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
 from tests.acceptance.gateway_process import SQUARE_SCHEMA, Hand, gateway_process
 from tests.eventually import eventually

@@ -9,8 +9,7 @@ from typing import Any
 
 from penstock.broker.contract import JobStore, ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
-from penstock.job import Call, Job, JobState, Payload, Priority
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from tests.contract.dumps import Dump
 
 STAMP = BatchStamp(id="batch-1", size=1, reason="idle", inference_s=0.25)

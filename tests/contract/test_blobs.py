@@ -16,8 +16,7 @@ from penstock.broker.blobs.files import BlobStore, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.blobs.places import open_blobs
 from penstock.errors import Gone, InternalError
-from penstock.job import BlobPlace
-from penstock.job_id import new_serial
+from penstock.job import BlobPlace, new_serial
 
 Open = Callable[[], BlobStore]
 

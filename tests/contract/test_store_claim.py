@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.records import Claim
-from penstock.job import LATE_BAND, Call, JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import LATE_BAND, Call, JobId, JobState, Payload, Priority
 from tests.contract.model_queue import ModelQueue
 from tests.eventually import eventually
 

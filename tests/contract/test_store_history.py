@@ -8,8 +8,7 @@ from itertools import pairwise
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.memory.record import PAST_FIRST, PAST_LAST
 from penstock.broker.records import Ending
-from penstock.job import JobState, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Priority
 from tests.contract.model_queue import OUTPUT, ModelQueue
 from tests.eventually import eventually
 

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import KeptInput, Settled, SubmitStatus
-from penstock.job import LATE_BAND, Call, JobState, Payload
-from penstock.job_id import JobId, new_job_id
+from penstock.job import LATE_BAND, Call, JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.contract.model_queue import ModelQueue
 from tests.eventually import eventually

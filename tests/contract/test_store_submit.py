@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.records import SubmitStatus
-from penstock.job import JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Payload, Priority
 from tests.contract.model_queue import ModelQueue
 
 

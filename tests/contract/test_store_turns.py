@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.job import JobState, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Priority
 from tests.contract.model_queue import ModelQueue
 from tests.eventually import eventually
 

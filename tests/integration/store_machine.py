@@ -26,8 +26,7 @@ from penstock.broker.contract import JobStore, ReleaseReason
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, LeaseRenewal, NewJob, Settled
 from penstock.broker.store.sync import RedisStore
-from penstock.job import Call, Job, JobState, Payload, Priority
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import OUTPUT, STAMP

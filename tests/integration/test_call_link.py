@@ -14,8 +14,7 @@ import uvloop
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.connection import CallLink, connect_async
-from penstock.job import Payload
-from penstock.job_id import new_job_id
+from penstock.job import Payload, new_job_id
 
 # Longer than a machine stands still, but where the test waits for it.
 WITHIN_S = 30.0

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from penstock.broker.records import ClaimedJob
-from penstock.job import Call, Payload, Priority
-from penstock.job_id import new_job_id
+from penstock.job import Call, Payload, Priority, new_job_id
 from penstock.model_spec import BatchPolicy, Limits, ModelSpec
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 from penstock.workers.devices.pins import Pin

@@ -13,8 +13,7 @@ from penstock.broker.run_contract import RunChange
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.job import Call, JobState, Payload
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Call, JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import SETTLED_AFTER_S, Rollout
 from penstock.run import RunSpec, RunState

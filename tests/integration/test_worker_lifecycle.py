@@ -13,8 +13,7 @@ import pytest
 
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
-from penstock.job import JobState
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState
 from penstock.model_spec import WarmOrigin
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.job_id import new_serial
+from penstock.job import new_serial
 from penstock.model_spec import ModelInfo
 from penstock.workers.fleet.orphan_blobs import FIRST_AFTER_S, OrphanCollector
 from tests.integration.worker_process import JobClient

@@ -14,8 +14,7 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import NewJob, SubmitStatus
-from penstock.job import Call, Job, JobState, Payload, Priority
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess

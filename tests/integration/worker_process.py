@@ -17,8 +17,7 @@ from celery import Celery
 
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store.sync import RedisStore
-from penstock.job import Job, Payload
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Job, JobId, Payload, new_job_id
 from penstock.model_spec import Limits
 from tests.eventually import eventually
 

@@ -18,8 +18,7 @@ import pytest
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import ClaimRequest, GiveBack, NewJob, SubmitStatus
 from penstock.broker.store.sync import RedisStore
-from penstock.job import Payload, Priority
-from penstock.job_id import new_job_id
+from penstock.job import Payload, Priority, new_job_id
 from tests.acceptance.gateway_process import GatewayClient, free_port, gateway_process
 from tests.eventually import eventually
 from tests.faults.server import Server

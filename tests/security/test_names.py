@@ -14,7 +14,7 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.errors import MalformedId, PenstockError
-from penstock.job_id import MODEL_NAME, parse_job_id
+from penstock.job import MODEL_NAME, parse_job_id
 from tests.security.keyed import ALICE, BOSS, OPERATIONS, send
 
 HOSTILE = [

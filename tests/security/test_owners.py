@@ -11,8 +11,7 @@ import pytest
 
 from penstock.broker.records import NewJob
 from penstock.gateway.auth.roles import MAX_WAITING
-from penstock.job import Payload
-from penstock.job_id import new_job_id
+from penstock.job import Payload, new_job_id
 from tests.acceptance.gateway_process import Hand
 from tests.eventually import eventually
 from tests.security.keyed import ALICE, BOB, BOSS, READER, SENDER, SMALL, UNKNOWN_ID, WITH_ID, TestKey, filled, send

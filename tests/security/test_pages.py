@@ -17,8 +17,7 @@ from penstock.broker.records import NewJob
 from penstock.gateway.auth.roles import PUBLIC_PAGES, ROLES, roles_of
 from penstock.gateway.dashboard.render import HEADERS
 from penstock.gateway.dashboard.sessions import COOKIE, MAX_FORM_BYTES
-from penstock.job import Payload
-from penstock.job_id import new_job_id
+from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.eventually import eventually

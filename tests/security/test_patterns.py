@@ -112,7 +112,7 @@ def test_the_search_for_patterns_finds_them() -> None:
     """Or the test above would pass on nothing."""
     found = {use.where.partition(":")[0] for use in USES}
     assert {
-        "core/job_id.py",
+        "core/job.py",
         "gateway/asgi/negotiation.py",
         "gateway/asgi/bodies.py",
         "gateway/asgi/problems.py",

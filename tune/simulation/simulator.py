@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import BatchStamp, Claim, Ending, NewJob
-from penstock.job import JobState, Payload
-from penstock.job_id import new_job_id
+from penstock.job import JobState, Payload, new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally

@@ -19,10 +19,9 @@ import structlog
 from penstock.broker.records import BatchStamp, Settled
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
-from penstock.workers.slot.batch import BULK, Batch
+from penstock.workers.slot.batch import BULK, Batch, Release, Retry
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 BATCH_RECORDED = "batch_recorded"

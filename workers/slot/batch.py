@@ -1,16 +1,25 @@
-"""A slot's record of a batch, and what its child has to do."""
+"""A slot's record of a batch, from its claim to the endings, retries and releases that the store gets. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 
-from penstock.broker.records import BatchStamp, ClaimedJob, Ending
-from penstock.job import Call
-from penstock.workers.ipc.frames import Item
+from penstock.backoff import Backoff
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Settled
+from penstock.errors import InternalError
+from penstock.job import Call, JobState, Payload
+from penstock.shard import SHARD_MEDIA
+from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output
 
 SOLO = "solo"
 BULK = "bulk"
 _NO_STAMP = BatchStamp()
+_RETRY = Backoff(1.0, 60.0, jitter=1.0)
+_SHARD_INLINE_BYTES = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +79,127 @@ class ChildLoad:
 
 
 IDLE = ChildLoad()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """One job of `worker` to be tried again in `delay_s`, because its run ended with the retryable error `code`."""
+
+    item: GiveBack
+    worker: str
+    delay_s: float
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Jobs that `worker` gives back without an outcome. `detail`: how the process died, for jobs of a crashed one."""
+
+    items: tuple[GiveBack, ...]
+    worker: str
+    reason: ReleaseReason
+    detail: str = ""
+
+
+def decide(batch: Batch, done: BatchDone, *, jitter: Callable[[], float] = random.random) -> tuple[Batch, list[Retry]]:
+    """The part of the batch that ended, with its endings, and a retry for each other job. `jitter` gives 0..1."""
+    if len(done.outcomes) != batch.size:
+        raise InternalError(f"batch {done.batch} had {batch.size} items and came back with {len(done.outcomes)} outcomes")
+    endings: list[Ending] = []
+    ended: list[ClaimedJob] = []
+    retries: list[Retry] = []
+    for job, outcome in zip(batch.jobs, done.outcomes, strict=True):
+        if isinstance(outcome, Failed) and outcome.retryable:
+            retries.append(_retry(job, batch.worker, outcome, jitter()))
+        else:
+            endings.append(_ending(job, outcome))
+            ended.append(job)
+    return replace(batch, jobs=tuple(ended), endings=tuple(endings), stamp=stamp_of(batch, done)), retries
+
+
+def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:
+    if isinstance(outcome, Output):
+        return Ending(job.id, job.token, JobState.SUCCEEDED, Payload(outcome.content_type, outcome.data))
+    return _failure(job, outcome.code, outcome.message)
+
+
+def _failure(job: ClaimedJob, code: str, message: str) -> Ending:
+    return Ending(job.id, job.token, JobState.FAILED, error_code=code, error_message=message)
+
+
+def fail(batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> Batch:
+    """These jobs of the batch, all ended with the same error."""
+    return replace(batch, jobs=tuple(jobs), endings=tuple(_failure(job, code, message) for job in jobs), stamp=stamp)
+
+
+def _retry(job: ClaimedJob, worker: str, failed: Failed, jitter: float) -> Retry:
+    item = GiveBack(job.id, job.token, job.trace)
+    return Retry(item, worker, retry_delay_s(job.attempts, jitter), failed.code, failed.message)
+
+
+def retry_delay_s(attempts: int, jitter: float) -> float:
+    """Full jitter over 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
+    return _RETRY.delay_s(max(1, attempts), chance=jitter)
+
+
+def release(batch: Batch, reason: ReleaseReason, detail: str = "") -> Release:
+    """All jobs of the batch, given back."""
+    return Release(tuple(GiveBack(job.id, job.token, job.trace) for job in batch.jobs), batch.worker, reason, detail)
+
+
+def stamp_of(batch: Batch, done: BatchDone) -> BatchStamp:
+    # The stages of a shard are sums over its micro-batches, which overlap: they cannot be taken off its wait.
+    in_child_s = 0.0 if batch.is_shard else done.decode_s + done.preprocess_s + done.device_wait_s
+    return BatchStamp(
+        id=batch.nonce,
+        size=batch.size,
+        reason=batch.reason,
+        preprocess_s=done.preprocess_s,
+        inference_s=done.inference_s,
+        postprocess_s=done.postprocess_s,
+        batch_wait_s=max(0.0, done.began_at - batch.claimed_at - in_child_s),
+        decode_s=done.decode_s,
+        device_wait_s=done.device_wait_s,
+    )
+
+
+def unrun_stamp(batch: Batch) -> BatchStamp:
+    """Of a batch, or a part of one, that the child never got."""
+    return BatchStamp(batch.nonce, batch.size, batch.reason)
+
+
+def stopped_stamp(batch: Batch, now: float) -> BatchStamp:
+    """Of a batch that was stopped while it ran: all its time in the child counts as inference."""
+    waited_s = max(0.0, batch.given_at - batch.claimed_at)
+    return BatchStamp(batch.nonce, batch.size, batch.reason, inference_s=max(0.0, now - batch.given_at), batch_wait_s=waited_s)
+
+
+def blob_name(ending: Ending) -> str:
+    """The name under which a large output is stored. It depends on the token: a run that lost its lease writes elsewhere."""
+    return f"{ending.id.serial}.{blake2b(ending.token.encode(), digest_size=8).hexdigest()}.out"
+
+
+def is_too_large(ending: Ending, inline_bytes: int) -> bool:
+    """Whether an output goes to the blob store. Outputs of shards nearly always do: a whole run's would fill Redis' memory."""
+    if ending.output is None:
+        return False
+    limit = _SHARD_INLINE_BYTES if ending.output.content_type == SHARD_MEDIA else inline_bytes
+    return len(ending.output.data) > limit
+
+
+def unneeded_blobs(batch: Batch, answers: Sequence[Settled]) -> list[str]:
+    """Blobs to delete once the batch is settled: outputs that nobody will see, and inputs that no job needs any more.
+
+    A stale job belongs to another worker now, and so does its input.
+    """
+    # D13: at once and not at the end of retention, because the next file then reuses the pages of the deleted one.
+    blobs: list[str] = []
+    for job, ending, answer in zip(batch.jobs, batch.endings, answers, strict=True):
+        output = ending.output
+        if answer in (Settled.STALE, Settled.CANCELLED) and output is not None and output.blob:
+            blobs.append(output.blob)
+        is_done = answer is Settled.CANCELLED or (answer is not Settled.STALE and ending.state is JobState.SUCCEEDED)
+        if is_done and job.input.blob:
+            blobs.append(job.input.blob)
+    return blobs

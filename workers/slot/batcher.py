@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock.broker.records import Claim, ClaimRequest
-from penstock.job_id import JobId
+from penstock.job import JobId
 from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.slot.batch import IDLE, ChildLoad
 from penstock.workers.slot.latency import Latency, Smoothed

@@ -12,8 +12,7 @@ import msgspec
 
 from penstock import trace_context
 from penstock.broker.records import NewJob
-from penstock.job import Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, Payload, Priority
 from penstock.model_spec import Limits, ModelSpec
 
 TASK = "penstock.infer"

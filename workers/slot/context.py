@@ -21,10 +21,9 @@ from penstock.broker.records import (
 )
 from penstock.model_spec import DEFAULT_VERSION, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.lease import WakeUpListener
-from penstock.workers.slot.outcomes import Release, Retry
 
 
 class SlotStore(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.job_id import JobId
+from penstock.job import JobId
 from penstock.workers.ipc.frames import BatchDone, Item
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad

@@ -16,15 +16,11 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Settled
 from penstock.errors import InternalError
 from penstock.failpoints import failpoint
-from penstock.job import Payload
-from penstock.job_id import new_job_id
+from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
-from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.celery_messages import Rejected, job_from
-from penstock.workers.slot.child_events import BatchLost, Cause
-from penstock.workers.slot.context import Notify, SlotStore
-from penstock.workers.slot.outcomes import (
+from penstock.workers.slot.batch import (
+    Batch,
     Release,
     Retry,
     blob_name,
@@ -35,6 +31,9 @@ from penstock.workers.slot.outcomes import (
     stopped_stamp,
     unneeded_blobs,
 )
+from penstock.workers.slot.celery_messages import Rejected, job_from
+from penstock.workers.slot.child_events import BatchLost, Cause
+from penstock.workers.slot.context import Notify, SlotStore
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"

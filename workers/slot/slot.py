@@ -16,16 +16,14 @@ from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, Ready
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
 from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
-from penstock.workers.slot.claims import LISTENER, Claims
+from penstock.workers.slot.claims import INPUT_MISSING, LISTENER, Claims, Inputs
 from penstock.workers.slot.context import SlotContext
-from penstock.workers.slot.inputs import INPUT_MISSING, Inputs
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
-from penstock.workers.slot.outcomes import unrun_stamp
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
 
 log = structlog.get_logger(__name__)

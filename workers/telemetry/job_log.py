@@ -13,9 +13,8 @@ from penstock.broker.records import Change, ClaimedJob, Ending, Settled
 from penstock.job import JobState
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: JobState.CANCELLED.public}

@@ -15,12 +15,10 @@ import structlog
 from celery.worker import state as worker_state
 
 from penstock.broker.records import Ending, Settled
-from penstock.job import JobState
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.context import Observer
-from penstock.workers.slot.outcomes import Release, Retry
 
 log = structlog.get_logger(__name__)
 EVENTS_DROPPED = "events_dropped"

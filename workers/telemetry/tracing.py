@@ -13,7 +13,7 @@ from penstock import telemetry as names
 from penstock import trace_context
 from penstock.broker.records import ClaimedJob
 from penstock.broker.store.encoding import queue_name
-from penstock.job_id import JobId
+from penstock.job import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone, Failed
 from penstock.workers.slot.batch import Batch

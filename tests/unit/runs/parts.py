@@ -11,8 +11,7 @@ from typing import Any
 from penstock.broker.blobs.files import BlobsUnavailable
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import Gone, StoreUnavailable
-from penstock.job import BatchRecord, Job, JobError, JobState, Payload
-from penstock.job_id import JobId
+from penstock.job import BatchRecord, Job, JobError, JobId, JobState, Payload
 from penstock.runs.driver import StopReason
 from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import RunProgress

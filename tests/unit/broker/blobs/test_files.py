@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.errors import Gone, InternalError, StoreUnavailable
-from penstock.job_id import new_serial
+from penstock.job import new_serial
 
 
 def input_name() -> str:

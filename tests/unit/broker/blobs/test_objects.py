@@ -15,8 +15,7 @@ from penstock.broker.blobs.files import BlobsUnavailable, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs, open_objects
 from penstock.broker.blobs.places import open_blobs
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.job import BlobPlace
-from penstock.job_id import new_serial
+from penstock.job import BlobPlace, new_serial
 from penstock.settings.tables import Settings
 
 SECRET = "hidden-from-all"

@@ -18,8 +18,7 @@ from penstock.broker.run_contract import RunChange
 from penstock.broker.store import encoding, ops, registry, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
-from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority
-from penstock.job_id import new_job_id
+from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
 from penstock.run import RunSpec, RunState
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}

@@ -18,8 +18,7 @@ from penstock.gateway.asgi.problems import (
     request_id_of,
     status_of,
 )
-from penstock.job import JobState
-from penstock.job_id import new_job_id
+from penstock.job import JobState, new_job_id
 
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PenstockError)]
 

@@ -14,8 +14,7 @@ from penstock.gateway.jobs.results import end_in_record, ended_without_output
 from penstock.gateway.jobs.views import accepted_body, change_id, etag, job_view
 from penstock.gateway.models.registry import compile_schema, merged, unknown_model
 from penstock.gateway.openapi import rebased
-from penstock.job import BatchRecord, Job, JobError, JobState, Priority
-from penstock.job_id import JobId
+from penstock.job import BatchRecord, Job, JobError, JobId, JobState, Priority
 from penstock.model_spec import Limits, ModelInfo, VersionInfo
 
 ID = JobId("01k9xw3c5t8ze2m4v6b7n0q1rs", "square")

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.gateway.dashboard.inbox import MESSAGE_CHARS, group_id, grouped, kind_of, normalised
-from penstock.job import Job, JobError, JobState, Priority
-from penstock.job_id import JobId, new_job_id
+from penstock.job import Job, JobError, JobId, JobState, Priority, new_job_id
 
 
 def failed(message: str, *, code: str = "handler_error", model: str = "square", at: float = 10.0, version: str = "1") -> Job:

@@ -10,8 +10,7 @@ from penstock.access import Role
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.dashboard.job_rows import actions, attempt_bars, job_row, stage_bars
 from penstock.gateway.jobs.timeline import TimelineStage, timeline
-from penstock.job import Attempt, Job, JobError, JobState, Priority
-from penstock.job_id import new_job_id
+from penstock.job import Attempt, Job, JobError, JobState, Priority, new_job_id
 
 JOB = Job(new_job_id("square"), JobState.SUCCEEDED, "1", Priority.BULK, created_at=100.0, deadline_at=999.0, finished_at=110.0)
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.gateway.jobs.timeline import STAGES, Timeline, timeline
 from penstock.gateway.jobs.views import timeline_view
-from penstock.job import Attempt, BatchRecord, Job, JobError, JobState, LeftOut, Priority
-from penstock.job_id import JobId
+from penstock.job import Attempt, BatchRecord, Job, JobError, JobId, JobState, LeftOut, Priority
 from penstock.model_spec import SlotPlace
 
 ID = JobId("0" * 26, "m")

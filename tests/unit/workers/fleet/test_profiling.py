@@ -11,14 +11,12 @@ import pytest
 
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Settled
-from penstock.job import JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child_events import Cause
-from penstock.workers.slot.outcomes import Release, Retry
 
 SPEC = ModelSpec("m", "m.py", version="2")
 WISH = ProfileWish("w1", "2", until=100.0)

@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.records import Claim, ClaimedJob
-from penstock.job import Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, Payload, Priority
 from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.slot.batch import IDLE, ChildLoad
 from penstock.workers.slot.batcher import Batcher

@@ -7,8 +7,7 @@ import pytest
 from celery import Celery
 
 from penstock.broker.records import NewJob
-from penstock.job import Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.celery_messages import Rejected, job_from
 

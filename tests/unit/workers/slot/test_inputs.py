@@ -10,10 +10,9 @@ from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.records import ClaimedJob
-from penstock.job import Payload, Priority
-from penstock.job_id import JobId, new_job_id
+from penstock.job import JobId, Payload, Priority, new_job_id
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.inputs import Inputs
+from penstock.workers.slot.claims import Inputs
 
 
 def batch_of(*blobs: str) -> Batch:

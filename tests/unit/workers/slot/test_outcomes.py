@@ -6,11 +6,9 @@ import pytest
 
 from penstock.broker.records import ClaimedJob
 from penstock.errors import InternalError
-from penstock.job import JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Payload, Priority
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
-from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.outcomes import blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
+from penstock.workers.slot.batch import Batch, blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
 
 GOOD = Output("application/json", b"1")
 

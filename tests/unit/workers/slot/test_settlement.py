@@ -10,11 +10,9 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
 from penstock.errors import StoreUnavailable
-from penstock.job import JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.outcomes import Release, blob_name
+from penstock.workers.slot.batch import Batch, Release, blob_name
 from penstock.workers.slot.settlement import Absence, Settlements
 
 ID = JobId("0" * 26, "m")

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from penstock.broker.records import Claim, ClaimedJob
-from penstock.job import Call, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import Call, JobId, Payload, Priority
 from penstock.workers.slot.batcher import LaneProgress, ShardLane
 
 ID, OTHER = JobId("0" * 26, "m"), JobId("1" * 26, "m")

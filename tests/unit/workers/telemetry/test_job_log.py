@@ -8,12 +8,10 @@ from structlog.testing import capture_logs
 
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Change, ClaimedJob, Ending, GiveBack, Settled
-from penstock.job import JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import JobId, JobState, Payload, Priority
 from penstock.logs import JobLines
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.outcomes import Release, Retry
+from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.telemetry.job_log import WorkerJobLog
 
 SPEC = ModelSpec("m", "m.py")

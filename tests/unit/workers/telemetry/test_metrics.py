@@ -13,8 +13,7 @@ import pytest
 
 from penstock.broker.records import ClaimedJob, Ending, Repair, Settled, SweepReport
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.job import Call, JobState, Payload, Priority
-from penstock.job_id import JobId
+from penstock.job import Call, JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, Settled
-from penstock.job_id import JobId, new_job_id
+from penstock.job import JobId, new_job_id
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.outcomes import Release
+from penstock.workers.slot.batch import Release
 from penstock.workers.telemetry.task_events import EventFeed, Sampler, sends_task_events
 
 

@@ -1,1 +1,0 @@
-../../core/job_id.py
