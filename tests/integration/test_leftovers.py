@@ -128,7 +128,7 @@ def test_a_version_that_settings_name_after_all_is_given_back_to_them(store: Red
 def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_its_last_result_is_collected(
     store: RedisStore,
 ) -> None:
-    # Such a version once was forgotten too early: nobody collected its results, and the files of those results belonged to no job.
+    # Such a version once was forgotten too early: nobody collected its results, and their files belonged to no job.
     store.withdraw_worker("w")
     store.announce_model(ModelInfo("m", "20", versions={"20": VersionInfo()}))
     job = submit(store)

@@ -85,7 +85,7 @@ def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
 
 
 def await_trust(lease_s: float) -> None:
-    """Wait until the sweeper judges by presence. A young one does not: after a Redis restart every worker is absent at first."""
+    """Wait until the sweeper judges by presence. A young one does not, because after a Redis restart no worker is present."""
     begun_at = time.monotonic()
     eventually(lambda: time.monotonic() - begun_at > lease_s * 2 / 3 + 1.0)
 
