@@ -1,4 +1,4 @@
-# Every way to work on penstock. CI calls these targets and nothing else.
+# The commands for working on penstock. CI calls these targets too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,17 +6,17 @@ PACKAGES := core broker handlers workers gateway client runs loadtest tune cli b
 SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
-# Test files that run at a time; 0 for one process, as a debugger wants it.
+# How many processes run tests; 0 runs all tests in one process, which a debugger needs.
 TEST_PROCESSES ?= 2
 BENCH_ARGS ?=
-# no: `make gpu` installs nothing and takes what PYTHON has, for machines that reach no registry.
+# With INSTALL=no, `make gpu` installs nothing and uses the packages of PYTHON, for machines that reach no package registry.
 INSTALL ?= yes
 TUNE_ARGS ?=
-# Tests that need torch skip without it: TEST_EXTRAS=torch,explain,test brings it.
+# Tests that need torch are skipped without it; TEST_EXTRAS=torch,explain,test installs it.
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
 DOCKER ?= docker
-# What reads code out of data. Ruff refuses the imports; this also finds the options that switch such readers on.
+# Calls that load code from data. Ruff refuses the imports; this pattern also finds the options that allow such loading.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
@@ -33,7 +33,7 @@ test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease
 
 check: lint types imports loading ## lint, format, types, import directions, no unsafe loading
 
-# The parts of `check`; .pre-commit-config.yaml calls each.
+# The parts of `check`. .pre-commit-config.yaml calls each of these targets.
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -102,7 +102,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or later; name one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps are older than what they depend on exactly when an install is due.
+# A stamp file that is older than what it depends on makes make install again.
 $(VENV)/.installed-onnx: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[onnx]' -c constraints.txt
 	@touch $@

@@ -15,6 +15,7 @@ from benchmarks.peers.table import RESULTS, beside, load_result
 from benchmarks.peers.workloads import ACCELERATOR, NOOP
 from penstock.loadtest.observed.costs import STAGES
 from penstock.loadtest.observed.machine import describe_machine, now
+from penstock.words import number
 
 _PEERS_SOURCE = f"peers: {RESULTS}, with 64 requests under way; none of them stores a request before it runs"
 ACCEL_BATCH = 32
@@ -93,7 +94,7 @@ def _figure_table(values: Mapping[str, float]) -> Table:
         if figure.name in values:
             value = values[figure.name]
             verdict = "" if figure.target is None else "met" if figure.met(value) else "MISSED"
-            table.add_row(figure.name, figure.text, _number(value), _target(figure), verdict, _peers(figure))
+            table.add_row(figure.name, figure.text, number(value), _target(figure), verdict, _peers(figure))
     return table
 
 
@@ -104,7 +105,7 @@ def _peers(figure: MeasuredFigure) -> str:
 def _target(figure: MeasuredFigure) -> str:
     if figure.target is None:
         return "stated"
-    return f"{'>=' if figure.at_least else '<='} {_number(figure.target)}"
+    return f"{'>=' if figure.at_least else '<='} {number(figure.target)}"
 
 
 def _cost_table(costs_us: Mapping[str, Mapping[str, float]]) -> Table:
@@ -113,10 +114,6 @@ def _cost_table(costs_us: Mapping[str, Mapping[str, float]]) -> Table:
     for run, costs in costs_us.items():
         table.add_row(run, *(f"{costs[column]:,.1f}" if column in costs else "" for column in columns))
     return table
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def write_report(findings: Findings, out: Path, *, keep_others: bool) -> None:

@@ -1,4 +1,4 @@
-"""The smallest typed model. Serve it with `penstock up examples/square.py`, then `penstock call square '{"x": 4}'`."""
+"""The smallest typed model: serve it with `penstock up examples/square.py`, then call `penstock call square '{"x": 4}'`."""
 
 from __future__ import annotations
 

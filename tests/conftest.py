@@ -1,4 +1,4 @@
-"""What every test may use: one real server for the whole session, emptied before each test that asks for it."""
+"""Fixtures for every test. One real server serves the whole session, and each test that asks for it gets it empty."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.broker.server.embedded import EmbeddedServer, find_server
 from penstock.errors import ConfigError
 from tests.s3_server import BUCKET, s3_server
 
-# A suite that a script starts with & is deaf to Ctrl-C, and so is all that it starts: a run of it hung where it tests Ctrl-C.
+# A suite that a script starts with `&` ignores SIGINT, and so do its child processes: one such run hung at a test of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lives as long as the session: PENSTOCK_TEST_REDIS_URL if that is set, else an embedded one."""
+    """Yield the URL of a server that serves the whole session: PENSTOCK_TEST_REDIS_URL if that is set, else an embedded one."""
     given = os.environ.get("PENSTOCK_TEST_REDIS_URL")
     if given:
         if "PYTEST_XDIST_WORKER" in os.environ:
@@ -29,16 +29,16 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     _skip_without_server()
-    # Everysec: tests of durability start servers of their own.
+    # `everysec` is enough here, because tests of durability start servers of their own.
     with EmbeddedServer(tmp_path_factory.mktemp("store"), fsync="everysec") as server:
         yield server.url
 
 
 @pytest.fixture
 def fresh_redis(redis_url: str) -> Iterator[str]:
-    """The session's server, emptied before and after: ten thousand jobs left behind are a full queue to the next test.
+    """Yield the session's server, emptied before and after: ten thousand jobs left behind are a full queue to the next test.
 
-    Its functions stay: FLUSHALL leaves them.
+    FLUSHALL keeps the functions on the server.
     """
     _empty(redis_url)
     yield redis_url
@@ -52,13 +52,13 @@ def _empty(url: str) -> None:
 
 @pytest.fixture(scope="session")
 def has_server() -> None:
-    """For those that start servers of their own."""
+    """Skip a test that starts a server of its own if no server program is found."""
     _skip_without_server()
 
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    """A folder for a server of the test's own."""
+    """Return a folder for a server of the test's own."""
     _skip_without_server()
     return tmp_path / "state"
 
@@ -74,14 +74,14 @@ def _skip_without_server() -> None:
 
 @pytest.fixture(scope="session")
 def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables for whoever is to reach the bucket `s3://penstock` of an S3 server that lives as long as the session."""
+    """Yield the variables that a process needs to reach the bucket `s3://penstock`; its S3 server serves the whole session."""
     with s3_server(tmp_path_factory.mktemp("s3")) as environment:
         yield environment
 
 
 @pytest.fixture
 def s3_url(s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A prefix of the test's own, with the environment in place."""
+    """Set those variables, and return a prefix in the bucket that no other test uses."""
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{os.urandom(6).hex()}"

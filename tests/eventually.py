@@ -1,4 +1,4 @@
-"""Waiting in tests: poll until a condition holds. The only place where a test sleeps."""
+"""Tests wait by polling until a condition holds; only this module makes a test sleep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POLL_S = 0.01
 
 
 def eventually(check: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
-    """The first true value of `check()`; an AssertionError inside it counts as not yet. Fails after `timeout_s`."""
+    """Return the first true value of `check()`; an AssertionError from `check` means not yet. Fail after `timeout_s`."""
     give_up_at = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,4 +1,5 @@
-"""Writes the blocking client from the asyncio client: `make sync-client`, or `python -m tests.generate_sync_client`.
+"""This script generates the blocking client from the asyncio client: `make sync-client`, or
+`python -m tests.generate_sync_client`.
 
 Both clients send the same calls in the same order, so the blocking one is the asyncio one without `async` and `await`. The
 parts of `map` that differ by nature are written by hand (`client/job_map.py` and `client/job_map_aio.py`).
@@ -14,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "client"
 GENERATED = {"aio.py": "sync.py", "run_handle_aio.py": "run_handle.py"}
-# In this order: a later rule sees what the earlier ones have written.
+# The order matters: a later rule sees the text that the earlier rules have written.
 RULES = (
     (r"The asyncio client\.", "The blocking client."),
     (r" `sync\.py` is generated from this file\.", ""),
@@ -35,7 +36,7 @@ RULES = (
 
 
 def blocking_source(name: str) -> str:
-    """The blocking twin of the asyncio module `name`, formatted."""
+    """Return the blocking twin of the asyncio module `name`, formatted."""
     text = (CLIENT / name).read_text()
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text)

@@ -1,7 +1,7 @@
-"""The order of the tree in numbers: `python -m tests.house`, or `make house`.
+"""This script measures how the source tree is filed: `python -m tests.house`, or `make house`.
 
-One row per folder: its modules, their lines, its longest function, and its imports that run against the floors, which are the
-layers of import-linter in pyproject.toml. Below the rows stand the faults that `tests/unit/test_house.py` keeps at zero.
+The script prints one row per folder: its modules, their lines, its longest function, and its imports against the layers, which
+are those of import-linter in pyproject.toml. Below the rows stand the faults that `tests/unit/test_house.py` keeps at zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("core", "broker", "handlers", "client", "workers", "gateway", "runs", "loadtest", "tune", "cli", "benchmarks")
-# Definitions of other servers: scripts for environments of their own.
+# These folders define other servers: their scripts run in environments of their own.
 FOREIGN = re.compile(r"benchmarks/peers/\w+/")
 MOST_MODULES = 16
 MOST_FUNCTION_LINES = 40
@@ -29,7 +29,7 @@ MOST_COLUMNS = 120
 
 @dataclass(frozen=True)
 class Module:
-    """One module of ours; `name` as it is imported, `path` relative to the root."""
+    """One module of the project. `name` is the name by which code imports the module; `path` is relative to the root."""
 
     path: Path
     name: str
@@ -42,7 +42,7 @@ class Module:
 
     @property
     def functions(self) -> Iterator[tuple[str, int]]:
-        """Name and lines of each function's body. The signature does not count: a command's options are one per line."""
+        """Yield name and lines of each function's body. The signature does not count: a command's options are one per line."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, (node.end_lineno or 0) - node.body[0].lineno + 1
@@ -53,7 +53,7 @@ class Module:
 
     @property
     def imports(self) -> Iterator[str]:
-        """What is imported when the module is used, by full name; imports for type checkers alone are left out."""
+        """Yield the full names that the module imports when it is used; imports for type checkers alone are left out."""
         hidden = {id(child) for node in ast.walk(self.tree) if _is_type_checking(node) for child in ast.walk(node)}
         for node in ast.walk(self.tree):
             if id(node) in hidden:
@@ -69,7 +69,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 
 
 def modules() -> list[Module]:
-    """Every module of ours but the packages' own `__init__`."""
+    """Return every module of the project except the packages' own `__init__`."""
     paths = [path for top in TOPS for path in sorted((ROOT / top).rglob("*.py")) if path.name != "__init__.py"]
     return [_module(path.relative_to(ROOT)) for path in paths if not FOREIGN.match(path.relative_to(ROOT).as_posix())]
 
@@ -83,14 +83,14 @@ def _module(path: Path) -> Module:
 
 @dataclass(frozen=True)
 class Floors:
-    """One `layers` contract: the higher may import the lower, and siblings of one floor do not import each other."""
+    """One `layers` contract: a layer may import lower ones, and siblings in an independent layer never import each other."""
 
     container: str
     layers: Sequence[Sequence[str]]
     independent: Sequence[bool]
 
     def place(self, name: str) -> tuple[int, str] | None:
-        """The floor of a module and its room there; None for one that is on no floor."""
+        """Return the module's layer and its entry in that layer; None if the contract does not list the module."""
         for floor, rooms in enumerate(self.layers):
             for room in rooms:
                 whole = f"{self.container}.{room}"
@@ -119,13 +119,13 @@ def _floors(container: str, layers: Sequence[str]) -> Floors:
 
 
 def arrows_back(found: Sequence[Module]) -> list[tuple[Module, str]]:
-    """Imports that run against the floors: who imports, and what."""
+    """Return the imports that go against the layers: who imports, and what."""
     rules = floors()
     return [(one, name) for one in found for name in one.imports if any(rule.is_back(one.name, name) for rule in rules)]
 
 
 def shared_class_names(found: Sequence[Module]) -> dict[str, int]:
-    """Names of classes that stand for two things."""
+    """Return the class names that stand for more than one thing."""
     counted = Counter(name for one in found for name in one.classes)
     return {name: count for name, count in counted.items() if count > 1}
 
@@ -135,7 +135,7 @@ def small_modules(found: Sequence[Module]) -> list[Module]:
 
 
 def wide_lines() -> list[str]:
-    """Lines of prose in Markdown that are too long; tables, code and lines without a place to break are left out."""
+    """Return the lines of Markdown prose that are too long; tables, code and lines without a place to break are left out."""
     pages = [page for page in ROOT.rglob("*.md") if not {".venv", "build", "node_modules"} & set(page.relative_to(ROOT).parts)]
     return [f"{page.relative_to(ROOT)}:{number}" for page in sorted(pages) for number in _wide_in(page.read_text())]
 
@@ -150,7 +150,7 @@ def _wide_in(text: str) -> Iterator[int]:
 
 
 def faults(found: Sequence[Module]) -> list[str]:
-    """What is out of order, one sentence each."""
+    """Return what is out of order, one sentence per fault."""
     return [
         *_sizes(found),
         *(f"{one.path}: imports {name} against the floors" for one, name in arrows_back(found)),

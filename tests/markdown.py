@@ -1,4 +1,4 @@
-"""The project's Markdown pages, and their parts as tests want them: prose, code blocks, headings, links."""
+"""The project's Markdown pages, and the parts that tests check: prose, code blocks, headings, links."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def name_of(page: Path) -> str:
 
 
 def _split(text: str) -> Iterator[tuple[str | None, int, str]]:
-    """Each line with the language of the code block it stands in (None: prose) and its number; fences are left out."""
+    """Yield each line with the language of its code block (None in prose) and its number; fences are left out."""
     fence, language = "", ""
     for number, line in enumerate(text.splitlines(), 1):
         found = _FENCE.match(line)
@@ -37,7 +37,7 @@ def _split(text: str) -> Iterator[tuple[str | None, int, str]]:
 
 
 def prose(page: Path) -> list[tuple[int, str]]:
-    """The numbered lines outside code blocks."""
+    """Return the lines outside code blocks, with their numbers."""
     return [(number, line) for language, number, line in _split(page.read_text("utf-8")) if language is None]
 
 
@@ -54,11 +54,11 @@ def code_blocks(page: Path) -> list[CodeBlock]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that links to headings of the page use, as forges make them."""
+    """Return the names that links to headings of the page use, as code hosts generate them."""
     headings = [line.lstrip("#").strip() for _, line in prose(page) if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links(page: Path) -> list[str]:
-    """What the page links to, pictures included."""
+    """Return what the page links to, pictures included."""
     return _LINK.findall("\n".join(line for _, line in prose(page)))

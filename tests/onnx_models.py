@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def conv_net(*, batch: int | str = "n", relu: str = "Relu", dtype: Any = np.float32) -> onnx.ModelProto:
-    """`x` [batch, 3, 16, 16] -> `y` [batch, 5]: a convolution, a pool, a matrix product."""
+    """Build a model from `x` [batch, 3, 16, 16] to `y` [batch, 5]: a convolution, a pool, a matrix product."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((8, 3, 3, 3)), "fc": rng.standard_normal((8, 5))}
     nodes = [
@@ -26,7 +26,7 @@ def conv_net(*, batch: int | str = "n", relu: str = "Relu", dtype: Any = np.floa
 
 
 def perceptron(*, width: int = 64, depth: int = 3, batch: int | str = "n", dtype: Any = np.float32) -> onnx.ModelProto:
-    """`x` [batch, width] -> `y` of the same shape: matrix products with a Tanh between."""
+    """Build a model from `x` [batch, width] to `y` of the same shape: matrix products with a Tanh between."""
     rng = np.random.default_rng(0)
     weights = {f"w{layer}": rng.standard_normal((width, width)) / width**0.5 for layer in range(depth)}
     nodes = []

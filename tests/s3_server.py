@@ -1,4 +1,4 @@
-"""A real S3-compatible server in a process of its own."""
+"""A real S3-compatible server in a process of its own, for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADDRESS = re.compile(rb"Running on (http://127\.0\.0\.1:\d+)")
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which `s3://penstock` is a bucket of its own; `folder` takes the server's log."""
+    """Start a server, and yield the environment in which `s3://penstock` is its bucket; the server's log goes into `folder`."""
     log = folder / "s3.log"
     with log.open("wb") as said:
         process = subprocess.Popen(

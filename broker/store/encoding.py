@@ -1,4 +1,4 @@
-"""Arguments of the Redis Functions as values for the wire, and their replies as records. Pure; `ops.py` puts them together."""
+"""Encodes the arguments of Redis Functions and decodes their replies into records. Pure; `ops.py` combines the two."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.job import BANDS, Call, Job, JobError, JobId, JobState, Payload, P
 
 Arg = bytes | str | int
 IDEMPOTENCY_TTL_S = 48 * 3600.0
-_FIELDS = 34  # RECORD of lib.lua, then position and output
+_FIELDS = 34  # the fields of RECORD in lib.lua, then position and output
 _CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 8
@@ -45,7 +45,7 @@ def prefix(model: str) -> str:
 
 
 def queue_name(model: str) -> str:
-    """The model's Celery queue: its ticket list of band 0; the other bands add kombu's priority suffix."""
+    """Return the Celery queue of a model, which holds the tickets of band 0; for other bands kombu adds a priority suffix."""
     return f"penstock.{{{model}}}"
 
 
@@ -238,7 +238,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
 
 
 def record_reply(reply: Sequence[Any] | None, job: JobId) -> Job | None:
-    """As `read_reply`, without the output."""
+    """Decode a reply as `read_reply` does, and drop the output."""
     found = read_reply(reply, job)
     return found and found[0]
 
@@ -286,7 +286,7 @@ def _frame(message: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def parse_pushes(message: bytes) -> Iterator[Push]:
-    """The state changes in one message of a gateway's channel: the model, then 8 length-prefixed fields per job."""
+    """Decode the state changes in one message of a gateway's channel: the model, then 8 length-prefixed fields per job."""
     (size,) = _size_at(message)
     model, at = message[4 : 4 + size].decode(), 4 + size
     while at < len(message):
@@ -298,6 +298,6 @@ def parse_pushes(message: bytes) -> Iterator[Push]:
 
 
 def list_reply(reply: Sequence[Any], model: str) -> list[Job]:
-    """Records of a page; one collected while the page was read is left out."""
+    """Decode the records of a page, without those that expired while the page was read."""
     found = (read_reply(reply[i + 1], JobId(reply[i].decode(), model)) for i in range(0, len(reply), 2))
     return [job for job, _ in filter(None, found)]

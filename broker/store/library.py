@@ -1,4 +1,4 @@
-"""The Redis Function library: assembled from `functions/*.lua`, named by its own hash, loaded where it is missing.
+"""The Redis Function library, assembled from `functions/*.lua`, named by its hash, and loaded into a store that lacks it.
 
 The hash is part of every function's name, so two versions of penstock run side by side on one Redis during a rolling deploy.
 """
@@ -9,7 +9,7 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-# D10: docs/design/store.md
+# D10 (docs/design/store.md)
 ORDER = (
     "lib",
     "turns",
@@ -41,7 +41,7 @@ def suffix_of(text: str) -> str:
 
 
 def library(text: str | None = None) -> tuple[str, str]:
-    """The suffix of every function's name, and the source to load."""
+    """Return the suffix that every function name has, and the source of the library."""
     text = body() if text is None else text
     suffix = suffix_of(text)
     return suffix, f"#!lua name=penstock_{suffix}\nlocal SUFFIX = '{suffix}'\n{text}"

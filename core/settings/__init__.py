@@ -1,1 +1,1 @@
-"""Everything that can be set: what there is, where a value comes from, what is wrong with one, and who may call."""
+"""The settings: their tables and defaults, where each value comes from, the sentences about faults, and the API keys."""

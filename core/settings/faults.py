@@ -1,4 +1,4 @@
-"""What is wrong with settings, in sentences: where, what, where the value came from, and what was probably meant."""
+"""Faults in settings as sentences: the setting, what is wrong with its value, where the value came from, a suggestion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-# Words of servers that people come from; lower case, without underscores.
+# What other model servers call our settings, in lower case and without underscores, so that a suggestion can name ours.
 _ELSEWHERE = {
     "batchsize": "max_batch_size",
     "maxbatchdelay": "max_wait_s (in seconds, not milliseconds)",
@@ -29,7 +29,7 @@ _ELSEWHERE = {
     "redisurl": "url",
 }
 
-# The validator's own words for these speak of parsing and of strings.
+# pydantic's own messages for these faults speak of parsing and of strings, which a user who edits TOML need not know.
 _PLAIN = {
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -41,7 +41,7 @@ _PLAIN = {
 
 
 def explain(invalid: ValidationError, settings: type[BaseModel], origins: Mapping[str, str]) -> list[str]:
-    """One sentence per fault: `models.square.max_batch_size: must be at least 1, not 0 (from /etc/penstock.toml)`."""
+    """Write one sentence per fault: `models.square.max_batch_size: must be at least 1, not 0 (from /etc/penstock.toml)`."""
     return [_sentence(fault, settings, origins) for fault in invalid.errors(include_url=False)]
 
 
@@ -60,7 +60,7 @@ def _complaint(fault: ErrorDetails, path: Sequence[str], settings: type[BaseMode
         return "missing"
     text = _PLAIN.get(fault["type"]) or _plainly(fault["msg"])
     if path[-1:] == ["url"]:
-        # It may hold a password; the pattern alone says nothing to most people.
+        # The URL may hold a password, so the message leaves it out, and a list of schemes says more than the pattern.
         return "must start with redis://, rediss://, unix://, redis+socket://, sentinel:// or valkey://"
     return text if fault["type"] == "value_error" else f"{text}, not {_short(fault['input'])}"
 
@@ -84,16 +84,16 @@ def _suggestion(key: str, known: Sequence[str]) -> str:
 
 
 def _keys_beside(path: Sequence[str], settings: type[BaseModel]) -> list[str]:
-    """The fields of the table that the last key of `path` stands in."""
+    """Return the fields of the table to which the last key of `path` belongs."""
     table = settings
     for key in path[:-1]:
         field = table.model_fields.get(key)
-        # A key without a field is a name the user chose (a model, a version): the table below it is already at hand.
+        # A key without a field is a name that the user chose (a model, a version); `table` is already the type below that name.
         table = _table_of(field.annotation) or table if field else table
     return list(table.model_fields)
 
 
 def _table_of(annotation: Any) -> type[BaseModel] | None:
-    """The table type that a field is, or holds by name."""
+    """Return the table type of a field that is a table or a mapping of names to tables; None for other fields."""
     candidates = [annotation, *get_args(annotation)]
     return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)

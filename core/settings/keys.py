@@ -1,4 +1,4 @@
-"""The API keys among the settings, and the rule they enforce: beyond loopback nobody is served without one."""
+"""The API keys among the settings, and the rule that a gateway beyond loopback serves nobody without a key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.words import plural
 
 
 class Table(BaseModel):
-    """Frozen; a key that is not listed is a fault, because a misspelt limit that is ignored is found in the next incident."""
+    """Base of all settings tables. An unknown setting is a fault, because a misspelt limit would otherwise go unnoticed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
@@ -35,7 +35,7 @@ def _owner(text: str) -> str:
 
 
 def _hash(text: str) -> str:
-    # None of these repeats what was given: it may be the secret itself, put into the wrong place.
+    # No message repeats the text, because a user may have put the secret itself here by mistake.
     if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
         raise ValueError("must be the SHA-256 of the secret, 64 hexadecimal digits; `penstock keys new` prints it")
     if is_weak(text):
@@ -50,7 +50,7 @@ def _some(roles: tuple[Role, ...]) -> tuple[Role, ...]:
 
 
 class KeySettings(Table):
-    """One `[[keys]]` table; `penstock keys new` writes it. Without `owner` the jobs belong to the key's own id."""
+    """One `[[keys]]` table, as `penstock keys new` writes it. Without `owner`, jobs belong to the id of the key."""
 
     id: Annotated[str, AfterValidator(_id)]
     sha256: Annotated[str, AfterValidator(_hash)] = Field(repr=False)
@@ -85,7 +85,7 @@ Keys = Annotated[tuple[KeySettings, ...], AfterValidator(_all_different)]
 
 
 def declared(table: Mapping[str, Any]) -> KeySettings:
-    """One key from its table alone; raises `ConfigError` with every fault."""
+    """Read one key from its table alone; raises `ConfigError` with every fault."""
     try:
         return KeySettings.model_validate(table)
     except ValidationError as invalid:
@@ -100,7 +100,7 @@ def is_loopback(host: str) -> bool:
 
 
 def access_rule(host: str, keys: Sequence[KeySettings], *, now: datetime | None = None) -> str:
-    """Who will be served, in words for the start-up line; raises `ConfigError` where that would be everybody on the network."""
+    """Describe for the start-up line who is served; raises `ConfigError` if everybody on the network would be."""
     if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):
         raise ConfigError("every API key has expired", hint="Make one with `penstock keys new` and put it into [[keys]].")
     if keys:

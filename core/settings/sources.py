@@ -1,7 +1,7 @@
-"""Where settings come from: a TOML file, the environment, flags; each as a tree of values that remembers its origin.
+"""The sources of settings: a TOML file, the environment and flags, each read into values that remember their origin.
 
-Nothing is checked against the settings here, and nothing raises: what cannot be read becomes a fault beside the tree, so that
-one run shows all of them.
+This module checks no value against the settings and raises nothing: what cannot be read becomes a fault beside the values, so
+that one run shows all faults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 PREFIX = "PENSTOCK_"
 NESTING = "__"
 SECTIONS = ("store", "gateway", "worker", "runs", "log", "models", "keys")
-# Short names that deployments already set; the first one present wins.
+# Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
 _FOLDERS = (
@@ -31,15 +31,15 @@ _FOLDERS = (
 )
 _FOLDER_LISTS = (("runs", "roots"),)
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
-# A source that ends so is a file even when it is written without a folder; anything else without a slash is a module.
+# A source with one of these endings is a file even without a folder; any other source without a slash is a module.
 _MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
 
 
 @dataclass(slots=True)
 class Layer:
-    """The values of one source by path (`("gateway", "port")`), the words that name each one's origin, and what was unreadable.
+    """The values of one source by path (`("gateway", "port")`), the origin of each value in words, and faults of the source.
 
-    Relative paths among the values are taken from `folder`.
+    Relative file paths among the values are resolved against `folder`.
     """
 
     folder: Path
@@ -64,13 +64,13 @@ class Layer:
 
 
 def located_source(source: str, folder: Path) -> str:
-    """`source` with its file made absolute; unchanged if it names a module (`package.module:Name`)."""
+    """Return `source` with an absolute file path; a source that names a module (`package.module:Name`) stays unchanged."""
     location, name_part = _split(source)
     return f"{folder / Path(location).expanduser()}{name_part}" if _is_file(location) else source
 
 
 def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
-    """One sentence per model file of a merged tree that is not there. Modules are not looked for: a worker imports them."""
+    """Write one sentence per missing model file of a merged tree. Modules are not looked for, because a worker imports them."""
     faults = []
     models = tree.get("models")
     for path, value in _leaves(("models",), models) if isinstance(models, dict) else ():
@@ -82,13 +82,13 @@ def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[st
 
 
 def source_file(source: str) -> Path | None:
-    """The file that a source names, None for a module."""
+    """Return the file that a source names; None for a module."""
     location, _ = _split(source)
     return Path(location) if _is_file(location) else None
 
 
 def why_absent(path: Path) -> str:
-    """What there is in place of a missing file: nothing, a folder, or a file of almost that name."""
+    """Say why a file is missing: the path is a folder, its folder is missing, or only a file of a similar name exists."""
     if path.is_dir():
         return "is a folder; name a file in it"
     if not path.parent.is_dir():
@@ -103,7 +103,7 @@ def _is_source(path: tuple[str, ...]) -> bool:
 
 
 def _split(source: str) -> tuple[str, str]:
-    """File or module, and `:Name` ("" for none)."""
+    """Split a source into its file or module and its `:Name` ("" if the source has none)."""
     name = _OBJECT_NAME.search(source)
     return (source[: name.start()], name.group()) if name else (source, "")
 
@@ -128,7 +128,7 @@ def file_layer(config: Path | None) -> Layer:
 
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
-    """Flags by dotted path (`{"gateway.port": 9000}`); None means not given."""
+    """Read flags by dotted path (`{"gateway.port": 9000}`); None means that a flag is not given."""
     layer = Layer(Path.cwd())
     for path, value in flags.items():
         if value is not None:
@@ -137,7 +137,7 @@ def flag_layer(flags: Mapping[str, Any]) -> Layer:
 
 
 def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
-    """The PENSTOCK_* variables. `declared` are the models of the file: variables match their names whatever the case."""
+    """Read the PENSTOCK_* variables. `declared` are the models of the file, whose names variables match in any case."""
     layer = Layer(Path.cwd())
     values = _with_secrets_read(env, layer)
     models = values.get(f"{PREFIX}MODELS")
@@ -154,7 +154,7 @@ def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
 
 
 def merge(*layers: Layer) -> tuple[dict[str, Any], dict[str, str]]:
-    """One tree and the origin of each of its leaves by dotted path; later layers win."""
+    """Merge layers into one tree and the origin of each of its leaves by dotted path; later layers win."""
     tree: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
@@ -181,7 +181,7 @@ def _place(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _with_secrets_read(env: Mapping[str, str], layer: Layer) -> dict[str, str]:
-    """`PENSTOCK_X_FILE` gives X the content of a file, as container platforms mount secrets."""
+    """Give `PENSTOCK_X` the content of the file in `PENSTOCK_X_FILE`, because container platforms mount secrets as files."""
     values = dict(env)
     for name, location in env.items():
         target = name.removesuffix(_FILE_SUFFIX)
@@ -212,7 +212,7 @@ def _put_models(layer: Layer, text: str) -> None:
 
 
 def _put_keys(layer: Layer, text: str) -> None:
-    """What `penstock keys new` prints, usually from a file: PENSTOCK_KEYS_FILE. Faults never repeat the text."""
+    """Read the tables that `penstock keys new` prints, usually through PENSTOCK_KEYS_FILE. Faults never repeat the text."""
     variable = f"{PREFIX}KEYS"
     try:
         keys = tomllib.loads(text).get("keys")
@@ -234,7 +234,7 @@ def _put_store_url(layer: Layer, values: Mapping[str, str]) -> None:
 def _put_variable(layer: Layer, name: str, text: str, models: list[str]) -> None:
     first, *rest = name.removeprefix(PREFIX).lower().split(NESTING)
     if not rest:
-        # Other programs and other parts of penstock have variables of their own; only a likely slip is a fault.
+        # Other programs and other parts of penstock also use this prefix, so only a likely misspelling is a fault.
         section = next((known for known in SECTIONS if first.startswith(f"{known}_")), None)
         if section:
             meant = f"{PREFIX}{section}{NESTING}{first.removeprefix(section + '_')}".upper()
@@ -247,7 +247,7 @@ def _put_variable(layer: Layer, name: str, text: str, models: list[str]) -> None
 
 
 def _declared_name(variable: str, models: list[str]) -> str:
-    """Variables cannot hold dashes or dots, and are upper case by habit: match the name as they can write it."""
+    """Find the model that a variable means. Variables cannot hold dashes or dots, so these and the case are ignored."""
     written = variable.removeprefix(PREFIX).split(NESTING)[1]
     return next((known for known in models if _plain(known) == _plain(written)), written.lower())
 
@@ -257,7 +257,7 @@ def _plain(name: str) -> str:
 
 
 def _decoded(path: tuple[str, ...], text: str) -> Any:
-    """Options are the handler's own, so their type is known to nobody here: JSON where it is JSON, else text."""
+    """Decode a variable. Options belong to the handler and have no known type: valid JSON is decoded, the rest is text."""
     if "options" not in path and not text.startswith("{"):
         return text
     try:

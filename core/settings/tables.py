@@ -1,7 +1,7 @@
-"""Everything that can be set, checked as a whole: flags over environment over penstock.toml over defaults.
+"""All settings, checked as a whole. Flags override the environment, which overrides penstock.toml, which overrides defaults.
 
-Read once at the edge of a process; code below receives the values it needs, never this object. The only module of ours that
-imports pydantic besides the gateway.
+A process reads its settings once, at its start; the code below receives the values that it needs, never the `Settings` object.
+Only the settings, the gateway and the item types of handlers import pydantic.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Task = Literal["", "image-classification", "segmentation", "object-detection", "
 
 
 class StoreSettings(Table):
-    """Where jobs live. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password.
+    """Where jobs are stored. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password.
 
-    `blob_url`: large payloads are objects there (S3, Google, Azure) and not files in `blob_dir`; credentials come from the
-    environment and may not stand in it.
+    With `blob_url`, large payloads are objects in S3, Google or Azure storage instead of files in `blob_dir`. The credentials
+    come from the environment, and `blob_url` must not hold them.
     """
 
     url: str | None = Field(default=None, repr=False, pattern=r"^(rediss?|unix|redis\+socket|sentinel|valkeys?)://")
@@ -58,9 +58,10 @@ class StoreSettings(Table):
 
 
 class GatewaySettings(Table):
-    """`rate_per_s` and `burst` bound a gateway without keys (0: no limit); each key has its own. `metrics_port` 0: none.
+    """`rate_per_s` and `burst` limit a gateway without keys (rate 0: no limit); with keys, each key has its own limits.
 
-    `dashboard` None: on loopback yes, else no. `root_path` is the path under which a proxy shows this gateway.
+    `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
+    `root_path` is the path under which a proxy publishes this gateway.
     """
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -84,9 +85,9 @@ class GatewaySettings(Table):
 
 
 class WorkerSettings(Table):
-    """Durations in seconds. `metrics_port` 0: no port of its own. Versions loaded at run time lie in `model_dir`; what
-    profilers record goes to `profile_dir`, by default `profiles` in the state folder. Workers that share cores want `pinning`
-    none.
+    """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
+    loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
+    workers that share cores, because each worker plans for all cores of the machine.
     """
 
     lease_s: Seconds = 15.0
@@ -109,8 +110,8 @@ class WorkerSettings(Table):
 
 
 class RunsSettings(Table):
-    """Runs over files. `roots`: folders below which a run made over HTTP may read by path (none: uploaded files only). A file
-    that a caller stored or a run produced is kept for `file_ttl_s`.
+    """Runs over files. `roots`: folders in which a run that is created over HTTP may read files by path; without any, such a
+    run reads uploaded files only. Uploaded files and files that a run produced are kept for `file_ttl_s`.
     """
 
     roots: tuple[Path, ...] = ()
@@ -120,13 +121,13 @@ class RunsSettings(Table):
 
 
 class LogSettings(Table):
-    """`jobs`: which changes of single jobs get a line: `all`, `problems` (those that no job should need) or `off`."""
+    """`jobs`: which state changes of jobs are logged: `all`, `problems` (changes that a healthy job never makes) or `off`."""
 
     jobs: JobLines = JobLines.PROBLEMS
 
 
 class VersionSettings(Table):
-    """What one version of a model is and how it runs. A table under `versions` holds only what differs from the model's own."""
+    """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model."""
 
     source: str = ""
     max_batch_size: Count = BatchPolicy().max_batch_size
@@ -166,7 +167,7 @@ class VersionSettings(Table):
 
 
 class ModelSettings(VersionSettings):
-    """A model: its own fields are those of `version`; further versions stand in `versions` by name."""
+    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name."""
 
     version: Name = DEFAULT_VERSION
     default_version: str | None = None
@@ -180,7 +181,7 @@ class ModelSettings(VersionSettings):
 
     @model_validator(mode="after")
     def _batches_can_fill_the_buckets(self) -> ModelSettings:
-        """Where nobody set `max_batch_size` the code may, so that is checked when it is loaded."""
+        """Check the buckets only if the settings set `max_batch_size`; else the handler may set it, and loading checks them."""
         for version, table in self.tables().items():
             own = self.versions.get(version)
             said = self.model_fields_set | (own.model_fields_set if own else set())
@@ -190,7 +191,7 @@ class ModelSettings(VersionSettings):
         return self
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Each version's full table, what it does not say filled in from the model's own."""
+        """Return the full table of each version; what a version leaves out comes from the fields of the model."""
         shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
         own = {self.version: shared} if self.source or not self.versions else {}
         written = {
@@ -200,7 +201,9 @@ class ModelSettings(VersionSettings):
 
     @property
     def chosen_version(self) -> str:
-        """The version that serves when the caller names none: as declared, else the model's own, else the first one written."""
+        """The version that serves callers who name none: `default_version`, else that of the model's own fields, else the first
+        of `versions`.
+        """
         return self.default_version or next(iter(self.tables()))
 
 
@@ -225,17 +228,18 @@ class Settings(Table):
         flags: Mapping[str, Any] | None = None,
         need_files: bool = False,
     ) -> Settings:
-        """The settings in force; raises `ConfigError` with every fault found.
+        """Read the settings from all sources; raises `ConfigError` with every fault found.
 
-        `config` falls back to PENSTOCK_CONFIG, `env` to the process's own. `flags` are dotted paths, None meaning not given.
-        `need_files`: a missing model file is a fault too; not so for a gateway, which may run where they are not.
+        `config` defaults to PENSTOCK_CONFIG, `env` to the environment of the process. `flags` maps dotted paths to values; None
+        means that a flag is not given. `need_files`: a missing model file is a fault too. A gateway leaves it False, because a
+        gateway may run on a machine without the model files.
         """
         env = os.environ if env is None else env
         config = config or (Path(env["PENSTOCK_CONFIG"]) if env.get("PENSTOCK_CONFIG") else None)
         config = config.absolute() if config else None
         from_file = file_layer(config)
         from_env = env_layer(env, merge(from_file)[0].get("models") or {})
-        # Beside the file, not where the command was typed: started from anywhere, the same penstock.toml finds its jobs again.
+        # The state folder is beside the file, so that the same penstock.toml finds its jobs from any working directory.
         default = Layer(config.parent if config else Path.cwd())
         default.put(("store", "state_dir"), ".penstock", "default")
         tree, origins = merge(default, from_file, from_env, flag_layer(flags or {}))
@@ -274,31 +278,33 @@ class Settings(Table):
         return [table.key() for table in self.keys]
 
     def access_rule(self) -> str:
-        """Who will be served, in words; raises `ConfigError` when a gateway would serve the network without keys."""
+        """Describe who is served; raises `ConfigError` if a gateway would serve the network without keys."""
         return access_rule(self.gateway.host, self.keys)
 
     def specs(self) -> list[ModelSpec]:
-        """One per model and version, in the order written."""
+        """Return one spec per model and version, in the order of the settings."""
         return [_spec(name, version, table) for name, model in self.models.items() for version, table in model.tables().items()]
 
     def added_spec(self, name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
-        """A version that was added to a running model; what `table` leaves out is the model's own. Raises `ConfigError`."""
+        """Return the spec of a version that is added at run time; what `table` leaves out comes from the model. Raises
+        `ConfigError`.
+        """
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
         return _spec(name, version, checked_version(shared | dict(table)))
 
     def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
-        """Which fields of the batch policy nobody set for this version, so that the handler's own wishes hold."""
+        """Return the fields of the batch policy that no source sets for this version; the handler may set these fields."""
         tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
         set_by = {field.name: {self.origin(f"{table}.{field.name}") for table in tables} for field in fields(BatchPolicy)}
         return frozenset(name for name, origins in set_by.items() if origins == {"default"})
 
     def model_infos(self) -> list[ModelInfo]:
-        """One per model, as a gateway knows it before any worker has spoken; the limits are those of the chosen version."""
+        """Return what a gateway knows of each model before a worker reports; the limits are those of the chosen version."""
         return [_info(name, model) for name, model in self.models.items()]
 
     def origin(self, path: str) -> str:
-        """Where the value at a dotted path came from: `flag`, `env NAME`, the file's path, or `default`."""
+        """Return where the value at a dotted path came from: `flag`, `env NAME`, the path of the file, or `default`."""
         return self._origins.get(path, "default")
 
 
@@ -318,7 +324,7 @@ def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
 
 
 def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The full table of one version; raises `ConfigError` with every fault."""
+    """Return the full table of one version; raises `ConfigError` with every fault."""
     try:
         full = VersionSettings.model_validate(dict(table))
     except ValidationError as invalid:
@@ -333,7 +339,7 @@ def _info(name: str, model: ModelSettings) -> ModelInfo:
 
 
 def _missing_sources(tree: Mapping[str, Any]) -> list[str]:
-    """Beside the table's own check, because that one is skipped as soon as any other value of the table is wrong."""
+    """Find models without a source. A validator of the table would be skipped as soon as another value of it is wrong."""
     faults = []
     models = tree.get("models")
     for name, table in models.items() if isinstance(models, dict) else ():

@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: Chromium without a window, watched for what it asks for and complains of."""
+"""A real headless Chromium for tests of pages. The tests record the hosts that a page contacts and the errors it logs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# As root in a container Chromium has no sandbox of its own; the pages are ours.
 _PATIENCE_MS = 30_000
+# Chromium cannot use its sandbox as root in a container. The tests open only pages of penstock.
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
 
 def find_browser() -> str:
-    """Its path; skips the test without one, unless PENSTOCK_TEST_BROWSER=required."""
+    """Path of an installed Chromium. Without one the test is skipped, or fails if PENSTOCK_TEST_BROWSER=required."""
     found = next((path for path in map(shutil.which, _NAMES) if path), None)
     if found is None and os.environ.get("PENSTOCK_TEST_BROWSER") == "required":
         pytest.fail("no Chromium on the path, and PENSTOCK_TEST_BROWSER=required")
@@ -43,7 +43,7 @@ def browsing() -> Iterator[Browser]:
 
 @dataclass
 class Watched:
-    """A page, the hosts it asked, and the errors it printed."""
+    """A page, the hosts and paths that the page requested, and the errors that the page logged."""
 
     page: Page
     hosts: set[str] = field(default_factory=set)
@@ -63,7 +63,7 @@ class Watched:
 
 @contextmanager
 def watched(browser: Browser, base_url: str, **context: Any) -> Iterator[Watched]:
-    """A page in a context of its own; at its end it must have asked no other host and printed no error."""
+    """A page in a new browser context. At the end the page must have contacted only its own host and logged no error."""
     opened = browser.new_context(base_url=base_url, **context)
     opened.set_default_timeout(_PATIENCE_MS)
     watch = Watched(opened.new_page())

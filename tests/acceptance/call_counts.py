@@ -1,8 +1,8 @@
 """Counts the calls of every function in each Python process of a test.
 
-`install` writes this file as `sitecustomize.py` into a folder; every interpreter that has the folder in PYTHONPATH then counts
-from its start, and so do its children. Each one leaves a file `PID.counts`; for each file `look-N` that appears in the folder
-it writes its counts so far to `PID-N.json`.
+`install` writes this file as `sitecustomize.py` into a folder. Every interpreter that has the folder in PYTHONPATH then counts
+from its start, and so do the interpreter's children. Each process leaves a file `PID.counts`. For each file `look-N` that
+appears in the folder, each process writes the counts so far to `PID-N.json`.
 """
 
 from __future__ import annotations

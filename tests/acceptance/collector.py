@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, as a collector is one: keeps every span that is sent to it."""
+"""A minimal OpenTelemetry collector: receives OTLP over HTTP and keeps every span."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Sent:
-    """One span. `links` are pairs of trace id and span id; ids in hexadecimal."""
+    """One span that was received. `links` holds trace id, span id and attributes of each link; ids are hexadecimal."""
 
     service: str
     name: str

@@ -1,4 +1,4 @@
-"""A real gateway process on a real store, and a hand that plays the worker."""
+"""A real gateway process on a real store, and `Hand`, a fake worker that the test controls."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ def free_port() -> int:
 
 
 class GatewayClient(httpx2.Client):
-    """A client of one gateway, and that gateway's process."""
+    """HTTP client of one gateway, with the process of that gateway."""
 
     process: subprocess.Popen[bytes]
 
 
 @contextmanager
 def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[GatewayClient]:
-    """A client of a fresh gateway; `settings` are those of the `gateway` table, and `models` its declared models.
+    """A new gateway process, as a client of it.
 
-    `env` are more variables, `log` the file that takes what it prints.
+    `settings` are settings of the `gateway` table, except these: `models` are the declared models, `env` are further
+    environment variables, and `log` is the file for the gateway's output.
     """
     port = settings.pop("port", None) or free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -75,7 +76,7 @@ def answers(client: httpx2.Client) -> bool:
 
 
 class Hand:
-    """Plays the worker of a model: announces it, claims, settles."""
+    """A fake worker of one model: it announces the model, claims jobs and settles them when the test says so."""
 
     def __init__(self, redis_url: str, model: str = "square", *, version: str = "1") -> None:
         self.store = RedisStore(redis_url)
@@ -96,7 +97,7 @@ class Hand:
         return self.store.claim(ClaimRequest(self.model, self.version, self.name, os.urandom(6).hex(), limit))
 
     def take(self) -> ClaimedJob:
-        """One job, as soon as there is one."""
+        """Waits for one job and claims it."""
         return eventually(lambda: self.claim(1).jobs)[0]
 
     def finish(self, job: ClaimedJob, output: bytes = b'{"y":16}', *, media: str = "application/json") -> None:
@@ -111,7 +112,7 @@ class Hand:
 
     @contextmanager
     def serving(self, output: bytes = b'{"y":16}') -> Iterator[Hand]:
-        """Answers every job with `output` from a thread of its own, until the block ends."""
+        """Answers every job with `output`, in a background thread, until the block ends."""
         thread = threading.Thread(target=self._serve, args=(output,), daemon=True)
         thread.start()
         try:

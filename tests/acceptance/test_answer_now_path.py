@@ -1,4 +1,4 @@
-"""The files of ours that one answer-now request passes: what somebody reads who wants to know the product's main path."""
+"""Counts the files of penstock that one answer-now request runs through: a reader of the main path must read them all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.acceptance import call_counts
 from tests.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
-# The goal is 35: whoever joins modules of the path lowers this number. The gateway has 12 of the files, with its metrics.
+# The goal is 35: a change that joins modules of the path lowers this number. 12 of the files belong to the gateway.
 MOST_FILES = 60
 REQUESTS = 60
 IDLE_S = 2.0
 
 
 class CountedServer:
-    """A running `penstock up` all of whose processes count their calls."""
+    """A running `penstock up`. All of its processes count their function calls."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class CountedServer:
         self.url = json.loads(self._process.stdout.readline())["url"]
 
     def calls(self) -> Counter[str]:
-        """How often each function was called since the start, by file and name, over all processes."""
+        """The number of calls of each function since the start, by file and name, summed over all processes."""
         look, self._looks = self._looks, self._looks + 1
         (self._folder / f"look-{look}").touch()
         eventually(lambda: self._living() <= {path.stem.partition("-")[0] for path in self._answers(look)})
@@ -81,9 +81,10 @@ def server(tmp_path: Path) -> Iterator[CountedServer]:
 
 
 def _passed(idle: Counter[str], busy: Counter[str], *, share: float) -> dict[str, list[str]]:
-    """Our files and their functions that ran for each request. `share`: length of the busy time by that of the idle one.
+    """The files of penstock, each with its functions that ran for every request.
 
-    What beats and sweeps call in the background is in both, and taken off.
+    `share` is the length of the busy period divided by the length of the idle period. Calls by background work such as beats
+    and sweeps occur in both periods, so the calls of the idle period are subtracted.
     """
     files: dict[str, list[str]] = {}
     for called, count in busy.items():

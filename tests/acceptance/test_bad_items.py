@@ -1,4 +1,4 @@
-"""One bad item among eight, as a caller sees it over HTTP: seven answers, and one error that says what was wrong with it."""
+"""One bad item in a batch of eight, as an HTTP caller sees it: seven answers, and one error that names the item's fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.test_cli import ROOT, started, stopped
 
-# Eight that the model reads as they are labelled.
+# Eight images that the model classifies as their labels say.
 IMAGES = [path for path in sorted((ROOT / "examples" / "digits" / "images").glob("*.png")) if path.name != "0421_5.png"][:8]
 SETTINGS = f"""
 [models.digits]
@@ -42,14 +42,17 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
 
 
 def result(client: httpx2.Client, job: dict[str, Any]) -> httpx2.Response:
-    """Its end, however long that takes."""
+    """The final response of a job, however long the job takes."""
     while (answer := client.get(job["links"]["result"], params={"wait": "30"})).status_code == 202:
         pass
     return answer
 
 
 def eight_orders(client: httpx2.Client, deed: str, *, model: str = "faulty") -> list[httpx2.Response]:
-    """The ends of eight jobs, the fourth of which does `deed`. They meet in a batch: the slot is busy when they come."""
+    """The final responses of eight jobs, the fourth of which does `deed`.
+
+    The eight jobs meet in one batch, because the slot is busy with an earlier job while they arrive.
+    """
     client.post(f"/v1/models/{model}/jobs", json={"do": "sleep", "seconds": 0.4})
     orders = [{"do": deed if n == BAD else "echo", "tag": n} for n in range(8)]
     jobs = [client.post(f"/v1/models/{model}/jobs", json=order).json() for order in orders]
@@ -57,7 +60,7 @@ def eight_orders(client: httpx2.Client, deed: str, *, model: str = "faulty") -> 
 
 
 def check(answers: list[httpx2.Response], status: int, code: str) -> str:
-    """The bad one's `detail`, its seven neighbours having succeeded."""
+    """The `detail` of the bad item's error, after checks that the error is as expected and that the other seven succeeded."""
     assert [answer.json() for n, answer in enumerate(answers) if n != BAD] == [n for n in range(8) if n != BAD]
     bad = answers[BAD]
     assert (bad.status_code, bad.json()["code"]) == (status, code), bad.text
@@ -99,5 +102,8 @@ def test_an_item_that_segfaults(client: httpx2.Client) -> None:
 
 
 def test_an_item_that_exhausts_memory(client: httpx2.Client) -> None:
-    """Filling a gigabyte took longer than `faulty` may run where other tests had the cores: its answer was a timeout."""
+    """The model is `greedy`, which has no tight time limit.
+
+    With `faulty`, the job once timed out while other tests occupied the cores: filling a gigabyte took longer than `max_run_s`.
+    """
     check(eight_orders(client, "exhaust", model="greedy"), 507, "oom")

@@ -1,4 +1,4 @@
-"""`penstock bench` as a user runs it: against a real stack, a plain endpoint, other servers' paths, and nothing at all."""
+"""`penstock bench` as a user runs it: against a real stack, a plain endpoint, other servers' paths, and a closed port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def report(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The JSON report. On a busy machine the generator may be the limit, which the exit code must say too."""
+    """The JSON report. On a busy machine the load generator may be the bottleneck; the exit code must then say so too."""
     assert done.returncode in (exits.OK, exits.FAILED), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["generator_limited"] is (done.returncode == exits.FAILED)
@@ -61,7 +61,7 @@ def test_a_model_is_measured_from_outside_and_inside(up: Up, tmp_path: Path) -> 
     assert float(row["TS latency P50"]) == pytest.approx(outcome["latency"]["p50_ms"], abs=1e-3)
     written = page.read_text()
     assert len(written) < 1_000_000
-    # The page's empty icon is its only reference, so a browser fetches nothing.
+    # The page's only reference is its empty icon, so a browser fetches nothing.
     assert re.findall(r"""(?:src|href)=['"]([^'"]*)""", written) == ["data:,"]
     assert "<script" not in written
 
@@ -125,7 +125,7 @@ def test_a_former_servers_path_is_measured_without_what_it_does_not_report(up: U
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """A foreign server: an OIP model with its metadata, a page, and a path that is overloaded from its second call on."""
+    """A server other than penstock: an OIP model with metadata, a page, and a path that answers 429 from the second call on."""
 
     protocol_version = "HTTP/1.1"
     calls = 0
@@ -153,7 +153,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    # With the default backlog of five, the load's first connections would try again a second later.
+    # With the default backlog of five, some of the load's first connections would be retried a second later.
     request_queue_size = 128
     daemon_threads = True
 

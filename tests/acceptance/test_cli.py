@@ -1,4 +1,4 @@
-"""The command as a user runs it: real processes, a real store, a real model."""
+"""The `penstock` command as a user runs it: with real processes, a real store and a real model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clean_environment() -> dict[str, str]:
 
 @dataclass
 class Up:
-    """A running `penstock up` and the one line it printed."""
+    """A running `penstock up`, with the one line that the command printed."""
 
     process: subprocess.Popen[str]
     ready: dict[str, Any]
@@ -61,7 +61,7 @@ def started(folder: Path, *arguments: str) -> Up:
             env=clean_environment(),
         )
     assert process.stdout is not None
-    # It goes on trying to load a model that cannot be loaded; a test must not wait with it.
+    # `penstock up` retries a model that cannot be loaded for ever, so this wait has a limit.
     readable, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)
     line = process.stdout.readline() if readable else ""
     if not line:
@@ -72,7 +72,7 @@ def started(folder: Path, *arguments: str) -> Up:
 
 
 def stopped(up: Up) -> int:
-    """Ends it as an operator would; its exit code."""
+    """Stops `penstock up` with SIGTERM, as an operator would, and returns the exit code."""
     up.process.send_signal(signal.SIGTERM)
     try:
         rest, _ = up.process.communicate(timeout=60)

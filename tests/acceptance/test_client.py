@@ -1,4 +1,4 @@
-"""Both clients against a real gateway and worker."""
+"""The synchronous and the asynchronous client against a real gateway and worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard as people use it: a real gateway, a real worker, a real browser."""
+"""The dashboard as people use it: with a real gateway, a real worker and a real browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def moody(item: int) -> dict:
     return {"square": item * item}
 """
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-# Of every text that is shown: what it is, and its contrast as WCAG 2 has it, over the first background that is not see-through.
+# For every visible text: the element, and its contrast (WCAG 2) with the nearest background that is not transparent.
 CONTRAST = """selector => {
   const clear = (color) => /, 0\\)$|transparent/.test(color);
   const over = (node) => {
@@ -61,7 +61,7 @@ TEXTS = "p, h1, h2, td, th, dt, dd, a, button, label, pre, summary, small, .chip
 
 @dataclass
 class Stack:
-    """`gateway` is open to this machine; `keyed` takes keys and lies below /penstock, as behind a proxy."""
+    """`gateway` needs no key; `keyed` needs keys and serves its pages below /penstock, as behind a proxy."""
 
     gateway: GatewayClient
     keyed: GatewayClient
@@ -70,7 +70,7 @@ class Stack:
 
     @contextmanager
     def standstill(self) -> Iterator[None]:
-        """The worker takes no job meanwhile."""
+        """The worker is stopped within the block, so that it claims no job."""
         self.worker.send(signal.SIGSTOP)
         try:
             yield
@@ -85,7 +85,7 @@ class Stack:
         return found
 
     def failed(self, count: int) -> list[str]:
-        """Jobs that have failed."""
+        """Submits `count` jobs that fail, and waits for their end."""
         jobs = self.submit(*range(-1, -1 - count, -1))
         eventually(lambda: self.queue()["in_flight"] == self.queue()["depth"] == 0, timeout_s=30.0)
         return jobs
@@ -101,7 +101,10 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """On a server of its own: what processes of other tests still wrote into the common one stood on the page as a row."""
+    """A stack with a store server of its own.
+
+    On the server that the tests share, records that processes of other tests still wrote appeared on the page as a row.
+    """
     folder = tmp_path_factory.mktemp("dashboard")
     (folder / "moody.py").write_text(HANDLER)
     keys = folder / "keys.toml"
@@ -140,7 +143,7 @@ def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: Stack, pa
     expect(page.locator("#live")).to_have_text("live")
     row = page.locator("tbody tr")
     expect(row.locator("[data-label=Slots]")).to_have_text("1/1")
-    # Six seconds of work; the gateway polls once a second.
+    # The jobs are six seconds of work, and the gateway polls once a second.
     stack.submit(*range(300))
     waiting = row.locator("[data-label=Waiting]")
     eventually(lambda: number(waiting.inner_text()) > 0)
@@ -253,7 +256,7 @@ PAGES = (
 
 
 def expect_refusal(watch: Watched, path: str) -> None:
-    """The browser notes a page that was answered with a refusal; that one was meant."""
+    """Drops the error that the browser logs for the page with a bad job id: the status 400 is intended there."""
     if path == "/ui/jobs/nonsense":
         watch.errors = [error for error in watch.errors if "400" not in error]
 

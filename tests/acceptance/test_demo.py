@@ -1,4 +1,4 @@
-"""The README's first command, less the installation: the demo starts everything, classifies the sample images, ends cleanly."""
+"""The README's first command without the installation: the demo starts all processes, classifies the samples, ends cleanly."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.acceptance.test_cli import clean_environment
 
 DEMO = Path(__file__).parents[2] / "examples" / "digits" / "demo.py"
 IMAGES = sorted(path.name for path in (DEMO.parent / "images").glob("*.png"))
-# File, class, probability, ms queued, batch, ms of preprocess, inference, postprocess, total.
+# The columns: file, class, probability, ms queued, batch, ms of preprocess, inference and postprocess, ms in total.
 ROW = re.compile(r"(\d{4}_\d\.png) \D+(\d) \D+([01]\.\d{3}) \D+[\d.]+ \D+\d+ \(\w+\) \D+[\d.]+ \D+[\d.]+ \D+[\d.]+ \D+[\d.]+")
 
-# Ready at once, and ends in a way of its own.
+# A server that is ready at once and does `on_sigterm` when it is stopped.
 STUBBORN = """
 import http.server, os, signal
 class Ready(http.server.BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ http.server.HTTPServer(("127.0.0.1", {port}), Ready).serve_forever()
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], float, Path]:
-    """The finished demo, the seconds it took, and the folder it had for its temporary files."""
+    """The finished demo process, its duration in seconds, and the folder for its temporary files."""
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("demo")
     started_at = time.monotonic()

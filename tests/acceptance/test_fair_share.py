@@ -1,4 +1,4 @@
-"""Two owners on one gateway: what one of them piles up does not hold up the other."""
+"""Two owners on one gateway: a backlog of one owner does not delay the jobs of the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gateway(fresh_redis: str, tmp_path: Path) -> Iterator[GatewayClient]:
 
 @pytest.fixture
 def hand(fresh_redis: str) -> Iterator[Hand]:
-    """A worker that has learned to run 8 jobs in 50 ms: 160 a second."""
+    """A fake worker that announces 50 ms for a batch of 8 jobs: 160 jobs a second."""
     hand = Hand(fresh_redis)
     hand.announce(latency_s={1: 0.02, BATCH: 0.05})
     with closing(hand.store):
@@ -40,7 +40,7 @@ def hand(fresh_redis: str) -> Iterator[Hand]:
 
 
 def pile_up(gateway: httpx2.Client, hand: Hand) -> None:
-    """Most of it as it would come through other gateways, the last hundred through this one."""
+    """Submits most of the backlog to the store, as other gateways would, and the last hundred jobs through this gateway."""
     jobs = [
         NewJob(new_job_id("square"), "1", Payload("application/json", b'{"x":4}'), owner=FLOOD.owner) for _ in range(PILE - 100)
     ]
@@ -55,7 +55,7 @@ def submit(gateway: httpx2.Client, key: TestKey, **params: str) -> httpx2.Respon
 def test_ten_jobs_of_one_owner_are_not_held_up_by_ten_thousand_of_another(gateway: GatewayClient, hand: Hand) -> None:
     eventually(lambda: gateway.get("/v1/models/square", headers=FEW.header).json()["ready"])
     pile_up(gateway, hand)
-    # The pile takes a minute; whoever shares a queue with it may still promise an answer within ten seconds.
+    # The backlog takes a minute, so its owner cannot have an answer within ten seconds; the other owner on that queue can.
     eventually(lambda: submit(gateway, FLOOD, deadline_s="10").status_code == 429)
     accepted = [submit(gateway, FEW, deadline_s="10") for _ in range(10)]
     assert [answer.status_code for answer in accepted] == [202] * 10

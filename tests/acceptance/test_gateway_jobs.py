@@ -1,4 +1,4 @@
-"""The jobs API of a real gateway on a real store; the worker is played by hand."""
+"""The jobs API of a real gateway on a real store, with a fake worker that the test controls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def hand(redis_url: str, client: httpx2.Client) -> Hand:
-    """The worker's part, with nothing left over from the test before."""
+    """The fake worker, after it has finished the jobs that the previous test left."""
     hand = Hand(redis_url)
     hand.announce()
     for job in hand.claim().jobs:
@@ -101,7 +101,7 @@ def test_a_long_poll_ends_with_the_wait(client: httpx2.Client, hand: Hand) -> No
     links = submit(client)["links"]
     started = time.monotonic()
     assert client.get(links["result"], params={"wait": "0.3"}).status_code == 202
-    # The longest wait there is is half a minute.
+    # The wait must be the requested one: the maximum is half a minute.
     assert 0.25 <= time.monotonic() - started < 20.0
     hand.finish(hand.take())
 
@@ -117,7 +117,7 @@ def test_a_long_poll_at_another_gateway_returns_at_once_when_the_job_ends(
         finished = time.monotonic()
         hand.finish(claimed)
         assert polling.result(15.0).json() == {"y": 16}
-        # By a push: without one the gateway looks again after five seconds.
+        # The gateway was notified by a push: without a push, the gateway reads the job again after five seconds.
         assert time.monotonic() - finished < RECHECK_S - 0.5
 
 

@@ -1,4 +1,4 @@
-"""Answer-now requests, several processes on one port, and stopping with requests open."""
+"""Answer-now requests, several gateway processes on one port, and a stop while requests are open."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_model_without_a_live_worker_is_refused_here_but_queued_there(client: 
 def test_the_deadline_passes_with_a_504_that_names_the_job(client: httpx2.Client, hand: Hand) -> None:
     started = time.monotonic()
     answer = client.post("/predictions/square?deadline_s=0.3", json={"x": 4})
-    # The model's own deadline is a minute.
+    # The deadline must be the requested one: the model's own deadline is a minute.
     assert 0.25 <= time.monotonic() - started < 20.0
     assert answer.status_code == 504
     assert answer.json()["job"].endswith("-square")
@@ -97,10 +97,10 @@ def test_processes_side_by_side_share_one_port(redis_url: str, tmp_path: Path) -
     with gateway_process(redis_url, tmp_path, models=MODELS, processes=2) as client:
         hand = Hand(redis_url)
         hand.announce()
-        # A connection for each request: by that the kernel picks the process.
+        # Each request opens a connection, because the kernel picks the process by connection.
         fresh = httpx2.Client(base_url=client.base_url, limits=httpx2.Limits(max_keepalive_connections=0), timeout=35.0)
         with fresh, hand.serving(), ThreadPoolExecutor(8) as pool:
-            # The sibling may see the worker later.
+            # One gateway process may learn of the worker later than the other.
             eventually(lambda: all(fresh.get("/v1/models/square").json()["ready"] for _ in range(20)))
             answers = list(pool.map(lambda _: fresh.post("/predictions/square", json={"x": 4}).status_code, range(32)))
     assert answers == [200] * 32
@@ -124,7 +124,7 @@ def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, t
         for thread in (*polls, predicting):
             thread.start()
         claimed = [hand.take(), hand.take()]
-        # All three are in, or answered: one that came behind the signal would find nobody.
+        # All three requests have arrived before the signal: a request after the signal would find no server.
         eventually(lambda: in_flight(client) + len(answers) == 3)
         client.process.send_signal(signal.SIGTERM)
         for thread in polls:
@@ -136,7 +136,7 @@ def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, t
 
 
 def in_flight(client: httpx2.Client) -> float:
-    """Requests under way, without the one that asks."""
+    """The number of requests in progress, without the scrape itself."""
     [line] = [line for line in client.get("/metrics").text.splitlines() if line.startswith("penstock_http_requests_in_flight ")]
     return float(line.split()[1])
 

@@ -1,4 +1,4 @@
-"""Bad requests to every route that the OpenAPI document lists: each gets its status as a problem, and never a traceback."""
+"""Bad requests to every route of the OpenAPI document: each answer is a problem with the right status, never a traceback."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_id_that_is_none_of_ours_is_refused(client: httpx2.Client, path: str,
 
 @pytest.mark.parametrize(
     ("path", "model"),
-    # A good name that is not taken is no fault where a model is made.
+    # The route that makes a model accepts valid names that are not taken.
     [(path, model) for path in WITH_MODEL for model in [*BAD_NAMES, "squre", "Square"] if path != MAKES or model in BAD_NAMES],
 )
 def test_an_unknown_model_is_not_found(client: httpx2.Client, path: str, model: str) -> None:
@@ -253,7 +253,7 @@ def test_head_on_a_probe_answers_like_get_without_a_body(client: httpx2.Client, 
     get, head = client.get(path), client.head(path)
     assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
     assert head.content == b""
-    # A body sent all the same would be read as the start of this answer on the kept connection.
+    # If HEAD had sent a body, the client would read that body as the start of this response on the same connection.
     assert client.get(path).status_code == get.status_code
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.acceptance.gateway_process import free_port
 
-# From before the parent has read its settings to after its children listen.
+# The first moment is before the parent has read its settings, the last one after its children listen.
 MOMENTS_S = [0.2, 0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0]
 
 
@@ -27,11 +27,15 @@ def start(redis_url: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_stop_that_comes_while_processes_are_starting_is_not_lost(redis_url: str, tmp_path: Path) -> None:
-    """A child swallowed a SIGTERM that came between our handlers and the server's, and its parent waited for it for ever."""
+    """No SIGTERM may be lost between two installations of signal handlers.
+
+    A child once swallowed a SIGTERM that arrived after penstock's handlers and before the server's were installed, and the
+    parent waited for that child for ever.
+    """
     began_at = time.monotonic()
     gateways = [start(redis_url, tmp_path / str(n)) for n, _ in enumerate(MOMENTS_S)]
     for gateway, moment_s in zip(gateways, MOMENTS_S, strict=True):
         time.sleep(max(0.0, began_at + moment_s - time.monotonic()))
         gateway.send_signal(signal.SIGTERM)
-    # Before its handlers stand, a process ends by the signal itself.
+    # A process that has not installed its handlers yet is ended by the signal itself.
     assert {gateway.wait(timeout=60.0) for gateway in gateways} <= {0, -signal.SIGTERM}

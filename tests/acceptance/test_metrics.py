@@ -1,4 +1,4 @@
-"""Every figure against a ledger of what was done: two gateways, two workers, and a restart of one of each in between."""
+"""Every metric against a ledger of the test's actions: two gateways, two workers, and a restart of one of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOBS = f"/v1/models/{MODEL}/jobs"
 
 
 class Scrape:
-    """One process' figures: values by name and labels, types and label names by metric."""
+    """The metrics of one process: values by name and labels, types and label names by metric."""
 
     def __init__(self, text: str) -> None:
         self.types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
@@ -40,7 +40,7 @@ class Scrape:
         }
 
     def __call__(self, name: str, **labels: str) -> float:
-        """The sum of all series of that name which have these labels."""
+        """The sum of all series that have this name and these labels."""
         wanted = frozenset(labels.items())
         return sum(value for (found, own), value in self._values.items() if found == f"penstock_{name}" and wanted <= own)
 
@@ -48,7 +48,7 @@ class Scrape:
         return (f"penstock_{name}", frozenset(labels.items())) in self._values
 
     def labels(self) -> dict[str, set[str]]:
-        """By the name of a sample: those it bears, without a histogram's own."""
+        """The label names of each sample, by the sample's name, without the label `le` of histograms."""
         found: dict[str, set[str]] = {}
         for name, labels in self._values:
             found.setdefault(name, set()).update(label for label, _ in labels if label != "le")
@@ -62,13 +62,13 @@ def scraped(port: int) -> Scrape:
 
 
 def increase(name: str, *lives: Scrape, **labels: str) -> float:
-    """What Prometheus makes of a counter over restarts: each life counts from zero."""
+    """The increase of a counter over restarts, as Prometheus computes it: each life of the process counts from zero."""
     return sum(life(name, **labels) for life in lives)
 
 
 @dataclass
 class Ledger:
-    """What the test did, and what it found meanwhile."""
+    """The actions of the test, and the values that the test read between the actions."""
 
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Ledger:
 
 
 class Caller:
-    """Submits through one gateway and writes down what it asked for."""
+    """A caller of one gateway. The caller records each of its requests in the ledger."""
 
     def __init__(self, ledger: Ledger, name: str, client: GatewayClient, port: int) -> None:
         self.client = client
@@ -113,18 +113,18 @@ class Caller:
         return self.client.get(f"/v1/queues/{MODEL}").json()
 
     def await_ended(self, count: int) -> None:
-        """Until so many jobs have ended, as the figures tell it: they are read and not counted."""
+        """Waits until the metrics count this number of ended jobs. Scrapes do not count as HTTP requests."""
         eventually(lambda: scraped(self.port)("jobs_total") == count, timeout_s=60.0)
 
 
 def counted(worker: Scrape) -> bool:
-    """Whether every job that was claimed has left: in a batch that was settled, or with the child that it took along."""
+    """Whether every claimed job has been counted: in a settled batch, or in a batch that was lost with its child."""
     left = worker("batch_size_sum") + worker("batches_lost_total")
     return worker("claimed_items_total") == left and worker("io_seconds_count", stage="store") == worker("batch_size_count")
 
 
 class Story:
-    """The processes, and the steps in their order."""
+    """The processes of the test, and the steps of the test in their order."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack) -> None:
         self.url = url
@@ -135,7 +135,7 @@ class Story:
         self._ports = {name: free_port() for name in ("A", "B", "w1", "w2")}
 
     def gateway(self, name: str) -> Caller:
-        # Ended before the stack's others, and by itself where it is restarted.
+        # Each gateway has an exit stack of its own, so that it can be ended alone for a restart.
         self._gateways[name] = own = self.stack.enter_context(ExitStack())
         port = self._ports[name]
         made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, torchserve_metrics="true")
@@ -152,7 +152,7 @@ class Story:
         return made
 
     def end_worker(self, name: str, worker: WorkerProcess) -> None:
-        # A batch is counted just after the store was told of its end, which is when its jobs are seen to have ended.
+        # A worker counts a batch just after it has settled the batch in the store, so jobs may look ended before the count.
         eventually(lambda: counted(scraped(self._ports[name])))
         self.ledger.workers.append(scraped(self._ports[name]))
         worker.send(signal.SIGTERM)
@@ -163,7 +163,7 @@ class Story:
         self._while_nobody_works(a, b)
         first, second = self.worker("w1"), self.worker("w2")
         self._while_all_work(a, b)
-        # One of each goes and comes again; the others go on.
+        # One worker and one gateway are restarted; the other worker and the other gateway keep running.
         self.end_worker("w2", second)
         self.end_gateway("B")
         b, second = self.gateway("B"), self.worker("w2")
@@ -195,7 +195,7 @@ class Story:
 
     def _while_all_work(self, a: Caller, b: Caller) -> None:
         ledger = self.ledger
-        # Those that waited first, so that the crash below takes no neighbour along.
+        # The waiting jobs end first, so that the crash below destroys no batch with other jobs.
         a.await_ended(ledger.accepted)
         for caller in (a, b):
             caller.submit("raise", count=2)
@@ -205,7 +205,7 @@ class Story:
         a.submit("segfault")
         ledger.ended["failed"] += 1
         a.await_ended(ledger.accepted)
-        # The child that crashed is back.
+        # The supervisor has replaced the child that crashed.
         ledger.loads += 1
         workers = [self._ports[name] for name in ("w1", "w2")]
         eventually(lambda: increase("model_load_seconds_count", *map(scraped, workers)) == ledger.loads, timeout_s=60.0)
@@ -222,7 +222,7 @@ def ledger(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.parametrize("gateway", ["A", "B"])
 def test_what_waits_is_told_alike_by_both_gateways_and_in_both_forms(ledger: Ledger, gateway: str) -> None:
     seen, queue = ledger.waiting[gateway], ledger.queues[gateway]
-    # Of the 8 interactive ones two were cancelled; those past their deadline wait until somebody looks.
+    # Two of the 8 interactive jobs were cancelled. Jobs past their deadline stay queued until a claim or a sweep ends them.
     depths = {"interactive": 6, "late": 0, "bulk": 2}
     assert {name: seen("queue_depth", model=MODEL, priority=name) for name in depths} == depths
     assert {name: band["depth"] for name, band in queue["priorities"].items()} == depths
@@ -230,7 +230,7 @@ def test_what_waits_is_told_alike_by_both_gateways_and_in_both_forms(ledger: Led
     least, most = ledger.waited_s
     assert least <= seen("queue_oldest_age_seconds", model=MODEL, priority="interactive") <= most
     assert least <= queue["oldest_age_s"] <= most
-    # Nobody works, so nobody knows how long it will take.
+    # No worker runs, so there is no estimate of how long the backlog takes.
     assert queue["backlog_s"] is None
     assert not seen.has("queue_backlog_seconds", model=MODEL, priority="interactive")
     assert seen.has("queue_backlog_seconds", model=MODEL, priority="late")
@@ -290,7 +290,7 @@ def test_what_went_wrong_is_counted_once_by_the_worker_it_happened_to(ledger: Le
     assert increase("model_load_seconds_count", *lives, model=MODEL) == ledger.loads
     for name in ("lease_losses_total", "store_errors_total", "repairs_total"):
         assert increase(name, *lives) == 0, name
-    # Who ends a late job, the sweep or the claim that meets it, is a matter of which comes first.
+    # A late job is ended by a sweep or by a claim, whichever reaches the job first.
     assert increase("swept_total", *lives, to="expired") in (0, 1, 2)
     assert increase("sweeps_total", *lives) > 0
 
@@ -299,13 +299,13 @@ def test_a_worker_tells_of_its_slots_now(ledger: Ledger) -> None:
     last = ledger.workers[-1]
     assert last("worker_up", model=MODEL) == 1.0
     assert last("child_resident_bytes", model=MODEL, slot="0") > 1_000_000
-    # Which of the two took the last jobs is chance.
+    # Either of the two workers may have taken the last jobs.
     consumed = max(life("worker_last_consumed_timestamp_seconds", model=MODEL) for life in ledger.workers)
     assert time.time() - 300.0 < consumed <= time.time()
 
 
 def documented() -> dict[str, tuple[str, str, set[str]]]:
-    """Per name and process of the page: type and labels. Some names stand in both tables."""
+    """Name, type and labels of each documented metric, by process and name. Some names are in the tables of both processes."""
     found = {}
     for title, process in (("## Gateway", "gateway"), ("## Worker", "worker"), ("## TorchServe", "gateway")):
         section = PAGE.read_text("utf-8").partition(title)[2].partition("\n## ")[0]
@@ -328,7 +328,7 @@ def test_the_page_of_metrics_lists_what_a_scrape_has_and_nothing_else(ledger: Le
 
 
 def two_free_ports() -> int:
-    """The first of two that follow each other."""
+    """The first of two consecutive ports that are both free."""
     while True:
         port = free_port()
         with psutil.Process().oneshot():
@@ -341,7 +341,7 @@ def test_processes_side_by_side_have_a_port_each_and_none_loses_the_others_count
     first = two_free_ports()
     ports = (first, first + 1)
     with gateway_process(redis_url, tmp_path, processes=2, metrics_port=first) as client:
-        # The port they share would show now one of them, now the other.
+        # A scrape of the shared port would show an arbitrary one of the processes.
         assert client.get("/metrics").status_code == 404
         eventually(lambda: all(answers(port) for port in ports))
 
@@ -349,14 +349,14 @@ def test_processes_side_by_side_have_a_port_each_and_none_loses_the_others_count
             return [scraped(port)("http_requests_total", route="/v1/models", status="200") for port in ports]
 
         for _ in range(30):
-            # A connection each: the kernel picks the process by connection.
+            # Each request opens a connection, because the kernel picks the process by connection.
             assert httpx2.get(f"{client.base_url}/v1/models").status_code == 200
         assert sum(counted()) == 30
         before = counted()
         dead = next(child for child in psutil.Process(client.process.pid).children() if listens(child, first))
         dead.kill()
         eventually(lambda: not dead.is_running() and answers(first))
-        # Its successor has its port and counts from nothing; the other goes on.
+        # The killed process's successor has the same metrics port and counts from zero; the other process keeps its counts.
         assert counted() == [0.0, before[1]]
 
 
@@ -386,11 +386,11 @@ def test_up_serves_its_workers_figures_where_it_was_told_to(tmp_path: Path, monk
             "worker": [f"http://127.0.0.1:{port}/metrics"],
         }
         assert httpx2.post(f"{up.ready['url']}/predictions/square", json={"x": 3}).json() == {"y": 9}
-        # The answer may be here before the worker has counted it.
+        # The answer may arrive before the worker has counted the batch.
         eventually(lambda: scraped(port)("batch_size_count", model="square") == 1.0)
         gateway = Scrape(httpx2.get(up.ready["metrics"]["gateway"][0]).text)
         assert gateway("jobs_total", model="square", status="succeeded") == 1.0
-        # Which version runs is not for those who only reach the API.
+        # The version of penstock is not shown on the port of the API.
         assert not gateway.has("build_info", version="0.1.0")
         assert not any(name.startswith("ts_") for name in gateway.types)
     finally:

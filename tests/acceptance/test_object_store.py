@@ -1,4 +1,4 @@
-"""Gateway, worker and driver of runs that share Redis and a bucket, and no folder: real processes, a real S3 server."""
+"""A gateway, a worker and a run driver that share Redis and a bucket but no folder: real processes, a real S3 server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.eventually import eventually
 from tests.faults.proxy import Proxy
 from tests.integration.worker_process import WorkerProcess
 
-# Outputs are too large for a record. One that holds a gate waits until the file is there: so jobs are stopped in their middle.
+# The outputs are too large for a record in Redis, so they go to the bucket. An item with a gate waits until that file exists,
+# so that a test can stop jobs halfway.
 MODEL = """
 import os
 import time
@@ -45,7 +46,7 @@ ROWS, ROW_PAD = 400, "r" * 2_000
 
 @dataclass
 class Apart:
-    """A gateway and a worker in folders of their own, one with the files of a run, and the `link` from the worker to S3."""
+    """A gateway, a worker and a run driver, each in a folder of its own, and the `link` between the worker and S3."""
 
     client: httpx2.Client
     worker: WorkerProcess
@@ -70,7 +71,7 @@ class Apart:
         return answer.json()
 
     def ended(self) -> int:
-        """How many jobs have succeeded."""
+        """The number of jobs that have succeeded."""
         text = self.client.get("/metrics").text
         [line] = [line for line in text.splitlines() if line.startswith('penstock_jobs_total{model="pad",status="succeeded"}')]
         return int(float(line.split()[-1]))
@@ -78,7 +79,7 @@ class Apart:
 
 @pytest.fixture
 def lease_s() -> float:
-    """Short, so that the tests are."""
+    """Leases are short, so that the tests are short."""
     return 3.0
 
 
@@ -132,10 +133,10 @@ def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_
     assert left == {"out"}, "inputs go with the jobs that needed them"
 
 
-# As in service: the bucket's library tries for two seconds, in which a slot does not see to its lease.
+# 15 s is the default: the bucket's library retries for two seconds, and the slot cannot renew its lease meanwhile.
 @pytest.mark.parametrize("lease_s", [15.0])
 def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_none(apart: Apart) -> None:
-    # On a busy machine a batch ran twice: the bucket's library went on trying for 26 s, and the slot's lease was over.
+    # On a busy machine a batch once ran twice: the bucket's library retried for 26 s, and the slot's lease expired meanwhile.
     jobs = [apart.submit(number, gated=number == 39) for number in range(40)]
     eventually(lambda: apart.ended() >= 8, timeout_s=60.0)
     apart.link.refuse()

@@ -1,4 +1,4 @@
-"""Why a job was slow, from outside: timelines, traces and log lines of a real gateway and real workers."""
+"""What a user can find out about a slow job: timelines, traces and log lines of a real gateway and real workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Stack:
     folder: Path
 
     def lines(self, job: str) -> list[dict[str, Any]]:
-        """The log lines of one job, the gateway's before the worker's."""
+        """The log lines of one job: first the lines of the gateway, then the lines of the worker."""
         texts = [*self.gateway_log.read_text().splitlines(), *self.worker.log.read_text().splitlines()]
         entries = [json.loads(line) for line in texts if line.startswith("{")]
         return [entry for entry in entries if entry.get("job_id") == job]
@@ -96,7 +96,7 @@ def test_a_normal_jobs_timeline_tells_its_stages_its_batch_and_where_it_ran(stac
     assert told.slowest == "inference"
     assert told.seconds("inference") >= 0.1
     assert told.batch is not None
-    # The first batch of a fresh slot is one job, and so full.
+    # The first batch of a new slot is limited to one job, so that one job fills the batch.
     assert told.batch.reason in ("idle", "full")
     assert (told.batch.size, told.batch.place, told.batch.device) == (1, 1, "cpu")
     [tried] = told.attempts
@@ -136,7 +136,7 @@ def test_a_cancelled_job_waited_until_its_cancel(client: Client) -> None:
 
 
 def test_an_expired_job_waited_until_its_deadline(client: Client) -> None:
-    # One at the device, one ready behind it: a slot takes no more.
+    # A slot holds one batch on the device and one prepared batch, and claims no third one.
     blockers = [client.submit("faulty", {"do": "sleep", "seconds": 4.0})]
     eventually(lambda: blockers[0].refresh().status == "running")
     blockers.append(client.submit("faulty", {"do": "sleep", "seconds": 0.1}))
@@ -160,7 +160,7 @@ def test_a_job_whose_worker_was_killed_tells_the_attempt_that_was_lost(stack: St
         other = second.await_ready()
         assert job.wait(40).status == "succeeded"
         told = job.timeline()
-        # Whichever worker's sweep came first took it back.
+        # The sweep of either worker may have found the lost job first.
         lines = eventually(lambda: [*second.events("job_lost"), *stack.worker.events("job_lost")])
         lost = [line for line in lines if line["job_id"] == job.id]
     assert [(tried.worker, tried.end) for tried in told.attempts] == [(name, "worker_lost"), (other, "succeeded")]
@@ -314,7 +314,7 @@ def test_the_end_of_a_job_that_nobody_ran_is_logged_too(stack: Stack, client: Cl
 def test_what_is_left_of_the_spans_is_sent_when_the_worker_drains(redis_url: str, tmp_path: Path) -> None:
     model = {"last": {"source": f"{FAULTY}:Faulty"}}
     with collecting() as collector, gateway_process(redis_url, tmp_path, models=model, env=collector.env()) as gateway:
-        # So seldom that only the end of the process can have sent it.
+        # With this delay between exports, only the drain of the worker can have sent the span.
         env = {**collector.env(), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
         with WorkerProcess(redis_url, tmp_path / "w", model, env=env) as worker:
             worker.await_ready()

@@ -1,4 +1,4 @@
-"""Batches from upload to error file, by the unmodified `openai` package on a real stack: `penstock up` and nothing else."""
+"""OpenAI batches from the upload to the error file: the unmodified `openai` package against a real `penstock up`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and embeddings, called by the unmodified `openai` package; a hand plays the worker."""
+"""Files and embeddings through the unmodified `openai` package, with a fake worker that the test controls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def embedder(redis_url: str, gateway: GatewayClient) -> Iterator[Hand]:
 
 @contextmanager
 def embedding(hand: Hand) -> Iterator[None]:
-    """Each text as its length and its half, until the block ends."""
+    """Answers each text with the embedding [length, length / 2], until the block ends."""
     stop = threading.Event()
 
     def serve() -> None:

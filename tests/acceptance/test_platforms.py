@@ -1,4 +1,4 @@
-"""docs/platforms.md: what works on a system without the calls that only Linux has. They are taken away from real processes."""
+"""docs/platforms.md: what works without the system calls that only Linux has. The tests hide these calls from processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, started, stopped
 
-# Python runs this before anything else. `sys.platform` stays, because the standard library and psutil choose their files by it;
-# calls that our code makes only where it is "linux" (timerfd) therefore stay too.
+# Python runs this code before any other. `sys.platform` stays "linux", because the standard library and psutil choose their
+# modules by `sys.platform`. Calls that penstock makes only if `sys.platform` is "linux" (timerfd) therefore stay too.
 WITHOUT = """
 import ctypes, os, select, signal
 for module, names in {
@@ -49,7 +49,7 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a Python that lacks these calls."""
+    """The environment of a Python process that lacks the calls in `WITHOUT`."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "sitecustomize.py").write_text(WITHOUT)
     inherited = os.environ.get("PYTHONPATH")

@@ -1,4 +1,4 @@
-"""Recording batches, on demand and every so many: real children, each with the profiler of its runtime."""
+"""Profiles of batches, on demand and at regular intervals: real children, each with the profiler of its runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Product(penstock.Handler):
     def inference(self, batch: list) -> list:
         return [(torch.ones(4, 4) @ torch.full((4, 4), float(value))).sum().item() for value in batch]
 """
-# Its own `runtime` has a `profile` too, which is no method.
+# This handler sets an attribute `runtime` of its own, in which `profile` is a text and not a method.
 OWN_RUNTIME = """
 import types
 
@@ -118,12 +118,15 @@ def test_a_person_sees_the_stages_and_where_the_recording_lies_beside_the_output
 
 
 def recorded(root: Path) -> set[Path]:
-    """The recordings that are whole."""
+    """The folders of the finished recordings."""
     return {path.parent for path in root.glob("*/stages.txt")}
 
 
 def test_a_handler_whose_own_runtime_has_a_profile_of_its_own_is_recorded_like_any_other(up: Up) -> None:
-    """The worker called that attribute: the child died of it twice, and the job ended as a suspect."""
+    """The handler's own attribute is not called as if it were penstock's profiler.
+
+    The worker once called the attribute: the child died of the call twice, and the job ended as a suspect.
+    """
     found = _recorded(up, "own", "1")
     assert (found["kind"], found["note"]) == ("python", None)
 
@@ -134,7 +137,7 @@ def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Up) -> N
     with Client(up.ready["url"]) as client:
         for value in range(7):
             assert client.predict("square", {"x": value}) == {"y": value * value}
-    # A recording is written behind the answer that it is of.
+    # A recording is written after the answers of its batch have been sent.
     eventually(lambda: len(recorded(root) - before) >= 2)
     made = list(recorded(root) - before)
     assert len(made) in (2, 3)

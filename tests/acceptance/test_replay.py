@@ -1,4 +1,4 @@
-"""Running the input of a failed job again, through a real gateway; the worker is played by hand."""
+"""A new job with the input of a failed one, through a real gateway, with a fake worker that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock up` and all it started killed with -9 in the middle of 500 jobs, then started again: all finish, each once."""
+"""`penstock up` and all its processes are killed with SIGKILL amid 500 jobs and restarted: every job finishes exactly once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.eventually import eventually
 
 JOBS = 500
 ENDED_BEFORE = 100
-# Writes down every run, and answers with what no second run would answer. The last job waits for a file: so the kill always
-# comes in the middle.
+# The model writes down every run of a job and answers with a random stamp, so that a second run is noticed. The last job waits
+# for a file, so that the kill always comes before all jobs have ended.
 HANDLER = """
 import os, time
 from pathlib import Path
@@ -38,7 +38,7 @@ class Stamp(Handler):
             runs.writelines(f"{n}\\n" for n in batch)
         return [{"n": n, "stamp": os.urandom(8).hex()} for n in batch]
 """
-# The lease is short so that the test is.
+# The lease is short, so that the test is short.
 SETTINGS = """
 [worker]
 lease_s = 3.0
@@ -46,7 +46,7 @@ beat_s = 1.0
 
 [models.stamp]
 source = "stamp.py"
-# Its runs are counted.
+# A warm-up would be counted as a run.
 warm_up = false
 """
 
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def submitted(up: Up) -> dict[str, int]:
-    """The number each job was given."""
+    """Submits all jobs and returns the number of each job by the job's id."""
     with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client, ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda n: client.post("/v1/models/stamp/jobs", json=n), range(JOBS)))
     assert {answer.status_code for answer in answers} == {202}
@@ -67,7 +67,7 @@ def submitted(up: Up) -> dict[str, int]:
 
 
 def ended(up: Up) -> list[str]:
-    """Every job that has ended, over all pages."""
+    """The ids of all jobs that have ended, from all pages of the list."""
     jobs: list[dict[str, Any]] = []
     with httpx2.Client(base_url=up.ready["url"], timeout=30.0) as client:
         page = client.get("/v1/jobs", params={"limit": 200}).json()
@@ -86,7 +86,7 @@ def outputs(up: Up, jobs: list[str]) -> dict[str, Any]:
 
 
 def kill_all(up: Up) -> None:
-    """Nobody gets to say goodbye: not the store, not the gateway, not the worker or its children."""
+    """Kills all processes at once: neither the store nor the gateway nor the worker nor its children can shut down cleanly."""
     family = [up.process, *psutil.Process(up.process.pid).children(recursive=True)]
     assert len(family) >= 5
     for process in family:

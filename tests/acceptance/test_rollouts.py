@@ -1,4 +1,4 @@
-"""A model changed while callers use it: nobody's job fails, and what is refused says why."""
+"""A model changes while callers use the model: no job fails, and every refusal names its reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ready(client: Client, version: str) -> bool:
 
 
 class Caller(threading.Thread):
-    """Asks again and again; keeps every answer and every error."""
+    """Submits jobs one after the other, and keeps every answer and every error."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -92,13 +92,13 @@ def test_a_new_version_takes_over_under_load_and_no_job_fails(fresh_redis: str, 
         assert len(slots) == 2
         assert [caller.errors for caller in callers] == [[]] * 4
         for caller in callers:
-            # Once a caller got the new version, it never got the old one again.
+            # After its first answer of the new version, a caller gets no answer of the old version.
             assert caller.answers == sorted(caller.answers)
             assert {"version 1", "version 2"} == set(caller.answers)
 
 
 def all_of_version(client: Client, version: str) -> list[dict[str, Any]]:
-    """The slots of the model, once all of them run this version."""
+    """All slots, if each of them runs this version; otherwise an empty list."""
     slots: list[dict[str, Any]] = [slot for worker in client.workers() for slot in worker["slots"]]
     return slots if slots and {slot["version"] for slot in slots} == {version} else []
 
@@ -179,7 +179,7 @@ def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(fresh_
         eventually(lambda: not any(slot["model"] == "fresh" for worker in client.workers() for slot in worker["slots"]), 60.0)
 
 
-# One at a time and slowly: jobs still wait when no gateway can submit for a version that was taken back any more.
+# The model is slow and runs one job at a time, so that jobs still wait when every gateway refuses the withdrawn version.
 SLOW = """
 import time
 import penstock
@@ -203,7 +203,7 @@ def live_workers(redis_url: str) -> int:
 
 
 def gone_from_store(redis_url: str, model: str, version: str) -> bool:
-    """Whether neither the registry nor a rollout knows the version any more."""
+    """Whether neither the registry nor a rollout has an entry of the version."""
     with closing(RedisStore(redis_url)) as store:
         info = next((info for info in store.models() if info.name == model), None)
         rollout = store.rollouts().get(model)
@@ -213,7 +213,7 @@ def gone_from_store(redis_url: str, model: str, version: str) -> bool:
 def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and_then_it_is_forgotten(
     fresh_redis: str, slow: Path
 ) -> None:
-    # 46 of 60 jobs stayed queued for ever, and the version answered 202 to more of them.
+    # A former bug: 46 of 60 jobs stayed queued for ever, and the gateway answered 202 to more jobs for the withdrawn version.
     with served(fresh_redis, slow) as client:
         client.load_version("echo", "20", "slow.py", settings={"max_batch_size": 1})
         eventually(lambda: ready(client, "20"))
@@ -249,7 +249,7 @@ def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_wor
         worker.start()
         assert [job.result(40.0) for job in jobs] == ["slow"] * 60
         eventually(lambda: gone_from_store(fresh_redis, "echo", "20"), timeout_s=60.0)
-        # This gateway's own settings name no model: it knows from the worker that version 1 stays.
+        # The settings of this gateway name no model, so the gateway knows only from the worker that version 1 stays.
         assert list(client.model("echo")["versions"]) == ["1"]
 
 
@@ -276,7 +276,7 @@ def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought
         client.unload_version("echo", "1")
         eventually(lambda: all_of_version(client, "2"), timeout_s=60.0)
     with served(fresh_redis, folder, source="models/v2.py", version="2") as client:
-        # The killed worker counts as alive until its entry is over, and a reset goes by what its settings name as well.
+        # The killed worker counts as alive until its entry expires, and a reset also keeps versions of that worker's settings.
         eventually(lambda: live_workers(fresh_redis) == 1)
         client.reset_model("echo")
         assert client.submit("echo", 1).result(60.0) == "version 2"
@@ -307,7 +307,7 @@ def test_a_model_known_through_its_rollout_alone_disappears_with_a_reset_and_its
 
 
 def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others_are(fresh_redis: str, folder: Path) -> None:
-    # One whose file is not there was announced as failed for as long as its rollout stood, and so seemed to be in use.
+    # A former bug: a version without its file was announced as failed while its rollout existed, so the version seemed in use.
     with served(fresh_redis, folder) as client:
         client.load_version("echo", "2", "broken.py")
         client.load_version("echo", "3", "absent.py")

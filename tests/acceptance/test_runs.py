@@ -1,4 +1,4 @@
-"""Runs over files as a user starts, watches, kills and resumes them: real processes, a real store, a real model."""
+"""Runs over files, as a user starts, watches, kills and resumes them, with real processes, a real store and a real model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from penstock.run import Run, RunSpec, RunState
 from tests.acceptance.test_cli import COMMAND, Up, clean_environment, started, stopped
 from tests.eventually import eventually
 
-# 0.2 ms a row. A row may kill its process, fail until a file is there, or wait for one: so a run is stopped in its middle.
+# A row takes 0.2 ms. A row may also kill its process, fail until a file exists, or wait until a file exists, so that a test
+# can stop a run halfway.
 MODEL = """
 import os
 import time
@@ -60,13 +61,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def write_input(path: Path, rows: int, **others: Any) -> None:
-    """Rows `{"x": number}`; `others`: what stands at some numbers instead, as `row_7=...`."""
+    """Writes a file of rows `{"x": number}`; an argument such as `row_7=...` replaces the row of that number."""
     lines = (json.dumps(others.get(f"row_{row}", {"x": row})) for row in range(rows))
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
 class Gated:
-    """An input whose last row waits until `open` is called."""
+    """An input file whose last row does not finish until `open` is called."""
 
     def __init__(self, up: Up, name: str) -> None:
         self.name = f"{name}.jsonl"
@@ -91,7 +92,7 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 class Background:
-    """A `penstock run` under way, and the events it has printed."""
+    """A `penstock run` in the background, and the events that the command has printed."""
 
     def __init__(self, up: Up, *arguments: str) -> None:
         self.log = up.folder / f"{arguments[arguments.index('-o') + 1]}.log"
@@ -105,7 +106,7 @@ class Background:
         return events("\n".join(line for line in self.log.read_text().splitlines() if line.endswith("}")))
 
     def await_rows(self, rows: int) -> str:
-        """The run's id, once so many rows are written."""
+        """Waits until this number of rows has been written, and returns the id of the run."""
         eventually(lambda: any(event.get("done", 0) >= rows for event in self.events), timeout_s=30.0)
         return str(self.events[0]["run"])
 
@@ -164,7 +165,7 @@ def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_t
 
 
 def test_ctrl_c_leaves_the_run_to_be_resumed_and_says_how(up: Up) -> None:
-    # In a full run of CI ten thousand rows had ended before the signal came.
+    # The last row is gated, because in one CI run all ten thousand rows ended before the signal came.
     rows = Gated(up, "to_leave")
     run = Background(up, "double", rows.name, "-o", "left.jsonl")
     run_id = run.await_rows(1)
@@ -277,7 +278,7 @@ def test_a_model_that_nobody_serves_is_said_so_at_once(up: Up) -> None:
 
 @pytest.mark.parametrize("named", [["--models", "double=double.py:Double"], []])
 def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: Path, named: list[str]) -> None:
-    """It was waited for as one that its own worker would load: for five minutes, under "is being loaded"."""
+    """The command once waited five minutes for its own worker to load the misspelt model, and printed "is being loaded"."""
     (tmp_path / "double.py").write_text(MODEL)
     (tmp_path / "penstock.toml").write_text('[models.double]\nsource = "double.py:Double"\n')
     write_input(tmp_path / "in.jsonl", 5)
@@ -285,12 +286,12 @@ def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: 
     assert done.returncode == 5, done.stdout + done.stderr
     assert "no model 'duoble' is served; did you mean double? the served models are double" in done.stderr
     assert not (tmp_path / ".penstock" / "run-worker.log").exists()
-    # No run was made of it.
+    # The refused command has created no run.
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
 
 
 def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_path: Path) -> None:
-    """It waited for workers that nothing would ever start."""
+    """The command once waited for workers of a model that no process would ever start."""
     (tmp_path / "double.py").write_text(MODEL)
     (tmp_path / "penstock.toml").write_text('[models.other]\nsource = "double.py:Double"\n')
     write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})

@@ -1,4 +1,4 @@
-"""Runs over HTTP and through the clients; a hand plays the runner, so that every state can be held still."""
+"""Runs over HTTP and through the clients, with a fake runner, so that a test can keep a run in any state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def client(gateway: GatewayClient) -> Iterator[Client]:
 
 
 class Runner:
-    """Takes runs and squares their inputs, except negative ones."""
+    """A fake runner: it takes runs and squares their inputs; a negative input is an error."""
 
     def __init__(self, redis_url: str) -> None:
         self.store = RedisStore(redis_url)
@@ -74,7 +74,7 @@ def runner(redis_url: str) -> Iterator[Runner]:
 
 @contextmanager
 def working(redis_url: str, run_id: str) -> Iterator[None]:
-    """The run is done as soon as it is there."""
+    """Within the block, a fake runner in the background completes the run as soon as the run is queued."""
     stop = threading.Event()
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""Built-in tasks served by `penstock up` from model files alone, as a caller sees them."""
+"""Built-in tasks as a caller sees them: `penstock up` serves model files without code of the user's."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_an_image_is_classified_however_it_is_sent(client: httpx2.Client) -> Non
     assert (answer.status_code, list(answer.json())) == (200, ["green", "blue"]), answer.text
     jpeg = picture(np.full((64, 64, 3), (0, 255, 51)), form="JPEG")
     assert list(classify(client, jpeg, "image/jpeg").json()) == ["green", "blue"]
-    # As curl -T sends it: no Content-Type at all.
+    # `curl -T` sends no Content-Type.
     assert client.post("/predictions/colour", content=data).json() == answer.json()
     assert client.post("/predictions/colour", files={"data": ("x.png", data)}).json() == answer.json()
     assert client.post("/predictions/colour", json={"image": base64.b64encode(data).decode()}).json() == answer.json()
 
 
 def test_a_bomb_is_refused_without_being_unpacked_and_its_neighbours_succeed(client: httpx2.Client) -> None:
-    # 64 million pixels in 63 KB: 64 MB unpacked, 192 as RGB.
+    # The image has 64 million pixels in 63 KB: 64 MB when unpacked, and 192 MB as RGB.
     bomb = picture(np.zeros((8_000, 8_000)))
     assert len(bomb) < 100_000
     assert classify(client, plain((255, 0, 0))).status_code == 200
@@ -84,7 +84,7 @@ def test_a_bomb_is_refused_without_being_unpacked_and_its_neighbours_succeed(cli
 
 
 def peak_bytes(client: httpx2.Client) -> int:
-    """The most memory that the child of the image model ever had."""
+    """The peak resident memory of the image model's child process."""
     slots = [slot for worker in client.get("/v1/workers").json()["data"] for slot in worker["slots"]]
     (pid,) = [slot["pid"] for slot in slots if slot["model"] == "colour"]
     assert psutil.pid_exists(pid)

@@ -1,4 +1,4 @@
-"""Torch model files served by `penstock up` with no code of the user's, as a caller sees them."""
+"""Torch model files as a caller sees them: `penstock up` serves them without code of the user's."""
 
 from __future__ import annotations
 

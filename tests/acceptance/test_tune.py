@@ -1,4 +1,4 @@
-"""`penstock tune` as a user runs it: a tiny space is searched, the winner is written, all measurements are kept."""
+"""`penstock tune` as a user runs it: the command searches a tiny space, writes the winner and keeps all measurements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def project(folder: Path) -> Path:
 
 def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Path) -> None:
     folder = project(tmp_path)
-    # Measuring the cost of penstock itself takes a stack; the figures of an earlier search save this time.
+    # A measurement of penstock's own cost needs a running stack; saved figures of an earlier search make it unnecessary.
     overheads = Overheads(claim_s=0.0002, feed_s=0.0002, request_s=0.004, per_item_s=0.001, per_batch_s=0.001)
     _remember(folder, overheads)
     written = ("--write", "penstock.toml", "--report", "result.json", "--resume", "state.jsonl", "--price-per-hour", "3.6")

@@ -1,4 +1,4 @@
-"""The report of a search in a real browser: on a desktop, on a phone, on paper, light and dark, without a network."""
+"""The report of `penstock tune` in a real browser without a network: on a desktop, a phone and paper, light and dark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.tune.report.page import write_report
 from tests.acceptance.browser import browsing, watched
 from tests.unit.tune.made import result
 
-# The lowest contrast of text and background as in WCAG 2, without decorations.
+# The lowest contrast (WCAG 2) between a text and its background; decorations do not count.
 _CONTRAST = """() => {
   const light = (text) => {
     const parts = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
@@ -34,7 +34,7 @@ _CONTRAST = """() => {
 }"""
 
 
-# By how many pixels a table is wider than its visible part, and the size of the smallest text.
+# The number of pixels by which the widest table exceeds its visible part, and the size of the smallest text.
 _CUT_OFF = "Math.max(...[...document.querySelectorAll('.scroll')].map(each => each.scrollWidth - each.clientWidth))"
 _SMALLEST = (
     "Math.min(...[...document.querySelectorAll('td, th, p, li')].map(each => parseFloat(getComputedStyle(each).fontSize)))"

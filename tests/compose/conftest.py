@@ -1,4 +1,4 @@
-"""Images and a stack for the whole module. Nothing here is skipped: without Docker the tests fail and say what they need."""
+"""Images and a stack for the whole module. Without Docker the tests are not skipped: they fail and say what they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.compose.load import Work
 from tests.compose.stack import BUILD_ARGS, ROOT, Refused, Stack, docker, missing_tool
 
 IMAGE = f"penstock:{penstock.__version__}-onnx"
-# Without the one that the model misreads: what comes back is compared with the digit in the file's name.
+# One image is left out, because the model misreads it: the tests compare each answer with the digit in the file's name.
 SAMPLES = sorted(set((ROOT / "examples" / "digits" / "images").glob("*.png")) - {ROOT / "examples/digits/images/0421_5.png"})
 
 
@@ -31,7 +31,7 @@ def engine() -> None:
 
 @pytest.fixture(scope="session")
 def image(engine: None) -> str:
-    """Built from this tree, or found there under COMPOSE_NO_BUILD=1."""
+    """The image, built from this tree; with COMPOSE_NO_BUILD=1 an image that exists already."""
     if os.environ.get("COMPOSE_NO_BUILD") != "1":
         docker(*_build("onnx", IMAGE), str(ROOT), timeout_s=1_200)
     return IMAGE
@@ -39,7 +39,7 @@ def image(engine: None) -> str:
 
 @pytest.fixture(scope="session")
 def next_tag(image: str) -> str:
-    """The tag of an image whose store functions are others, as those of the next version may be."""
+    """The tag of an image with different store functions, as the next version of penstock may have them."""
     changed = (
         "import penstock.broker as b, pathlib; p = pathlib.Path(b.__file__).parent / 'functions' / 'lib.lua'; "
         "p.write_text(p.read_text() + chr(10) + '-- the next version' + chr(10))"
@@ -55,14 +55,14 @@ def _build(target: str, tag: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def closed_before() -> list[tuple[str, int]]:
-    """Ports of the parts, closed before the stack is there."""
+    """The ports of the parts that were closed before the stack started."""
     ports = (5555, 6379, 9090, 9100, 9101, 3000)
     return [(host, port) for host in ("127.0.0.1", _own_address()) for port in ports if host and not answers(host, port)]
 
 
 @pytest.fixture(scope="module")
 def stack(image: str, closed_before: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Set up and brought up as a user does it. COMPOSE_KEEP=1 leaves it running."""
+    """The stack, set up and started as a user does it. With COMPOSE_KEEP=1 the stack keeps running after the tests."""
     folder = tmp_path_factory.mktemp("secrets")
     profiles = {name: _free_port() for name in ("flower", "prometheus", "grafana")}
     made = Stack(f"penstock-test-{secrets.token_hex(3)}", _free_port(), folder, profiles)
@@ -79,7 +79,7 @@ def stack(image: str, closed_before: list[tuple[str, int]], tmp_path_factory: py
 
 
 def _key_without_limits(folder: Path) -> str:
-    """Beside the key that `setup` made, whose 100 requests a second a test would spend."""
+    """Adds a key with a high rate limit: the key that `setup` made allows only 100 requests a second."""
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     secret = new_secret()
     table = f'id = "load"\nsha256 = "{digest_of(secret.encode())}"\nroles = ["submit", "read", "manage"]\nowner = "local"\n'
@@ -95,13 +95,13 @@ def client(stack: Stack) -> Iterator[Client]:
 
 
 def digits(count: int) -> list[Work]:
-    """Real images, over and over, each with the digit that it shows."""
+    """The sample images, repeated up to `count`, each with the digit that the image shows."""
     files = (SAMPLES[number % len(SAMPLES)] for number in range(count))
     return [Work("digits", file.read_bytes(), "image/png", int(file.stem.partition("_")[2])) for file in files]
 
 
 def mixed(count: int) -> list[Work]:
-    """Images and jobs that hold a worker for a while, in turn."""
+    """Alternately an image and a job that occupies a worker for a while."""
     naps = [Work("slow", {"seconds": 0.1, "number": number}, None, number) for number in range(count)]
     return [work for pair in zip(digits(count), naps, strict=True) for work in pair]
 
@@ -113,7 +113,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def _own_address() -> str:
-    """This machine's address to the outside, "" if it has none. Nothing is sent."""
+    """The address of this machine in its network, "" if it has none. The probe sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

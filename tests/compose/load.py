@@ -1,4 +1,4 @@
-"""An open load: inputs are submitted at their moments, whatever becomes of the earlier ones, each until it is accepted."""
+"""An open-loop load: each input is submitted at its moment, whatever the state of earlier ones, and retried until accepted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACCEPTED_WITHIN_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`expected` is what the output must be."""
+    """One input, with the output that it must produce (`expected`)."""
 
     model: str
     input: Any
@@ -46,8 +46,10 @@ class Ended:
 
 
 class Load:
-    """Takes `works` over and over, in threads of its own, until `results` is called: what is done to the stack meanwhile takes
-    its time on a busy machine."""
+    """Submits `works` again and again, in background threads, until `results` is called.
+
+    The load has no fixed length, because the test's actions on the stack take longer on a busy machine.
+    """
 
     def __init__(self, client: Client, works: Sequence[Work], *, per_s: float) -> None:
         self._client = client
@@ -69,7 +71,7 @@ class Load:
         eventually(lambda: self.accepted() >= count, timeout_s=_ACCEPTED_WITHIN_S)
 
     def results(self, *, at_least: int, within_s: float = 180.0) -> list[Ended]:
-        """Every job at its end, in the order submitted; submits go on until there are `at_least` so many."""
+        """Waits until `at_least` jobs are submitted, ends the load, and returns all ended jobs in the order of submission."""
         self._wanted = at_least
         self._enough.set()
         self._thread.join()
@@ -91,7 +93,7 @@ class Load:
             self._submits.append(self._pool.submit(self._submit, work))
 
     def _submit(self, work: Work) -> JobHandle:
-        """The same key each time: an answer that was lost makes no second job."""
+        """Retries with the same idempotency key, so that a lost answer does not lead to a second job."""
         key, give_up_at = uuid.uuid4().hex, time.monotonic() + _ACCEPTED_WITHIN_S
         while True:
             try:
@@ -124,5 +126,5 @@ def load(url: str, key: str, works: Sequence[Work], *, per_s: float) -> Iterator
 
 
 def wrong(ended: Sequence[Ended]) -> list[str]:
-    """What went otherwise than it should, one line per job."""
+    """One line for each job that did not end with its expected output."""
     return [f"{end.view.id}: {end.view.status} {end.output!r} {end.view.error}" for end in ended if not end.right]

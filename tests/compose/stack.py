@@ -17,20 +17,20 @@ FILES = (ROOT / "compose" / "compose.yaml", ROOT / "compose" / "compose.gpu.yaml
 EXTRA = Path(__file__).parent / "compose.test.yaml"
 ENGINE = shlex.split(os.environ.get("DOCKER", "docker"))
 COMPOSE = shlex.split(os.environ.get("COMPOSE") or f"{os.environ.get('DOCKER', 'docker')} compose")
-# Where containers reach no package registry by the engine's own network: DOCKER_BUILD_ARGS="--network=host".
+# If containers cannot reach a package registry through the engine's network, set DOCKER_BUILD_ARGS="--network=host".
 BUILD_ARGS = shlex.split(os.environ.get("DOCKER_BUILD_ARGS", ""))
 _LOG_LINES = "60"
 
 
 class Refused(AssertionError):
-    """A command of the engine failed; its output is the message."""
+    """A command of the engine failed; the message contains the output of the command."""
 
 
 def run(argv: Sequence[str], *, env: dict[str, str] | None = None, stdin: str | None = None, timeout_s: float = 300.0) -> str:
-    """Standard output. Raises `Refused` with all output for an exit code other than 0."""
+    """The standard output of a command. An exit code other than 0 raises `Refused` with all output."""
     done = subprocess.run(
         argv,
-        # Settings of another penstock of this user's must not reach this one; those of the engine must.
+        # Variables for another penstock of this user must not reach this stack; variables for the engine must.
         env={**{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}, **(env or {})},
         input=stdin,
         capture_output=True,
@@ -49,7 +49,7 @@ def docker(*words: str, stdin: str | None = None, timeout_s: float = 300.0) -> s
 
 
 def missing_tool() -> str:
-    """Why the tests cannot run here, "" if they can."""
+    """The reason why the tests cannot run here, "" if they can."""
     if shutil.which(ENGINE[0]) is None:
         return f"{ENGINE[0]} is not installed; `make compose-test` needs Docker with Compose (variables DOCKER, COMPOSE)"
     for argv in ([*ENGINE, "version"], [*COMPOSE, "version"]):
@@ -62,7 +62,7 @@ def missing_tool() -> str:
 
 @dataclass(slots=True)
 class Stack:
-    """`secrets` is the folder that `setup` fills."""
+    """One Compose project with its containers. `secrets` is the folder that the service `setup` fills."""
 
     project: str
     port: int
@@ -98,13 +98,13 @@ class Stack:
         self.compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "10")
 
     def containers(self, service: str = "") -> list[dict[str, Any]]:
-        """As `docker inspect` shows them: those that run, of one service or of all."""
+        """The running containers of one service or of all services, as `docker inspect` describes them."""
         ids = self.compose("ps", "-q", *([service] if service else [])).split()
         found: list[dict[str, Any]] = json.loads(docker("inspect", *ids)) if ids else []
         return found
 
     def by_service(self) -> dict[str, dict[str, Any]]:
-        """One container of each service."""
+        """One running container of each service, by the name of the service."""
         return {found["Config"]["Labels"]["com.docker.compose.service"]: found for found in self.containers()}
 
     def inside(self, container: str, *words: str) -> str:

@@ -1,4 +1,4 @@
-"""The containers as a user runs them, in one stack that the tests share in this order. Run with `make compose-test`."""
+"""The containers as a user runs them. All tests share one stack and depend on their order; `make compose-test` runs them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_store_and_the_workers_have_no_way_out(stack: Stack) -> None:
 def test_real_images_through_the_published_port_get_their_digits(stack: Stack, client: Client) -> None:
     with load(stack.url, stack.key, digits(len(SAMPLES)), per_s=100) as running:
         assert wrong(running.results(at_least=len(SAMPLES))) == []
-    # Larger than what lies in the store: gateway and worker meet in the shared folder of blobs.
+    # An input of this size is not kept in the store: gateway and worker exchange it through the shared folder of blobs.
     padded = SAMPLES[0].read_bytes() + bytes(200_000)
     output = client.submit("digits", padded, content_type="image/png").result(timeout_s=30)
     assert output["label"] == int(SAMPLES[0].stem.partition("_")[2])
@@ -127,7 +127,7 @@ def _all_claimed(stack: Stack, before: dict[str, float]) -> bool:
 
 
 def _batches(stack: Stack) -> dict[str, float]:
-    """How many each worker's container ran, by its own figures."""
+    """The number of batches that each worker has run, by the id of its container, from the worker's own metrics."""
     program = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9101/metrics').read().decode())"
     texts = {found["Id"]: stack.inside(found["Id"], "python", "-c", program) for found in stack.containers("worker")}
     return {worker: sum(map(_value, _counts(text))) for worker, text in texts.items()}
@@ -149,7 +149,7 @@ def test_500_jobs_all_finish_though_a_worker_and_the_store_are_killed_among_them
         docker("kill", "--signal", "KILL", stack.containers("worker")[0]["Id"])
         running.await_accepted(250)
         store = stack.containers("valkey")[0]["Id"]
-        # Every process but the first, which ends with them: a crash, after which the engine starts the container again.
+        # This kills every process but the first, which then ends too: a crash, after which the engine restarts the container.
         docker("exec", store, "sh", "-c", "kill -9 -1")
         eventually(lambda: _restarts(store) == 1, timeout_s=30)
         ended = running.results(at_least=500)
@@ -167,7 +167,7 @@ def test_a_new_version_takes_over_under_load_and_no_job_is_lost(stack: Stack, ne
     with load(stack.url, stack.key, mixed(20), per_s=15) as running:
         running.await_accepted(30)
         stack.tag = next_tag
-        # As docs/deploy.md has it: rights and functions of the new version first, then the new containers.
+        # docs/deploy.md prescribes this order: first the rights and functions of the new version, then the new containers.
         stack.compose("run", "--rm", "--user", f"{os.getuid()}:{os.getgid()}", "setup")
         stack.up()
         ended = running.results(at_least=200)

@@ -1,4 +1,4 @@
-"""Both stores behind one fixture. Every test ends with a check of the invariants on what it left behind."""
+"""Both stores behind one fixture. Every test ends with a check of the invariants on what the test left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contract.model_queue import ModelQueue
 
 @pytest.fixture
 def model() -> str:
-    """A name of its own for each test, so that all may share one server."""
+    """Return a model name that no other test uses, so that all tests can share one server."""
     return f"m{uuid.uuid4().hex[:12]}"
 
 

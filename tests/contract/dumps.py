@@ -1,4 +1,4 @@
-"""All that a store holds of one model, in one shape for both stores, so that the invariants can be checked on either."""
+"""Everything that a store holds of one model, in one shape for both stores, so that one set of invariants checks either."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.broker.memory.store import MemoryStore
 from penstock.job import BANDS
 from penstock.job import JobState as State
 
-WEIGHT = 2**42  # the band's share of a place in the queue
+WEIGHT = 2**42  # a score in the queue is the band times WEIGHT, plus the deadline in ms
 TICKET = b"t"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One record, as far as the invariants need it. `places` names every index that lists the job."""
+    """One record, reduced to what the invariants need. `places` names every index that lists the job."""
 
     state: State
     token: str
@@ -40,10 +40,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class Dump:
-    """`waiting` and `tickets` are per band; suspects count in band 0. `strays` are index entries without a record.
+    """`waiting` and `tickets` count per band; suspects count in band 0. `strays` are index entries without a record.
 
-    `turnless`: owned jobs in a line that never gets its turn. `turns`: per version and band, the owners in the order in which
-    they go.
+    `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
+    of their turns.
     """
 
     jobs: dict[str, Stored]
@@ -109,7 +109,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
 
 
 class RedisDump:
-    """Reads one model's keys (their layout heads broker/functions/lib.lua) without any of the store's own code."""
+    """Reads one model's keys (broker/functions/lib.lua describes them) without any of the store's own code."""
 
     def __init__(self, client: redis.Redis, model: str) -> None:
         self._redis: Any = client
@@ -142,7 +142,7 @@ class RedisDump:
         )
 
     def tickets(self, band: int) -> str:
-        """The list that stock Celery, Flower and KEDA measure."""
+        """Return the name of the list that stock Celery, Flower and KEDA measure."""
         name = f"penstock.{{{self._model}}}"
         return name if band == 0 else f"{name}\x06\x16{band}"
 
@@ -150,12 +150,12 @@ class RedisDump:
         return {member.decode() for member in self._redis.zrange(f"{self._p}{name}", 0, -1)}
 
     def _members_of_all(self, name: str) -> list[str]:
-        """Of the indexes that there is one of per version."""
+        """Return the members of an index that has one key per version."""
         keys = self._redis.scan_iter(f"{self._p}{name}:*", count=1000)
         return [serial.decode() for key in keys for serial in self._redis.zrange(key, 0, -1)]
 
     def _lines(self) -> list[tuple[str, str, int, str]]:
-        """Version, owner, band and serial of every job in line."""
+        """Return version, owner, band and serial of every job in line."""
         found = []
         for key in self._redis.scan_iter(f"{self._p}ready:*", count=1000):
             version, _, owner = key.decode().removeprefix(f"{self._p}ready:").partition(":")

@@ -1,4 +1,4 @@
-"""The invariants of a store at rest: true after every single call, whatever was called before."""
+"""The invariants of a store at rest: they hold after every single call, whatever was called before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACES = {JobState.QUEUED: ({"ready"}, {"solo"}, {"shards"}), JobState.DELAYED: 
 
 
 def check_invariants(dump: Dump) -> None:
-    """Raises an AssertionError that names every invariant that does not hold."""
+    """Raise an AssertionError that names every invariant that does not hold."""
     faults = [fault for serial, job in dump.jobs.items() for fault in _faults(serial, job, dump)]
     faults += _totals(dump)
     assert not faults, "\n".join(faults)
@@ -52,7 +52,7 @@ def _unanswered(job: Stored) -> bool:
 
 
 def _token_fits(job: Stored) -> bool:
-    """Only a leased job has a token, and it names this lease and its holder."""
+    """Return whether the token fits the state: only a leased job has a token, which names this lease and its holder."""
     if job.state is JobState.LEASED:
         return job.token.startswith(f"{job.epoch}:{job.worker}:") and not job.token.endswith(":")
     return job.token == ""

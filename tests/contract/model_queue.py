@@ -1,4 +1,4 @@
-"""The queue of one model on one store, with a short method for each thing that tests do to it."""
+"""The queue of one model on one store, with a short method for each thing that tests do to the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTPUT = Payload("application/json", b'{"square":49}')
 
 
 class ModelQueue:
-    """Every method calls the store's own methods, with defaults for all that a test does not care about."""
+    """Every method calls the store's own methods, with defaults for everything that a test does not care about."""
 
     def __init__(self, store: JobStore, model: str, dump: Callable[[], Dump]) -> None:
         self.store = store
@@ -92,5 +92,5 @@ class ModelQueue:
         return self.read(job).state
 
     def place(self, job: JobId) -> str:
-        """The one index that lists the job, or '' for a final one."""
+        """Return the one index that lists the job, or '' for a final job."""
         return ",".join(self.dump().jobs[job.serial].places)

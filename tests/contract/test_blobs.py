@@ -1,4 +1,4 @@
-"""What every place of blobs promises: a folder, and objects in memory, on a disk and behind an S3 server."""
+"""What every kind of blob store promises: a folder, and objects in memory, on a disk and behind an S3 server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Open = Callable[[], BlobStore]
 
 @pytest.fixture(params=["folder", "objects in memory", "objects on a disk", "objects behind S3"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens the same place each time."""
+    """Return a function that opens the same blob store each time."""
     place, copies = tmp_path / "blobs", tmp_path / "copies"
     match request.param:
         case "folder":
@@ -47,7 +47,7 @@ def input_name() -> str:
 
 
 def read(blobs: BlobStore, name: str) -> bytes | None:
-    """As a child does, which deletes nothing."""
+    """Read a blob as a child process does, which deletes nothing."""
     [file] = blobs.readable([name])
     return file.path.read_bytes() if file else None
 

@@ -1,4 +1,4 @@
-"""What takes hours or days: on the memory store, whose clock a test moves by hand."""
+"""Rules that take hours or days to show, tested on the memory store, whose clock a test moves by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOUR_S = 3_600.0
 
 
 class Clock:
-    """Stands still until it is told to move."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -62,7 +62,8 @@ def test_a_result_is_kept_a_day_and_its_tombstone_another() -> None:
 
 
 def test_a_result_kept_for_a_minute_leaves_a_tombstone_for_a_minute() -> None:
-    # It stood for a day, whatever the result was kept for: 90,000 answer-now requests left 86,000 of 72 bytes each.
+    # The tombstone once stood for a day, however long the result was kept: 90,000 answer-now requests left 86,000 tombstones of
+    # 72 bytes each.
     queue, clock = queue_with_clock()
     job = queue.leased(result_ttl_s=60.0)
     queue.finish(job)

@@ -1,4 +1,4 @@
-"""The Lua functions make exactly the moves of the table in `penstock.job`: none that it lacks, and each that it has."""
+"""The Lua functions make exactly the moves of the table in `penstock.job`: every move in the table, and no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.contract.dumps import RedisDump
 from tests.contract.model_queue import ModelQueue
 
 SEEN = "moves-seen"
-# In front of the library: each HSET that changes the state of a job notes from which state to which.
+# This code stands in front of the library: each HSET that changes a job's state records the old state and the new one.
 RECORDER = f"""
 local function call(...) return redis.call(...) end
 local function error_reply(text) return redis.error_reply(text) end
@@ -41,7 +41,7 @@ end
 
 
 def exercises() -> list[Callable[[ModelQueue], None]]:
-    """Tests of the contract that need nothing but a queue, and what they leave out: together they make every move."""
+    """Return the contract tests that need only a queue, and the two moves that those tests leave out: together, every move."""
     modules = (submitting, claiming, settling, sweeping, shards)
     functions = [function for module in modules for _, function in inspect.getmembers(module, inspect.isfunction)]
     tests = [test for test in functions if test.__name__.startswith("test_")]

@@ -1,4 +1,4 @@
-"""Runs: one driver at a time, a final state for good, a list that pages. Both stores behind one fixture."""
+"""A run has one driver at a time, a final state that stays, and a place in a list that pages. Each test uses both stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""claim: who goes first, what a batch may hold, when it leaves, and what happens to jobs that come too late."""
+"""claim: which job goes first, what a batch may hold, when a batch leaves, and what happens to jobs that come too late."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_lease_of_a_job_has_another_token(queue: ModelQueue) -> None:
 
 
 def test_two_stores_that_gave_out_the_same_epoch_still_differ_by_nonce(queue: ModelQueue) -> None:
-    """A rollback of the store hands out the same epoch again; only the worker's own nonce tells the leases apart."""
+    """A store that was rolled back hands out the same epoch again; only the worker's own nonce tells the leases apart."""
     queue.submit()
     first = queue.take(nonce="before")
     queue.submit()
@@ -219,7 +219,7 @@ def test_jobs_that_stepped_aside_run_when_nothing_live_waits(queue: ModelQueue) 
 
 
 def test_a_smaller_batch_asks_for_less_slack(queue: ModelQueue) -> None:
-    """A full batch of 8 needs 10 s, each missing item makes it 1 s shorter: 1 waiting job needs 3 s and has 5."""
+    """A full batch of 8 needs 10 s, and each missing item makes that 1 s shorter: one waiting job needs 3 s and has 5 s."""
     queue.submit(deadline_s=5.0)
     claim = queue.claim(limit=8, min_slack_s=10.0, slack_per_item_s=1.0)
     assert (len(claim.jobs), claim.stepped_over) == (1, 0)
@@ -239,7 +239,7 @@ def test_late_jobs_take_places_that_jobs_in_time_leave_free(queue: ModelQueue) -
 
 
 def test_a_claim_looks_no_further_than_its_batch_reaches(queue: ModelQueue) -> None:
-    """A claim must stay short however long the queue is; what has expired further back is left to the sweep."""
+    """A claim must stay short however long the queue is, so jobs further back that have expired are left to the sweep."""
     tight = [queue.submit(deadline_s=5.0 + n) for n in range(2)]
     far = queue.bulk(deadline_s=0.0)
     claim = queue.claim(limit=2, min_slack_s=10.0)
@@ -279,7 +279,7 @@ def test_a_suspect_of_another_version_is_left_alone(queue: ModelQueue) -> None:
 
 
 def lost_often(queue: ModelQueue, count: int = 1) -> list[JobId]:
-    """Jobs that are suspects because they lost two workers."""
+    """Submit jobs, and make them suspects by the loss of two workers."""
     jobs = [queue.submit() for _ in range(count)]
     for _ in range(2):
         lose(queue, queue.claim("w9", limit=count), "w9")
@@ -288,7 +288,7 @@ def lost_often(queue: ModelQueue, count: int = 1) -> list[JobId]:
 
 
 def lose(queue: ModelQueue, claim: Claim, worker: str = "w1") -> Claim:
-    """The worker that made this claim is lost."""
+    """Lose the worker that made this claim."""
     assert queue.store.sweep(queue.model, gone=[worker]).requeued == len(claim.jobs)
     return claim
 
@@ -330,7 +330,7 @@ def test_a_suspect_that_crashed_its_child_goes_before_all_others(queue: ModelQue
 
 
 def test_a_suspect_that_lost_workers_is_not_kept_waiting_behind_a_batch(queue: ModelQueue) -> None:
-    """Or it would be charged with the loss of a worker that had not begun with it."""
+    """A suspect that waited behind the batch would be charged with the loss of a worker that had not begun the suspect."""
     [suspect] = lost_often(queue)
     running = [queue.submit(), queue.submit()]
     assert ids(queue.claim("w1")) == running

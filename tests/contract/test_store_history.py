@@ -1,4 +1,4 @@
-"""What a record keeps of a job's way: how many stood before it, its attempts, its trace; what a step tells of others' ends."""
+"""What a record keeps of a job's history (jobs ahead of it, attempts, trace), and which jobs a sweep or a claim reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners: how many jobs one of them may have under way, and what is left of a collected one."""
+"""Owners: how many jobs one owner may have under way, and what the store remembers of an owner's collected job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cancel, read, list, stats, registry: what callers ask about a job, and the one thing they may do to it."""
+"""cancel, read, list, stats, registry: what callers ask about a job, and the one thing that callers may do to a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""finish, retry, release: one verdict per job, only by the holder of its token, and limits that end what cannot succeed."""
+"""finish, retry, release: a job gets one verdict, only from the holder of its token, and limits end what cannot succeed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_zombie_writes_nothing_after_another_worker_finished(queue: ModelQueue
 
 @settlings
 def test_an_empty_token_settles_nothing(queue: ModelQueue, settle: Settling) -> None:
-    """Cleared tokens are empty, so an empty one must never be taken for equal."""
+    """A cleared token is empty, so the store must never accept an empty token as a match."""
     job = queue.leased()
     queue.release(job)
     empty = ClaimedJob(job.id, "", job.input, job.priority, job.created_at, job.deadline_at, 1, 0)

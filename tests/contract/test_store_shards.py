@@ -1,4 +1,4 @@
-"""Shards: jobs of many rows in a line of their own, claimed one by one, in no one's way and never forgotten."""
+"""Shards are jobs of many rows: they wait in a line of their own, are claimed singly, block nobody, and are never forgotten."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_only_a_shard_gets_more_time(queue: ModelQueue) -> None:
 
 
 def test_a_slot_with_shards_alone_is_idle(queue: ModelQueue) -> None:
-    """Ordinary jobs would else wait for company for as long as a run lasts."""
+    """If the slot did not count as idle, ordinary jobs would wait for a fuller batch for as long as a run lasts."""
     queue.shard()
     queue.take_shard("w1")
     queue.submit()
@@ -193,14 +193,14 @@ def test_a_shard_may_be_given_back_for_any_reason(queue: ModelQueue, reason: Rel
 
 
 def wakes(queue: ModelQueue, *acts: Callable[[], object]) -> list[int]:
-    """How often slots are woken by each. The memory store wakes nobody."""
+    """Return how often each act wakes the slots. The memory store wakes nobody."""
     if not isinstance(queue.store, RedisStore):
         pytest.skip("the memory store has no wake-ups")
     client, channel = queue.store._redis, f"ps:{{{queue.model}}}:wake"
     counts = []
     with client.pubsub() as heard:
         heard.subscribe(channel)
-        heard.get_message(timeout=5.0)  # the subscription stands
+        heard.get_message(timeout=5.0)  # this first message says that the subscription is in place
         for act in acts:
             act()
             client.publish(channel, "end")

@@ -1,4 +1,4 @@
-"""submit: what is stored, what an idempotency key promises, when the queue is full."""
+"""submit: what the store keeps, what an idempotency key promises, and when the queue is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sweep, extend, reconcile: nothing stays with a worker that is gone, nothing outlives its deadline, nothing lies around."""
+"""sweep, extend, reconcile: no job stays with a worker that is gone, no job outlives its deadline, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_all_jobs_of_a_lost_worker_come_back(queue: ModelQueue) -> None:
 
 
 def lose(queue: ModelQueue, times: int) -> None:
-    """The one job is claimed, and its worker lost, that often."""
+    """Claim the one job and lose its worker, `times` times."""
     for _ in range(times):
         queue.take(lease_s=0.0)
         queue.store.sweep(queue.model)
@@ -85,7 +85,7 @@ def test_a_job_that_loses_worker_after_worker_is_given_up(queue: ModelQueue) -> 
 
 
 def lose_elsewhere(queue: ModelQueue) -> None:
-    """A worker that held another job is lost. Of another version, so that its suspects do not meet the test's."""
+    """Lose a worker that held a job of another version, so that the new suspect does not compete with the test's own job."""
     other = queue.submit(version="2")
     queue.claim("elsewhere", version="2", lease_s=0.0)
     queue.store.sweep(queue.model)
@@ -113,7 +113,7 @@ def test_two_jobs_that_each_lose_worker_after_worker_do_not_excuse_each_other_fo
 
 
 def test_what_two_workers_lost_at_once_counts_in_a_row_for_the_jobs_of_both(queue: ModelQueue) -> None:
-    """Slots of one process die together; which of them held the culprit does not show."""
+    """The slots of one process die together, and nothing shows which of the slots held the culprit."""
     jobs = [queue.submit(), queue.submit()]
     for _ in range(9):
         for worker in ("w1", "w2"):
@@ -165,7 +165,7 @@ def test_a_running_job_past_its_deadline_may_still_finish(queue: ModelQueue) -> 
 
 
 def leased_then_late(queue: ModelQueue) -> ClaimedJob:
-    """A job that was claimed in time and whose deadline has passed since."""
+    """Return a job that was claimed in time and whose deadline has passed since."""
     from tests.eventually import eventually
 
     job = queue.leased(deadline_s=0.5)
@@ -232,7 +232,7 @@ def test_a_forgotten_job_leaves_nothing_at_all(queue: ModelQueue) -> None:
 
 
 def test_only_what_succeeded_is_forgotten(queue: ModelQueue) -> None:
-    """A failed one waits to be replayed, and a job without an end must never disappear."""
+    """A failed job waits to be replayed, and a job that has not ended must never disappear."""
     failed, running = queue.leased(), queue.leased()
     queue.fail(failed)
     waiting = queue.submit()

@@ -1,4 +1,4 @@
-"""Owners take turns: within a band one job each, whatever the length of their lines; an owner's own jobs go by deadline."""
+"""Owners take turns: in a band each owner gets one job per turn, however long its line is; one owner's jobs go by deadline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.eventually import eventually
 
 
 def served(queue: ModelQueue, *, limit: int = 1, times: int = 1, worker: str = "w1") -> list[str]:
-    """The owners of the jobs that so many claims take, in order."""
+    """Claim `times` times, and return the owners of the claimed jobs in order."""
     jobs = [job.id for _ in range(times) for job in queue.claim(worker, limit=limit).jobs]
     return [queue.read(job).owner for job in jobs]
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if not chosen:
         print(f"no such fault; there are: {', '.join(sorted({fault.name for fault in every_fault()}))}", file=sys.stderr)
         return 2
-    # What runs is ended and removed also when this is told to stop.
+    # SIGTERM raises SystemExit, so that everything that runs is ended and removed also when somebody stops this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TOLD_TO_STOP))
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         shutil.rmtree(folder)
     else:
         print(f"ledgers, execution logs and the logs of all processes: {folder}", file=sys.stderr)
-    # Plain Celery may fall short, and may be left out.
+    # Only the faults of penstock must all run and pass: plain Celery may fall short, and may be left out.
     whole = PENSTOCK not in {fault.system for fault in left_out}
     return 0 if whole and all(verdict.passed for verdict in verdicts if verdict.system == PENSTOCK) else 1
 
@@ -83,9 +83,9 @@ def _chosen(names: Sequence[str], system: str | None) -> list[Fault]:
 
 
 def _run_all(chosen: Sequence[Fault], folder: Path, options: argparse.Namespace) -> tuple[list[Verdict], list[Fault]]:
-    """The verdicts, and what was left out for want of time.
+    """Return the verdicts, and the faults left out for lack of time.
 
-    Every line is saved as soon as it is known: a run that is ended early has not run for nothing.
+    Every verdict is saved as soon as it is known, so that a run that is ended early keeps the verdicts it has.
     """
     verdicts: list[Verdict] = []
     left_out: list[Fault] = []
@@ -121,7 +121,7 @@ def _tell(line: str) -> None:
 
 
 def _run(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> Verdict | None:
-    """The verdict with what it took; None where this machine cannot inject the fault."""
+    """Inject the fault and return its verdict with the time it took; None if this machine cannot inject the fault."""
     meter = Meter()
     found = _inject(fault, folder, options, seed)
     took_s, others = meter.read()
@@ -129,7 +129,7 @@ def _run(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> 
 
 
 def _inject(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) -> Verdict | None:
-    """The verdict, also of a scenario that broke down."""
+    """Return the verdict, also for a scenario that broke down."""
     place = folder / f"{fault.name}-{fault.system}-{seed}"
     place.mkdir()
     try:
@@ -145,7 +145,7 @@ def _inject(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) 
 
 
 def _worst_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """One line per fault and system: of several seeds, the one that fell short, or else took longest."""
+    """Return one line per fault and system: of several seeds, one that fell short, or else the slowest to recover."""
     lines: dict[tuple[str, str], Verdict] = {}
     for verdict in verdicts:
         before = lines.get((verdict.fault, verdict.system))

@@ -1,4 +1,4 @@
-"""The list of faults: each is a function from a setting to a verdict, or a sentence that says why there is none yet."""
+"""The list of faults: a fault is a function from a setting to a verdict, or a sentence that says why no function exists yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CELERY = "celery"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`full`: the counts of the score sheet; else those of the test suite. `seed` decides all that is random."""
+    """`full` asks for the counts of the score sheet instead of the test suite's. `seed` decides everything that is random."""
 
     folder: Path
     full: bool = False
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`number` is that of docs/guarantees.md; several scenarios may show one fault from several sides."""
+    """`number` is the fault's number in docs/guarantees.md; several scenarios may show one fault from several sides."""
 
     name: str
     system: str
@@ -57,7 +57,7 @@ ABSENT = {
 def fault(
     name: str, title: str, *, system: str = PENSTOCK
 ) -> Callable[[Callable[[Setting], Verdict]], Callable[[Setting], Verdict]]:
-    """Puts a scenario into the catalogue."""
+    """Put a scenario into the catalogue."""
 
     def add(run: Callable[[Setting], Verdict]) -> Callable[[Setting], Verdict]:
         FAULTS[name, system] = Fault(name, system, title, run)

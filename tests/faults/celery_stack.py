@@ -1,4 +1,4 @@
-"""Plain Celery under the same driver: the same store, the same links, workers in groups that are killed the same way."""
+"""Plain Celery under the same driver: the same store, the same links, and workers in groups that are killed the same way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENDS = {"SUCCESS": "succeeded", "FAILURE": "failed", "REVOKED": "cancelled"}
 
 
 class CeleryFace:
-    """Submits with `send_task` and reads the stored results; a task's id is its input's nonce."""
+    """Submits with `send_task` and reads the stored results. A task's id is the nonce of its input."""
 
     def __init__(self, broker: str, results: redis.Redis) -> None:
         self._broker = broker
@@ -58,7 +58,7 @@ class CeleryFace:
         )
 
     def _app(self) -> Celery:
-        """One per thread: Celery's producers are not to be shared while links break under them."""
+        """Return this thread's own app: Celery's producers cannot be shared between threads while links break under them."""
         if not hasattr(self._local, "app"):
             self._local.app = Celery("client", broker=self._broker, set_as_current=False)
         app: Celery = self._local.app
@@ -66,7 +66,7 @@ class CeleryFace:
 
 
 class CeleryStack:
-    """The submitter has a link of its own that stays whole; what breaks is between workers and store, or the store itself."""
+    """The submitter's own link stays whole; a fault breaks the links between workers and store, or the store itself."""
 
     def __init__(self, folder: Path, *, workers: int, concurrency: int, fsync: str = "always") -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The verdict on one fault: what was accepted, what came of it, what was shown, and whether the store is sound."""
+"""The verdict on one fault: which jobs were accepted, how they ended, what clients saw, and whether the store is sound."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.faults.ledger import Entry, Ledger
 class Verdict:
     """One line of the score sheet.
 
-    `lost`: accepted and never ended, or with a wrong digest. `views`: jobs that showed two different ends, or took one back.
-    `extra`: executions beyond one per job. `recover_s`: from the fault (or its healing) to the first end of a job that it hit.
-    `unexpected`: answers other than 2xx, 429, 503 with Retry-After. `gave_up`: ended, but not as its input deserved.
-    `notes`: what else was measured; `complaints`: why it did not pass. `took_s`: the whole scenario; `others`: the share of the
-    machine that other programs took meanwhile, from 0 to 1.
+    `lost`: jobs that were accepted and never ended, or ended with a wrong digest. `views`: jobs that showed two different ends,
+    or took one back. `extra`: executions beyond one per job. `recover_s`: seconds from the fault (or its healing) to the first
+    end of a job that the fault hit. `unexpected`: answers other than 2xx, 429, 503 with Retry-After. `gave_up`: jobs that ended
+    otherwise than their input deserved. `notes`: what else was measured. `complaints`: why the fault did not pass. `took_s`:
+    seconds of the whole scenario. `others`: the share of the machine that other programs took meanwhile, from 0 to 1.
     """
 
     fault: str
@@ -55,7 +55,7 @@ def gave_up(entry: Entry) -> bool:
 
 
 def recovery_s(entries: Iterable[Entry], hit: set[str], since: float) -> float | None:
-    """Seconds from `since` (Unix) to the first end of a job in `hit` (nonces); None when it hit nothing that ended after."""
+    """Return the seconds from `since` (Unix) to the first end of a job in `hit` (nonces); None if no such job ended later."""
     ends = [entry.last.finished_at for entry in entries if entry.key in hit and entry.last is not None and entry.last.final]
     later = [end - since for end in ends if end > since]
     return round(min(later), 3) if later else None
@@ -74,7 +74,7 @@ def judge(
     notes: str = "",
     complaints: Iterable[str] = (),
 ) -> Verdict:
-    """Passed: nothing lost, taken back or unexpected, a sound dump, and the limits of the fault itself."""
+    """A pass means that nothing is lost, taken back or unexpected, the dump is sound, and the fault's limits hold."""
     entries = ledger.accepted()
     lost = [entry for entry in entries if is_lost(entry)]
     views = [entry for entry in entries if entry.retracted()]

@@ -1,4 +1,4 @@
-"""The load: submits under idempotency keys until accepted, looks until ended, and writes down all it is told."""
+"""The load: the driver submits under idempotency keys until a job is accepted, polls until it ends, and notes every answer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PAUSE_S = 0.02
 
 
 def order(do: str = "echo", **fields: Any) -> dict[str, Any]:
-    """An input for the echo model, unlike any other."""
+    """Return an input for the echo model that differs from every other input."""
     return {"nonce": uuid.uuid4().hex, "do": do, **fields}
 
 
 class Driver:
-    """One client of one system. A job's idempotency key is its input's nonce, by which the execution log knows it too."""
+    """One client of one system. A job's idempotency key is the nonce of its input, which the execution log records too."""
 
     def __init__(self, face: Face, ledger: Ledger) -> None:
         self.face = face
@@ -34,7 +34,7 @@ class Driver:
         self._stop = threading.Event()
 
     def submit(self, work: dict[str, Any], *, hopes: str = "succeeded", within_s: float = 60.0) -> Entry:
-        """Submit until accepted or `within_s` is over, always under the same key: an answer that was lost costs nothing."""
+        """Submit until accepted or until `within_s` is over, always under the same key, so that a lost answer costs nothing."""
         entry = self.ledger.open_entry(work["nonce"], digest(work), hopes)
         give_up_at = time.monotonic() + within_s
         while not self.submit_once(entry, work) and time.monotonic() < give_up_at and not self._stop.is_set():
@@ -42,7 +42,7 @@ class Driver:
         return entry
 
     def submit_once(self, entry: Entry, work: dict[str, Any]) -> bool:
-        """One try; whether it was accepted."""
+        """Submit once, and return whether the job was accepted."""
         answer, job = self.face.submit(entry.key, work)
         self._check(answer, f"submit {entry.key}")
         self.ledger.answered(entry, answer.status, job)
@@ -59,7 +59,7 @@ class Driver:
             self.ledger.saw(entry, view)
 
     def await_ends(self, entries: Sequence[Entry], *, within_s: float) -> bool:
-        """Look until all have ended; False when some have not in time: they are stuck, or lost."""
+        """Poll until all jobs have ended; return False if a job has not ended in time, because it is stuck or lost."""
         since = time.monotonic()
         while waiting := [entry for entry in entries if entry.job and not entry.ended]:
             waited_s = time.monotonic() - since
@@ -72,7 +72,7 @@ class Driver:
 
     @contextmanager
     def watching(self, *, per_second: float = 100.0) -> Iterator[None]:
-        """Look at accepted jobs from a thread, also at those that ended: a final view must never change."""
+        """Poll accepted jobs from a thread, including those that ended, because a final view must never change."""
         watcher = threading.Thread(target=self._watch, args=(1.0 / per_second,), daemon=True)
         watcher.start()
         try:
@@ -91,7 +91,7 @@ class Driver:
                 self.look(pool[turn * 31 % len(pool)])
 
     def look_again(self) -> None:
-        """One more look at every accepted job, after everything healed."""
+        """Look once more at every accepted job, after everything has healed."""
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(self.look, self.ledger.accepted()))
 

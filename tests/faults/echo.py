@@ -1,8 +1,8 @@
-"""The model of the fault tests: answers with a digest of its input and logs every execution to a file of its own.
+"""The model of the fault tests answers with a digest of its input and logs every execution to a file of its own.
 
 Input: `{"nonce": str, "do": ..., "seconds": float, "pad": int}`. The log is the truth about what ran: one line per item and
-event, `begin|end nonce supervisor-pid pid unix-time`, plus one `call` line per handler call. A handler is never told its job's
-id, so the driver puts a nonce of its own into every input.
+event, `begin|end nonce supervisor-pid pid unix-time`, plus one `call` line per handler call. A handler does not know the id of
+its job, so the driver puts a nonce of its own into every input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def digest(order: dict[str, Any]) -> str:
 
 
 class Log:
-    """Lines of one `write` each to a file opened for appending: whole, in order, and safe from any kill."""
+    """Writes each line with one `write` to a file opened for appending: lines stay whole and in order, and survive any kill."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -41,7 +41,7 @@ class Log:
 
 
 class Echo(Handler):
-    """Warmed up for every batch size, so that full batches come at once; the warm-up is not logged.
+    """The model warms up for every batch size, so that full batches come at once; the warm-up is not logged.
 
     Options: `log` (a path), `warm_s` (seconds per item of the warm-up, where a truthful estimate matters), `fits` (more items
     raise MemoryError), `broken` (a path: while it exists, loading fails), `load_s`, `leak_mib` (kept per call).
@@ -84,12 +84,12 @@ def _raise(order: dict[str, Any]) -> None:
 
 
 def _hold_gil(order: dict[str, Any]) -> None:
-    """Sleeps inside a C call that never lets another thread of this process run."""
+    """Sleep inside a C call that never lets another thread of this process run."""
     ctypes.PyDLL(None).usleep(int(order["seconds"] * 1e6))
 
 
 def _kill_worker(order: dict[str, Any]) -> None:
-    """Takes the whole worker along, as a kernel does that runs out of memory."""
+    """Kill the whole worker, as a kernel does that runs out of memory."""
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What really ran, read from the log that the handlers wrote."""
+"""What really ran, read from the log that the handlers write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One line of the log. `nonce` is the batch size in a `call` line."""
+    """One line of the log. In a `call` line, `nonce` is the batch size."""
 
     event: str
     nonce: str
@@ -19,7 +19,7 @@ class Execution:
 
 
 class Executions:
-    """Reads on from where it stopped, so that a storm may ask a hundred times a second."""
+    """Each read goes on from where the last one stopped, so that a storm can read a hundred times a second."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class Executions:
         self.all: list[Execution] = []
 
     def news(self) -> list[Execution]:
-        """The lines written since the last call."""
+        """Return the lines written since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as log:
@@ -43,15 +43,15 @@ class Executions:
         return [line for line in self.all if line.event == event]
 
     def runs(self) -> Counter[str]:
-        """How often each nonce began to run."""
+        """Return how often each nonce began to run."""
         return Counter(line.nonce for line in self.of("begin"))
 
     def extra(self, nonces: set[str]) -> int:
-        """Executions beyond one per job, of the jobs named."""
+        """Return the number of executions beyond one per job, for the given jobs."""
         return sum(count - 1 for nonce, count in self.runs().items() if nonce in nonces and count > 1)
 
     def running(self, at: float) -> set[str]:
-        """The nonces that had begun and not ended at Unix time `at`."""
+        """Return the nonces that had begun and not ended at Unix time `at`."""
         self.news()
         begun: set[str] = set()
         for line in self.all:

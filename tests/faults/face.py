@@ -1,4 +1,4 @@
-"""The system as its clients see it: submit, look. One face per system under test, so that all get the same driver."""
+"""The system as its clients see it: submit, look. Each system under test has one face, so that one driver serves them all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.ledger import View
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`status` 0: the connection broke, or nobody listened; the outcome is unknown."""
+    """`status` 0 means that the connection broke, or that nobody listened; the outcome is then unknown."""
 
     status: int
     body: bytes = b""
@@ -25,18 +25,18 @@ class Answer:
 
     @property
     def expected(self) -> bool:
-        """2xx, 429, 503 with Retry-After, or none at all: what a client is told to be ready for."""
+        """Whether a client must be ready for this answer: 2xx, 429, 503 with Retry-After, or none at all."""
         refusal = self.status == 503 and "retry-after" in self.headers
         return self.status == 0 or 200 <= self.status < 300 or self.status == 429 or refusal
 
 
 class Face(Protocol):
     def submit(self, key: str, order: dict[str, Any]) -> tuple[Answer, str]:
-        """The answer, and the job's id if it was accepted."""
+        """Return the answer, and the job's id if the job was accepted."""
         ...
 
     def look(self, job: str) -> tuple[Answer, View | None]:
-        """The answer, and the view if there was one."""
+        """Return the answer, and the view if there was one."""
         ...
 
 
@@ -48,7 +48,7 @@ class HttpFace:
         self._path = f"/v1/models/{model}/jobs{query}"
         self._timeout_s = timeout_s
         self._local = threading.local()
-        # Kept beyond their threads, to be closed in one place.
+        # This list keeps the connections beyond their threads, so that one place can close them all.
         self._made: list[http.client.HTTPConnection] = []
 
     def submit(self, key: str, order: dict[str, Any]) -> tuple[Answer, str]:
@@ -67,7 +67,7 @@ class HttpFace:
         return output, _view(body, output.json()["digest"]) if output.status == 200 else None
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
-        """One request. On a kept connection that turns out dead, a GET is tried once more, as any client does."""
+        """Send one request. If a kept connection turns out to be dead, a GET is sent once more, as any client does."""
         for _ in range(2 if method == "GET" else 1):
             try:
                 return self._ask(method, path, body, headers or {})
@@ -82,7 +82,7 @@ class HttpFace:
             connection.close()
 
     def close_all(self) -> None:
-        """Drop every thread's connection; only when nobody asks any more."""
+        """Drop every thread's connection; no thread may send a request any more."""
         for connection in self._made:
             connection.close()
 

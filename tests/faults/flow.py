@@ -14,7 +14,7 @@ from tests.faults.driver import order as plain_order
 
 
 class Flow:
-    """`threads` clients, at most `per_second` jobs in all; each tries a job for `within_s` before it takes the next."""
+    """`threads` clients submit at most `per_second` jobs in all; each tries a job for `within_s` before it takes the next."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Flow:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While the block runs, and until what was begun is accepted."""
+        """Submit while the block runs, and then wait until every submit that has begun is accepted."""
         with ThreadPoolExecutor(self._threads) as pool:
             clients = [pool.submit(self._submit) for _ in range(self._threads)]
             try:
@@ -50,6 +50,6 @@ class Flow:
 
 
 def timed(ask: Callable[[], Any]) -> tuple[Any, float]:
-    """The answer, and the seconds it took."""
+    """Return the answer, and the seconds that the call took."""
     since = time.monotonic()
     return ask(), time.monotonic() - since

@@ -1,4 +1,4 @@
-"""What the driver was told, kept outside the system: every submit, every answer, in the order it came, never changed."""
+"""A record of what the driver saw, kept outside the system: every submit and answer, in order of arrival, never changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a reader was shown of a job. `digest` is that of the output, `finished_at` Unix seconds, both only at the end."""
+    """What a reader saw of a job. `digest` (of the output) and `finished_at` (Unix seconds) are set only at the end."""
 
     status: str
     final: bool
@@ -27,7 +27,7 @@ class View:
 
 @dataclass(slots=True)
 class Entry:
-    """One unit of work as the driver knows it. `job` is empty until it was accepted; `hopes` is how it should end."""
+    """One unit of work as the driver knows it. `job` is empty until the work is accepted; `hopes` is how it should end."""
 
     key: str
     digest: str
@@ -46,17 +46,17 @@ class Entry:
         return self.last is not None and self.last.final
 
     def ends(self) -> set[tuple[str, str, str]]:
-        """Every different final view that was ever shown."""
+        """Return every different final view that a reader saw."""
         return {view.end for _, view in self.views if view.end is not None}
 
     def retracted(self) -> bool:
-        """A final view was followed by another one."""
+        """Return whether a different view followed a final one."""
         finals = [view.final for _, view in self.views]
         return len(self.ends()) > 1 or (True in finals and not all(finals[finals.index(True) :]))
 
 
 class Ledger:
-    """Used from many threads. The file is the proof; the entries are for the checker."""
+    """Many threads may use one ledger. The file is the proof; the entries are for the checker."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8", buffering=1)
@@ -72,7 +72,7 @@ class Ledger:
             return self.entries.setdefault(key, Entry(key, digest, hopes))
 
     def answered(self, entry: Entry, status: int, job: str) -> None:
-        """A submit was answered (`status` 0: the connection broke first)."""
+        """Note the answer to a submit (`status` 0: the connection broke first)."""
         now = time.time()
         with self._lock:
             entry.answers.append((now, status))
@@ -89,7 +89,7 @@ class Ledger:
             self._write(op="view", key=entry.key, status=view.status, digest=view.digest, error=view.error, at=now)
 
     def complain(self, what: str) -> None:
-        """An answer that no client should get."""
+        """Note an answer that no client should get."""
         with self._lock:
             self.unexpected.append(what)
             self._write(op="unexpected", what=what, at=time.time())
@@ -99,7 +99,7 @@ class Ledger:
             return [entry for entry in self.entries.values() if entry.job]
 
     def waiting(self) -> list[Entry]:
-        """Accepted, and not yet seen at its end."""
+        """Return the accepted entries that have not yet been seen at their end."""
         return [entry for entry in self.accepted() if not entry.ended]
 
     def _write(self, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""How long a fault took, and how much of the machine others used meanwhile: a figure taken beside other work is not one."""
+"""How long a fault took, and how much of the machine other programs used meanwhile, which makes a measured time unreliable."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence
 from penstock.loadtest.observed.costs import MachineReading, read_machine
 from tests.faults.catalogue import Fault
 
-# Above this share of the machine taken by others a line says so.
+# A line of the score sheet says so if other programs took more than this share of the machine.
 DISTURBED = 0.1
-# What the long ones took on two cores, and most others less than; the saved lines know better once there are any.
+# The slow faults took these times on two cores, and most others less than `_USUAL_S`; saved lines are better, once they exist.
 USUAL_S = {("F2", "penstock"): 330.0, ("F2", "celery"): 430.0, ("F17", "celery"): 140.0, ("F25", "celery"): 180.0}
 _USUAL_S = 20.0
-_SET_CHILD_SUBREAPER = 36  # of <linux/prctl.h>
+_SET_CHILD_SUBREAPER = 36  # from <linux/prctl.h>
 
 
 def adopt_orphans() -> None:
-    """From now on, what a killed process leaves behind becomes a child of this one, so that its time is known too."""
+    """From now on, adopt the children that killed processes leave behind, so that the CPU time of those children counts too."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans() -> None:
-    """Only between faults: it takes the exit status of every child that has ended."""
+    """Take the exit status of every child that has ended; only safe between faults, which wait for their own children."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -35,13 +35,13 @@ def reap_orphans() -> None:
 
 
 class Meter:
-    """From its making on. All processes of the fault must have ended when it is read."""
+    """Measures from its creation on. All processes of the fault must have ended before the meter is read."""
 
     def __init__(self) -> None:
         self._machine, self._own_s, self._since = read_machine(), _own_s(), time.monotonic()
 
     def read(self) -> tuple[float, float]:
-        """Seconds since, and the share of the machine that others took, from 0 to 1."""
+        """Return the seconds since creation, and the share of the machine that other programs took, from 0 to 1."""
         reap_orphans()
         now: MachineReading = read_machine()
         share = now.foreign_share(self._machine, _own_s() - self._own_s)
@@ -49,11 +49,11 @@ class Meter:
 
 
 def _own_s() -> float:
-    """CPU seconds of this process and of all its children that have ended."""
+    """Return the CPU seconds of this process and of all its children that have ended."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def expected_s(faults: Sequence[Fault], took_s: Mapping[tuple[str, str], float]) -> float:
-    """How long these will take, in all, if each takes what it took the last time."""
+    """Return how long these faults will take in all, if each takes what it took the last time."""
     return sum(took_s.get((fault.name, fault.system), _USUAL_S) for fault in faults)

@@ -1,6 +1,7 @@
-"""The peer: a plain Celery application on the same store, set up as carefully as its documentation allows.
+"""The peer: a plain Celery application on the same store, set up as carefully as Celery's documentation allows.
 
-`acks_late`, `reject_on_worker_lost`, prefetch of one, a visibility timeout of 5 s (the default is an hour).
+The settings are `acks_late`, `reject_on_worker_lost`, a prefetch of one, and a visibility timeout of 5 s (the default is an
+hour).
 """
 
 from __future__ import annotations

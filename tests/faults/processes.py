@@ -1,4 +1,4 @@
-"""A process under test with all it started: killed whole, frozen whole, ended by its own pid."""
+"""A process under test with all its children: a fault kills or freezes them together, each by its own pid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Group:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, **extra: str) -> None:
-        """`extra` are variables for this life only."""
+        """Start the process. `extra` are environment variables for this start only."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *self._arguments],
@@ -44,7 +44,7 @@ class Group:
         return self._process is not None and self._process.poll() is None
 
     def members(self) -> list[psutil.Process]:
-        """This process and all below it."""
+        """Return this process and all processes below it."""
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(self.pid)
             return [top, *top.children(recursive=True)]
@@ -54,7 +54,7 @@ class Group:
         return [member.pid for member in self.members()[1:]]
 
     def kill(self) -> None:
-        """kill -9 of everybody at once, as when the host goes."""
+        """Kill all members at once with SIGKILL, as when the host goes."""
         self.signal_all(signal.SIGKILL)
         self.wait()
 
@@ -72,7 +72,7 @@ class Group:
         return self._process.wait(timeout_s)
 
     def stop(self, *, grace_s: float = 15.0) -> None:
-        """End it as an operator would; by force if it does not listen."""
+        """End the process as an operator would, and by force if it does not react."""
         if not self.running:
             return
         members = self.members()
@@ -86,7 +86,7 @@ class Group:
 
 
 def _reap(members: list[psutil.Process]) -> None:
-    """A worker's child ends with it; what is left a moment later would be a leak of the test run."""
+    """Kill what is left: a worker's child ends with its worker, so a process left a moment later is a leak of the test run."""
     _, left = psutil.wait_procs(members, timeout=3.0)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):

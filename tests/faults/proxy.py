@@ -1,4 +1,4 @@
-"""A TCP link that can be broken in every way a network can: refused, reset, silent, half open, slow."""
+"""A TCP link that a test can break in every way a network can: refused, reset, silent, half open, slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 1 << 16
 
 
 class Proxy:
-    """Runs in a thread of its own. Each method returns once its effect stands."""
+    """A proxy runs in a thread of its own. Each method returns once its effect is in place."""
 
     def __init__(self, target: int) -> None:
         self.port = free_port()
@@ -48,30 +48,30 @@ class Proxy:
         self._loop.close()
 
     def heal(self) -> None:
-        """Everything passes again; what stood in a silent link arrives now, as after a routing fault."""
+        """Let everything pass again; data that was stuck in a silent link arrives now, as after a routing fault."""
         self._delay_s = 0.0
         self._loop.call_soon_threadsafe(self._open.set)
         self._do(self._listen())
 
     def reset(self) -> None:
-        """Every open link is reset at both ends; new ones pass."""
+        """Reset every open link at both ends; new links pass."""
         self._do(self._cut(server_too=True))
 
     def refuse(self) -> None:
-        """Links are reset and new ones refused until `heal`."""
+        """Reset all links, and refuse new links until `heal`."""
         self._do(self._unlisten())
         self._do(self._cut(server_too=True))
 
     def half_open(self) -> None:
-        """The clients' ends are reset, the server is never told; new links pass."""
+        """Reset the clients' ends of all links without any sign to the server; new links pass."""
         self._do(self._cut(server_too=False))
 
     def blackhole(self) -> None:
-        """Nothing passes and nobody is told, until `heal`."""
+        """Let nothing pass until `heal`, without any sign to either end."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def delay(self, seconds: float) -> None:
-        """Each piece of data, in each direction, is this late until `heal`."""
+        """Delay each piece of data, in each direction, by this time until `heal`."""
         self._delay_s = seconds
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -90,7 +90,7 @@ class Proxy:
         self._open.set()
         await self._unlisten()
         await self._cut(server_too=True)
-        # Also those just being made, or with something left to send: a loop that is closed on them leaves their sockets open.
+        # Links being made or with data left to send count too: a loop that is closed on such links leaves their sockets open.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             self._abort_all()
             await asyncio.wait(others, timeout=0.1)
@@ -141,13 +141,13 @@ class Proxy:
                 _reset(server)
             else:
                 self._kept.append(server)
-        # Their tasks notice by themselves, but for those that a black hole holds until it is healed.
+        # The tasks of the links end by themselves, except those that a black hole holds until it is healed.
         if links and self._open.is_set():
             await asyncio.wait(links, timeout=1.0)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST: the peer's next call fails, as after a crash of the machine between."""
+    """Close with RST: the peer's next call fails, as after a crash of the machine in between."""
     sock = writer.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A model for runs under faults: doubles a number, takes a little time per row, and notes how many rows it ran."""
+"""A model for runs under faults: it doubles a number, takes a little time per row, and notes how many rows it ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs and nothing more: a store, a worker, and commands that drive runs; each killed at will."""
+"""What a run needs and nothing more: a store, a worker, and commands that drive runs. A test can kill each of them at will."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RunStack:
         return self.folder / "rows.log"
 
     def rows_run(self) -> int:
-        """Rows that the model was given, warm-up included."""
+        """Return how many rows the model received, warm-up included."""
         return sum(map(int, self.log.read_text().split()))
 
     def command(self, *arguments: str) -> Group:
-        """A `penstock run` that prints events to `<its number>.log`."""
+        """Return a `penstock run` that prints its events to `run<number>.log`."""
         log = self.folder / f"run{len(list(self.folder.glob('run*.log')))}.log"
         log.touch()
         return Group(["penstock.cli.main", "run", *arguments, "--json"], self._environment, log)
@@ -63,7 +63,7 @@ def run_stack(folder: Path, *, row_s: float) -> Iterator[RunStack]:
 
 
 def write_rows(path: Path, rows: int) -> list[object]:
-    """An input of so many rows; the outputs it should have."""
+    """Write an input of `rows` rows, and return the outputs that it should have."""
     path.write_text("".join(f'{{"x": {row}}}\n' for row in range(rows)))
     return [{"y": 2 * row} for row in range(rows)]
 

@@ -1,4 +1,4 @@
-"""A Valkey of the test's own on a loopback port: killed, frozen, cut short and started again at will."""
+"""A Valkey server of the test's own on a loopback port, which a test can kill, freeze, cut short and start again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 class Server:
-    """Data stays in `folder` between lives. `extra` are more options of the server, by name."""
+    """The data stays in `folder` between starts. `extra` are more options of the server, by name."""
 
     def __init__(self, folder: Path, *, fsync: str = "always", extra: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Server:
         return self._process.pid
 
     def start(self, *, ready_s: float = 20.0) -> None:
-        """Returns once it answers with its data loaded."""
+        """Start the server, and return once it answers with its data loaded."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "valkey.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Server:
                 stderr=log,
                 env={**os.environ, **self.environment},
                 start_new_session=True,
-                # Python ignores SIGXFSZ; kept so, a write past RLIMIT_FSIZE fails as on a full disk instead of killing.
+                # Python ignores SIGXFSZ. The server inherits that, so a write past RLIMIT_FSIZE fails as on a full disk.
                 restore_signals=False,
             )
         eventually(self.answers, timeout_s=ready_s)
@@ -72,7 +72,7 @@ class Server:
             "appendonly": "yes",
             "appendfsync": self._fsync,
             "aof-load-truncated": "yes",
-            # One log file for the whole life, so that a position in it means something.
+            # One log file serves for the whole life, so that a position in that file keeps its meaning.
             "auto-aof-rewrite-percentage": "0",
             "maxmemory-policy": "noeviction",
             **self._extra,
@@ -88,7 +88,7 @@ class Server:
         return redis.Redis(port=self.port, socket_timeout=timeout_s)
 
     def kill(self) -> None:
-        """As a power button does, but for what the kernel still writes."""
+        """Kill the server as a power button does, except that the kernel still writes what it has."""
         self.signal(signal.SIGKILL)
         self.wait()
 
@@ -111,11 +111,11 @@ class Server:
         return path
 
     def note_fsyncs(self, folder: Path) -> None:
-        """From the next start on, write down what each fsync covered; raises `NoCompiler`."""
+        """Write down what each fsync covers, from the next start on; raises `NoCompiler`."""
         self.environment |= {"LD_PRELOAD": str(build("fsyncs", folder)), "FSYNC_NOTES": str(folder / "fsyncs.txt")}
 
     def last_fsync(self) -> Fsync:
-        """What was surely on the disk when the power went."""
+        """Return what was surely on the disk when the power went."""
         inode = self.log_file.stat().st_ino
         return max(
             (note for note in read_notes(Path(self.environment["FSYNC_NOTES"])) if note.inode == inode),
@@ -123,11 +123,11 @@ class Server:
         )
 
     def cut(self, size: int) -> int:
-        """Drop what the log holds past `size`; how many bytes that was."""
+        """Cut the log off at `size`, and return how many bytes that removes."""
         lost = self.log_file.stat().st_size - size
         os.truncate(self.log_file, size)
         return lost
 
     def limit_files(self, size: int) -> None:
-        """No file of the server may grow past `size` bytes from now on: the disk is full."""
+        """Let no file of the server grow past `size` bytes from now on, as if the disk were full."""
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))

@@ -23,13 +23,13 @@ _FAILED = "[red]fell short[/]"
 
 
 def show(verdicts: Sequence[Verdict], *, missing: bool) -> None:
-    """Print the sheet; with `missing`, also the faults that have no scenario, and why."""
+    """Print the sheet. With `missing`, the sheet also names the faults that have no scenario, and says why."""
     narrow = [Column(name, no_wrap=True) for name in ("fault", "system", *_NUMBERS, "verdict")]
     table = Table(*narrow, Column("what happened", min_width=40), title="What was lost, per fault")
     for verdict in verdicts:
         table.add_row(*_cells(verdict))
     console = Console()
-    # In a log file or a narrow window rather long lines than words cut to pieces.
+    # In a log file or a narrow window, long lines are better than words cut to pieces.
     console.width = max(console.width, _LEAST_WIDTH)
     console.print(table)
     for verdict in verdicts:
@@ -40,7 +40,7 @@ def show(verdicts: Sequence[Verdict], *, missing: bool) -> None:
 
 
 def save(verdicts: Sequence[Verdict], path: Path) -> None:
-    """Write the lines as JSON, keeping those of faults that did not run this time."""
+    """Write the lines as JSON, and keep the saved lines of faults that did not run this time."""
     fresh = {(verdict.fault, verdict.system): verdict.row() for verdict in verdicts}
     kept = {(row["fault"], row["system"]): row for row in json.loads(path.read_text())} if path.exists() else {}
     rows = {**kept, **fresh}
@@ -52,13 +52,13 @@ def save(verdicts: Sequence[Verdict], path: Path) -> None:
 
 
 def took_s(path: Path | None) -> dict[tuple[str, str], float]:
-    """How long each fault and system took when it was last saved."""
+    """Return how long each fault and system took when it was last saved."""
     rows = json.loads(path.read_text()) if path is not None and path.exists() else []
     return {(row["fault"], row["system"]): row["took_s"] for row in rows if row.get("took_s")}
 
 
 def told(row: dict[str, Any]) -> str:
-    """The title, what else was measured, and whether the figures were taken on a machine that others used too."""
+    """Return the title, what else was measured, and whether other programs used the machine at the same time."""
     title = FAULTS[row["fault"], row["system"]].title
     notes = f"{title}; {row['notes']}" if row["notes"] else title
     others = row.get("others", 0.0)
@@ -66,7 +66,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def markdown(path: Path) -> str:
-    """The saved lines as the table of docs/guarantees.md."""
+    """Return the saved lines as the table of docs/guarantees.md."""
     head = ["fault", "system", *_NUMBERS, "what happened"]
     lines = [head, ["---"] * len(head)]
     for row in json.loads(path.read_text()):

@@ -1,6 +1,6 @@
 """Two small C libraries put in front of libc (LD_PRELOAD): one notes every fsync of a log file, one shifts the wall clock.
 
-They need a C compiler; where there is none, the faults that use them are skipped and say so.
+Both need a C compiler; where there is none, the faults that use the libraries are skipped and say so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-# The size is read before the call: what is written while a sync runs is not covered by it.
+# The size is read before the call, because a sync does not cover what is written while that sync runs.
 _FSYNCS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -86,7 +86,7 @@ class NoCompiler(RuntimeError):
 
 
 def build(name: str, folder: Path) -> Path:
-    """The library `fsyncs` or `clock`, built in `folder`; raises `NoCompiler`."""
+    """Build the library `fsyncs` or `clock` in `folder`, and return its path; raises `NoCompiler`."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise NoCompiler(f"the {name} shim needs a C compiler (cc, gcc or clang), and none is on the path")

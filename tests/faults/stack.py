@@ -26,7 +26,7 @@ SOURCE = f"{Path(__file__).resolve().parent / 'echo.py'}:Echo"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What differs between faults. `model` are entries of the model's table, `options` those of its handler."""
+    """What differs between faults. `model` holds entries of the model's table, `options` those of its handler."""
 
     workers: int = 1
     fsync: str = "always"
@@ -39,7 +39,7 @@ class Plan:
 
 
 class Stack:
-    """`gateway_link` and one of `worker_links` per worker stand before the store; all pass until broken."""
+    """`gateway_link` and one of `worker_links` per worker stand before the store; all pass data until a fault breaks them."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class Stack:
         self.driver = Driver(self.face, Ledger(folder / "ledger.jsonl"))
 
     def start(self) -> None:
-        """The store and its links; the processes are started by the fault, in its own order."""
+        """Start the store and its links; the fault starts the processes, in its own order."""
         self.server.start()
         for link in self.links:
             link.start()
@@ -78,7 +78,7 @@ class Stack:
         eventually(lambda: self.face.ask("GET", "/startupz").status == 200, timeout_s=within_s)
 
     def await_ready(self, *, within_s: float = 60.0) -> None:
-        """The gateway answers and a worker has loaded the model."""
+        """Wait until the gateway answers and a worker has loaded the model."""
 
         def ready() -> bool:
             if not any(worker.running for worker in self.workers):
@@ -92,13 +92,13 @@ class Stack:
             return RedisDump(client, MODEL).dump()
 
     def counters(self) -> dict[str, int]:
-        """What the store counted: accepted, stale, redelivered, repaired, ..."""
+        """Return what the store counted: accepted, stale, redelivered, repaired, ..."""
         with self.server.client() as client:
             found: Any = client.hgetall(f"ps:{{{MODEL}}}:counters")
         return {name.decode(): int(value) for name, value in found.items()}
 
     def blobs(self) -> list[str]:
-        """The files of payloads; the mark that says whose folder it is does not count."""
+        """Return the files of payloads; the file that marks whose folder it is does not count."""
         return [str(path) for path in (self.folder / "state" / "blobs").glob("[0-9a-f][0-9a-f]/*")]
 
     def logs(self) -> str:
@@ -133,7 +133,7 @@ class Stack:
 
 @contextmanager
 def bare_stack(plan: Plan, folder: Path) -> Iterator[Stack]:
-    """Only the store runs; whatever the fault started is ended, also when it fails."""
+    """Run the store alone. Whatever the fault starts is ended, also when the fault fails."""
     stack = Stack(plan, folder)
     try:
         stack.start()
@@ -144,14 +144,14 @@ def bare_stack(plan: Plan, folder: Path) -> Iterator[Stack]:
 
 @contextmanager
 def whole_stack(plan: Plan, folder: Path) -> Iterator[Stack]:
-    """Everything runs and is ready."""
+    """Run the whole stack, and wait until it is ready."""
     with started(Stack(plan, folder)) as stack:
         yield stack
 
 
 @contextmanager
 def started(stack: Stack) -> Iterator[Stack]:
-    """The same for a stack that was made by hand."""
+    """Run a whole stack that the caller has made, and wait until it is ready."""
     try:
         stack.start()
         stack.gateway.start()

@@ -1,4 +1,4 @@
-"""Steps that many faults share: wait for work to run, note what a fault hit, let everything end, judge."""
+"""Steps that many faults share: wait until work runs, note which jobs a fault hit, wait until everything has ended, judge."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Hit:
 
 
 def echoes(count: int, *, seconds: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
-    """That many plain orders; with `seconds`, each takes so long."""
+    """Return `count` plain orders; with `seconds`, each order takes that long."""
     return [order("sleep" if seconds else "echo", seconds=seconds, **fields) for _ in range(count)]
 
 
 def await_running(stack: Stack, *, within_s: float = 30.0) -> Execution:
-    """The latest execution that has begun and not ended."""
+    """Return the latest execution that has begun and not ended; wait for one if need be."""
 
     def found() -> Execution | None:
         running = stack.executions.running(time.time())
@@ -43,25 +43,25 @@ def await_running(stack: Stack, *, within_s: float = 30.0) -> Execution:
 
 
 def owner(stack: Stack, execution: Execution) -> Group:
-    """The worker that ran it."""
+    """Return the worker that ran the execution."""
     return next(worker for worker in stack.workers if worker.running and worker.pid == execution.supervisor)
 
 
 def hit_now(stack: Stack) -> Hit:
-    """Everything running at this moment is hit."""
+    """Return a hit on everything that runs at this moment."""
     now = time.time()
     return Hit(now, stack.executions.running(now))
 
 
 def hit_on(stack: Stack, worker: Group) -> Hit:
-    """What that worker runs at this moment is hit; what its neighbours run is theirs to end."""
+    """Return a hit on what this worker runs at this moment; the jobs of other workers are left to those workers."""
     hit = hit_now(stack)
     mine = {line.nonce for line in stack.executions.all if line.supervisor == worker.pid}
     return Hit(hit.at, hit.nonces & mine)
 
 
 def healed_now(stack: Stack) -> Hit:
-    """Everything accepted and unfinished at this moment was hit."""
+    """Return a hit on everything that is accepted and unfinished at this moment."""
     return Hit(time.time(), {entry.key for entry in stack.driver.ledger.waiting()})
 
 
@@ -76,7 +76,7 @@ def conclude(
     notes: str = "",
     complaints: Iterable[str] = (),
 ) -> Verdict:
-    """Let everything end, look at all of it once more, and judge."""
+    """Wait until everything has ended, look at all jobs once more, and judge."""
     entries = stack.driver.ledger.accepted()
     found = list(complaints)
     if not stack.driver.await_ends(entries, within_s=within_s):
@@ -105,7 +105,7 @@ def errors_of(entries: Sequence[Entry]) -> set[str]:
 
 
 def with_recovery(verdict: Verdict, recover_s: float, *, most_s: float, notes: str = "") -> Verdict:
-    """The verdict with a recovery time that was measured in another way than to the first end of a job."""
+    """Return the verdict with a recovery time that was measured otherwise than up to the first end of a job."""
     late = [f"recovered after {recover_s:.2f} s, {most_s:g} s allowed"] if recover_s > most_s else []
     return replace(
         verdict,

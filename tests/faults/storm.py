@@ -1,4 +1,4 @@
-"""The kill storm: whole worker groups killed at random while a queue drains. The same for every system."""
+"""The kill storm: whole worker groups are killed at random while a queue drains, the same way for every system."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from statistics import median
 from tests.faults.executions import Executions
 from tests.faults.processes import Group
 
-# After the first item that a fresh worker begins: the pattern of kills in which plain Celery was first measured.
+# A kill follows the first item that a fresh worker begins: plain Celery was first measured under this pattern of kills.
 KILL_AFTER_S = (0.1, 0.6)
 _LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`hit` are the jobs that ran in the group that was killed at `at` (Unix seconds)."""
+    """`hit` holds the jobs that ran in the group that was killed at `at` (Unix seconds)."""
 
     at: float
     hit: frozenset[str]
 
 
 class Storm:
-    """Run it from the main thread: the groups that it starts end with the thread that started them."""
+    """A storm must run on the main thread: the groups that it starts end with the thread that started them."""
 
     def __init__(self, groups: Sequence[Group], executions: Executions, random: Random) -> None:
         self._groups = groups
@@ -36,7 +36,7 @@ class Storm:
         self.kills: list[Kill] = []
 
     def run(self, kills: int, *, waiting: Callable[[], int], within_s: float) -> None:
-        """Kill and restart until that many kills are done, nothing waits any more, or `within_s` is over."""
+        """Kill and restart until `kills` kills are done, nothing waits any more, or `within_s` is over."""
         give_up_at = time.monotonic() + within_s
         while len(self.kills) < kills and time.monotonic() < give_up_at and (waiting() or not self.kills):
             self._mark()
@@ -46,7 +46,7 @@ class Storm:
             time.sleep(_LOOK_S)
 
     def _mark(self) -> None:
-        """Every group that has begun to work since it was started is due soon."""
+        """Plan a kill of every group that has begun to work since its start."""
         pids = {group.pid for group in self._groups}
         for line in self._executions.news():
             if line.event == "begin" and line.supervisor in pids and line.supervisor not in self._due:
@@ -62,9 +62,9 @@ class Storm:
         group.start()
 
     def recoveries(self) -> list[float]:
-        """Per kill that hit something: seconds until the first of its jobs began again, wherever; sorted.
+        """Return the seconds, per kill that hit something, until the first job it hit began again on any worker; sorted.
 
-        Not until it ended: with the next kill a moment away, that would measure how long a job needs between two kills.
+        The job's end does not count: with the next kill a moment away, it would show how long a job needs between two kills.
         """
         begins: dict[str, list[float]] = defaultdict(list)
         for line in self._executions.of("begin"):

@@ -1,7 +1,7 @@
 """The faults that every change must survive, with counts that fit the suite; `make faults` runs all, with the full counts.
 
-Each test is one line of the score sheet: nothing accepted is lost, no final view changes, no unexpected answer, nothing stuck,
-and a dump of the store holds the invariants; the scenario adds its own limits.
+Each test is one line of the score sheet: nothing accepted is lost, no final view changes, no answer is unexpected, nothing is
+stuck, and a dump of the store holds the invariants; the scenario adds its own limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The harness itself: a checker that cannot find a loss proves nothing."""
+"""These tests check the harness itself: a checker that cannot find a loss proves nothing."""
 
 from __future__ import annotations
 

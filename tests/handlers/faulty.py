@@ -1,4 +1,4 @@
-"""Handlers that go wrong on purpose, for tests. The input says what to do; every other input is echoed.
+"""Handlers that go wrong on purpose, for tests. The input says what the handler does; every other input is echoed.
 
 Inputs: `{"do": "echo" | "raise" | "fail" | "sleep" | "hang" | "segfault" | "exit" | "exhaust" | "short" | "device", ...}`.
 """
@@ -23,7 +23,7 @@ class Order:
 
 
 class Faulty(Handler):
-    """Obeys each item's order during inference; `raise` and the crashes take the whole call with them."""
+    """A handler that obeys each item's order during inference; `raise` and the crashes end the whole call."""
 
     def inference(self, batch: list[Order], /) -> list[Any]:
         outputs = [_obey(order) for order in batch]
@@ -31,7 +31,7 @@ class Faulty(Handler):
 
 
 class FaultyInput(Handler):
-    """The same orders during preprocess."""
+    """A handler that obeys the same orders during preprocess."""
 
     def preprocess(self, inputs: list[Order], /) -> list[Any]:
         return [_obey(order) for order in inputs]
@@ -41,7 +41,7 @@ class FaultyInput(Handler):
 
 
 class SmallMemory(Handler):
-    """Says out of memory for batches of more than `options.fits` items (default 2), and for any item ordered to `exhaust`."""
+    """Runs out of memory if a batch has more than `options.fits` items (default 2), or an item with the order `exhaust`."""
 
     def initialize(self, context: Context, /) -> None:
         self._fits = int(context.options.get("fits", 2))
@@ -53,7 +53,7 @@ class SmallMemory(Handler):
 
 
 class Accelerated(Handler):
-    """As if on a GPU: once an item's order was `device`, every call of this process raises what its `tag` says."""
+    """Acts like a broken GPU: after an item with the order `device`, every call of this process raises that item's `tag`."""
 
     def initialize(self, context: Context, /) -> None:
         self._broken = str(context.options.get("broken", ""))
@@ -66,7 +66,7 @@ class Accelerated(Handler):
 
 
 class NoStart(Handler):
-    """Cannot be loaded."""
+    """A handler that cannot be loaded."""
 
     def initialize(self, context: Context, /) -> None:
         raise RuntimeError("the weights are missing")
@@ -76,7 +76,7 @@ class NoStart(Handler):
 
 
 class SlowStart(Handler):
-    """Takes `options.seconds` (default 1) to load."""
+    """A handler that takes `options.seconds` (default 1) to load."""
 
     def initialize(self, context: Context, /) -> None:
         time.sleep(float(context.options.get("seconds", 1.0)))
@@ -108,7 +108,7 @@ def _segfault(order: Order) -> Any:
 
 
 def _exhaust(order: Order) -> Any:
-    """Takes memory until the limit of the process says no; without a limit it stops at 64 GiB of touched pages."""
+    """Take memory until the limit of the process refuses more; without a limit, stop at 64 GiB of touched pages."""
     return len([b"\xff" * (64 << 20) for _ in range(1024)])
 
 

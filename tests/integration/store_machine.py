@@ -1,4 +1,6 @@
-"""A random walk over a real Redis store and, step by step, over the memory store: both must answer and hold the same."""
+"""A random walk over a real Redis store and, step by step, over the memory store: both must give the same answers and hold the
+same data.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import OUTPUT, STAMP
 
-# Now or long after the test: what lies between would make the outcome depend on how fast the machine is.
+# A time is over at once or long after the test: anything between would make the outcome depend on how fast the machine is.
 now_or_never = st.sampled_from([0.0, 1_000.0])
 workers = st.sampled_from(["w1", "w2"])
 OWNERS = ["", "", "a", "b", "c"]
@@ -39,7 +41,7 @@ REPEATED = {Settled.OK, Settled.CANCELLED, Settled.ALREADY, Settled.DEAD}
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """`connect` opens the Redis store under test; a mutant of its functions may stand behind it."""
+    """`connect` opens the Redis store under test; a mutant of its functions may stand behind that store."""
 
     jobs = Bundle("jobs")
     leases = Bundle("leases")
@@ -65,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.client.close()
 
     def both(self, ask: Callable[[JobStore], Any]) -> Any:
-        """The answer that both stores give."""
+        """Ask both stores, and return the answer that both give."""
         answer, expected = ask(self.store), ask(self.twin)
         assert _timeless(answer) == _timeless(expected), f"Redis: {answer}\nmemory: {expected}"
         return answer
@@ -74,7 +76,7 @@ class StoreMachine(RuleBasedStateMachine):
         return RedisDump(self.client, self.model).dump()
 
     def token(self, job: JobId) -> str:
-        """The token that the store holds for a leased job right now; '' when nobody holds it."""
+        """Return the token that the store holds for a leased job right now, or '' if nobody holds the job."""
         stored = self.dump().jobs.get(job.serial)
         return stored.token if stored and stored.state is JobState.LEASED else ""
 
@@ -175,10 +177,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(lease=consumes(leases))
     def forget(self, lease: tuple[str, ClaimedJob]) -> None:
-        """A worker dies, or never saw the reply to its claim."""
+        """A worker dies, or the reply to its claim is lost."""
 
     def settle(self, job: ClaimedJob, ask: Callable[[JobStore], Settled]) -> None:
-        """Settle, then once more as after a lost reply. Only the holder of the current token is heard."""
+        """Settle, then settle once more, as after a lost reply. The store accepts only the holder of the current token."""
         current = self.token(job.id)
         answer = self.both(ask)
         heard = answer in (Settled.OK, Settled.CANCELLED, Settled.DEAD)
@@ -224,7 +226,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.keep_views(dump)
 
     def keep_views(self, dump: Dump) -> None:
-        """I2, I8: what was final once stays as it was, until it is collected."""
+        """I2, I8: the view of a final job stays the same until the job is collected."""
         for serial, job in dump.jobs.items():
             if job.state.final:
                 found = self.store.result(JobId(serial, self.model))
@@ -236,12 +238,12 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def walk(make: Callable[[], StoreMachine], how: settings) -> None:
-    """Random histories on machines made by `make`; raises the first failure, with the steps that led to it."""
+    """Run random histories on machines made by `make`; raise the first failure, with the steps that led to it."""
     run_state_machine_as_test(make, settings=how)  # type: ignore[arg-type]  # typed for classes, takes any factory
 
 
 def _timeless(answer: Any) -> Any:
-    """An answer without its moments and without the order that the stores leave open."""
+    """Return an answer without its times, and without the order that the stores leave open."""
     if isinstance(answer, list | tuple) and not hasattr(answer, "_fields"):
         return type(answer)(_timeless(part) for part in answer)
     if isinstance(answer, Job):

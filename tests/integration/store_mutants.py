@@ -1,4 +1,4 @@
-"""Mistakes that the Lua functions must not have, each with the test of the contract that notices it."""
+"""Mistakes that the Lua functions must not have, each with the contract test that notices the mistake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.contract.model_queue import ModelQueue
 
 @dataclass(frozen=True)
 class Mutant:
-    """`text`, or the line that carries this guard mark, becomes `instead`; then `notices` must fail."""
+    """`text`, or the line that ends with `text` as its guard mark, becomes `instead`; then `notices` must fail."""
 
     name: str
     text: str

@@ -12,7 +12,7 @@ from penstock.broker.store.connection import connect_async
 
 
 async def test_a_cancel_that_comes_as_a_command_was_sent_is_not_lost(redis_url: str) -> None:
-    """A gateway lived on after SIGTERM: its look at the registry was cancelled in that very moment, and went on for ever."""
+    """A gateway once outlived SIGTERM: its registry read was cancelled just as the command was sent, and went on for ever."""
     client = connect_async(redis_url, name="link-test")
     connection: Any = await client.connection_pool.get_connection()
     send, loop = connection._send_packed_command, asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The benchmark of runs with real processes and few rows: its figures are plausible."""
+"""The benchmark of runs, with real processes and few rows, gives plausible figures."""
 
 from __future__ import annotations
 

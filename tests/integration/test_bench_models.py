@@ -15,7 +15,7 @@ from benchmarks.models.rows import Row
 from benchmarks.models.stack import model_stack
 
 pytest.importorskip("onnxruntime")
-# Like memory_hog.py on a GPU: 13 items fit.
+# Like memory_hog.py on a GPU, this handler has room for 13 items.
 HOG = """
 import time
 
@@ -49,7 +49,7 @@ def test_rows_are_measured_over_http_and_in_a_loop_beside_it_and_one_that_cannot
 
 
 def test_a_further_call_for_a_gpu_measures_what_the_one_before_had_no_time_for(tmp_path: Path) -> None:
-    """`make gpu` without a GPU: rows on the CPU, through real stacks, into one file."""
+    """`make gpu` works without a GPU too: it measures rows on the CPU, through real stacks, into one file."""
     first, second = Row("digits", "onnx", 4), Row("digits", "onnx", 2)
     out, every = tmp_path / "gpu.json", [first, second]
 
@@ -72,7 +72,7 @@ def test_a_further_call_for_a_gpu_measures_what_the_one_before_had_no_time_for(t
 
 
 def test_a_row_that_breaks_in_a_way_nobody_thought_of_does_not_lose_the_others(tmp_path: Path) -> None:
-    """An error other than `PenstockError` ended the run, and the rows measured until then were lost."""
+    """An error other than `PenstockError` once ended the run, and the rows measured until then were lost."""
 
     @contextmanager
     def broken(_devices: Sequence[str]) -> Iterator[dict[str, float | None]]:

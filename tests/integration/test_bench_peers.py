@@ -13,7 +13,7 @@ from benchmarks.peers.workloads import NOOP, Workload
 
 
 def environment_like_ours(folder: Path) -> None:
-    """Celery's environment as `setup` leaves it, but with the interpreter of the tests."""
+    """Make Celery's environment as `setup` leaves it, but with the interpreter of the tests."""
     (celery,) = peers_named("celery")
     python = folder / celery.name / "bin" / "python"
     python.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The gateway's own connection for submits, on a real server."""
+"""The gateway's own connection for submits, tested on a real server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.connection import CallLink, connect_async
 from penstock.job import Payload, new_job_id
 
-# Longer than a machine stands still, but where the test waits for it.
+# WITHIN_S is longer than any pause of a busy machine; a test that waits for the limit uses IMPATIENT_S.
 WITHIN_S = 30.0
 IMPATIENT_S = 0.3
 
@@ -66,7 +66,7 @@ def test_a_call_runs_before_the_event_loop_goes_on(fresh_redis: str, loop: Calla
         link = CallLink(client.connection_pool, within_s=WITHIN_S)
         await stand(link)
         answer = called(link, "SET", "written", "1")
-        # Without an await in between: nothing of ours runs meanwhile.
+        # Without an await in between, no other code of this process runs meanwhile.
         with redis.Redis.from_url(fresh_redis) as other:
             assert other.get("written") == b"1"
         assert await answer == b"OK"
@@ -96,7 +96,7 @@ async def test_an_answer_that_does_not_come_in_time_breaks_the_link(client: redi
     for answer in waits:
         with pytest.raises(redis.TimeoutError):
             await answer
-    # Without a limit of its own it would have waited for the client's, five seconds.
+    # Without a limit of its own the link would wait for the client's limit, which is five seconds.
     assert IMPATIENT_S <= time.monotonic() - began_at < 4.0
     await stand(link)
     await link.close()

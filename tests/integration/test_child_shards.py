@@ -1,4 +1,4 @@
-"""Shards in a real child, beside online batches and without them; no store."""
+"""Shards in a real child process, with and without online batches beside them, and without a store."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from penstock.workers.slot.child_supervisor import ChildSupervisor
 from tests.integration.worker_process import FAULTY
 
 WITHIN_S = 30.0
-# Of time for a batch: machines stand still for a second, and a micro-batch of 0.2 s must not be taken for one that hangs.
+# The time limit for a batch: machines pause for a second, and a micro-batch of 0.2 s must not be taken for one that hangs.
 LIMIT_S = 3.0
 
 
 class Bench:
-    """A child and its supervisor, which the test drives."""
+    """A child process and its supervisor, which the test drives."""
 
     def __init__(self, handler: str = "Faulty", *, batch: int = 4, **limits: Any) -> None:
         spec = ModelSpec("m", f"{FAULTY}:{handler}", policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
@@ -67,7 +67,7 @@ class Bench:
         return self._give(Item("application/json", path=str(path), own=True), Call.PREDICT)
 
     def lane(self, lane: Lane) -> int:
-        """The shard that is there."""
+        """Return the shard in this lane."""
         return self.child.in_flight._progress.shards.lane(lane)[0]
 
     def end_of(self, batch: Batch) -> BatchRan | BatchLost:
@@ -131,7 +131,7 @@ def test_an_online_batch_waits_for_one_micro_batch_and_not_for_the_shard(bench: 
     batch = bench.shard(*sleepers(100, 0.05))
     bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
     bench.end_of(bench.online({"do": "echo"}))
-    # The shard as a whole takes five seconds, a micro-batch a twenty-fifth of that.
+    # The shard as a whole takes five seconds, and a micro-batch a twenty-fifth of that.
     assert bench.child.in_flight.load().shards == 1
     assert bench.outcome_of(batch).outputs == list(range(100))
 

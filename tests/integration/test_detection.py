@@ -1,4 +1,4 @@
-"""The detection example finds what was drawn, whichever runtime and precision it runs in."""
+"""The detection example finds the objects that were drawn, in every runtime and precision."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytest.importorskip("onnxscript", reason="torch's ONNX exporter needs it: pip in
 
 DETECTION = Path(__file__).resolve().parents[2] / "examples" / "detection"
 SEEDS = range(6)
-# In pixels of pictures 1,280 wide; bf16 has 8 bits of mantissa.
+# The tolerances are in pixels of pictures 1,280 wide; bf16 has 8 bits of mantissa.
 TOLERANCES = {("torch", "fp32"): 0.01, ("onnx", "fp32"): 0.01, ("torch", "bf16"): 8.0}
 
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[dict[str, Any]]:
-    """The example's own, forgotten afterwards: other examples have files of the same names."""
+    """Yield the example's own modules, and forget them afterwards, because other examples have files of the same names."""
     path = list(sys.path)
     sys.path.insert(0, str(DETECTION))
     yield {name: importlib.import_module(name) for name in ("scenes", "net", "export")}
@@ -84,13 +84,13 @@ def test_every_runtime_and_precision_finds_the_same(
         assert {one["label"] for one in answer} == {one["label"] for one in wanted}
         assert len(answer) == len(wanted)
         for one in wanted:
-            # By the corner: two of almost equal score may change places.
+            # Boxes are matched by position, because two boxes of almost equal score may change places.
             same = min(answer, key=lambda each: distance(each, one))
             assert distance(same, one) <= TOLERANCES[runtime, precision]
 
 
 def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """The largest of a box's four numbers, in pixels; infinite for another label."""
+    """Return the largest difference between the boxes' numbers, in pixels; infinite for another label."""
     if one["label"] != other["label"]:
         return float("inf")
     return max(float(abs(one["box"][name] - other["box"][name])) for name in one["box"])

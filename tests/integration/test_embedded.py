@@ -36,7 +36,7 @@ def connected(server: EmbeddedServer) -> Iterator[Redis]:
 
 @contextmanager
 def parent_process(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Another process that holds a server, and the server's id."""
+    """Start another process that holds a server; yield that process and the server's process id."""
     with subprocess.Popen([sys.executable, "-c", PARENT, str(state_dir)], stdout=subprocess.PIPE, text=True) as parent:
         try:
             assert parent.stdout is not None
@@ -46,7 +46,7 @@ def parent_process(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], int
 
 
 def ended(pid: int) -> bool:
-    """Gone, or a zombie that nobody in this container reaps."""
+    """Return whether the process is gone, or a zombie that nobody in this container reaps."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

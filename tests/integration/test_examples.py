@@ -1,4 +1,4 @@
-"""The examples as models, without a server: what they answer, and how well."""
+"""The examples as models, without a server: what they answer, and how good the answers are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 DIGITS = EXAMPLES / "digits"
 FAULTY = ROOT / "tests" / "handlers" / "faulty.py"
-# The first numbers of the vectors that sentence-transformers' own model gives (transformers 5, torch 2.13, float32).
+# These are the first numbers of the vectors that sentence-transformers' own model gives (transformers 5, torch 2.13, float32).
 REFERENCE = {
     "This is an example sentence": (0.067657, 0.063496, 0.048713, 0.079305),
     "Each sentence is converted": (0.086439, 0.102763, 0.005394, 0.002044),
@@ -60,7 +60,7 @@ def png(pixels: Any) -> Item:
 
 
 def header_only_png(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds no pixels."""
+    """Return a PNG that claims a size and holds no pixels."""
     header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x00\x00\x00\x00"
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"")
 

@@ -1,4 +1,4 @@
-"""`penstock flower` beside `penstock up`: on the embedded store's socket, as a user who may not touch a job."""
+"""`penstock flower` runs beside `penstock up`, on the embedded store's socket, as a user who may not touch a job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_finds_the_store_that_runs_here_and_shows_workers_tasks_and_queues(up
     assert depths(watcher) == {f"penstock.{{square}}{name}": 0 for name in ("", " interactive", " late", " bulk")}
 
     def first_seen() -> Any:
-        """What is shown of a job that was just sent: nothing before Flower has asked for events, seconds after its start."""
+        """Submit a job, and return what Flower shows: nothing before Flower asks for events, seconds after its start."""
         httpx2.post(f"{up.ready['url']}/v1/models/square/jobs", json={"x": 3}, timeout=30.0)
         return next(iter(tasks(watcher).values()), None)
 

@@ -1,4 +1,4 @@
-"""What a reset leaves behind, on a real store: forgotten when nothing needs it, whoever is killed or slow meanwhile."""
+"""What a reset leaves behind, on a real store: a version is forgotten once unneeded, whoever is killed or slow meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KNOWN = ModelInfo("m", "1", versions={"1": VersionInfo(), "20": VersionInfo()})
 
 @pytest.fixture
 def store(fresh_redis: str) -> Iterator[RedisStore]:
-    """Where model m of one worker, with version 1 in its settings, was given version 20 and then reset at 100.0."""
+    """Yield a store where model m of one worker, declared with version 1, was given version 20 and then reset at 100.0."""
     with closing(RedisStore(fresh_redis)) as store:
         store.announce_model(KNOWN)
         store.announce_worker(WorkerInfo("w", "here", 1, 0.0, declared={"m": ("1",)}), ttl_s=600.0)
@@ -63,7 +63,7 @@ def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore)
     forgotten_versions.forget(store, now=LATE)
     assert "20" in store.rollouts()["m"].added
     [job] = store.claim(ClaimRequest("m", "20", "w.0", "n1", 1)).jobs
-    # Under its lease it could still come back, and then needs a worker that knows where the code lies.
+    # A leased job can still return to the queue, and then needs a worker that knows where the code lies.
     forgotten_versions.forget(store, now=LATE)
     assert "20" in store.rollouts()["m"].added
     store.finish([Ending(job.id, job.token, JobState.SUCCEEDED, job.input)], worker="w.0", stamp=BatchStamp("b", 1, "idle"))
@@ -75,21 +75,21 @@ def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore)
 def test_a_job_of_an_owner_and_a_shard_wait_for_their_version_as_any_job_does(
     store: RedisStore, owner: str, call: Call
 ) -> None:
-    # Owners stand in lines of their own, which were not counted: a version was let go while their jobs waited for it.
+    # Jobs of an owner stand in a line of that owner, which once was not counted: a version was let go while jobs waited for it.
     submit(store, owner=owner, call=call)
     assert store.unfinished("m", "20") == Unfinished(waiting=1, running=0)
     assert store.unfinished("m", "1") == Unfinished(waiting=0, running=0)
 
 
 def test_a_version_that_some_slot_still_has_is_remembered(store: RedisStore) -> None:
-    # Its worker, slow to follow, could announce it once more.
+    # A worker that is slow to follow could announce the version once more.
     store.announce_worker(WorkerInfo("slow", "there", 2, 0.0, (SlotInfo("m", "20", "loading"),)), ttl_s=600.0)
     forgotten_versions.forget(store, now=LATE)
     assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
 
 
 def test_a_version_is_remembered_while_a_run_over_files_is_driven_with_it(store: RedisStore) -> None:
-    # Between two windows none of its shards waits; the next would have found nobody to run it.
+    # Between two windows none of the run's shards waits; without the version the next window would find nobody to run it.
     runs = RunStore(store)
     runs.create("r", RunSpec(model="m", input="in.jsonl", output="out.jsonl"))
     runs.take("r", "driver", lease_s=60.0)
@@ -127,7 +127,7 @@ def test_a_version_that_settings_name_after_all_is_given_back_to_them(store: Red
 def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_its_last_result_is_collected(
     store: RedisStore,
 ) -> None:
-    # Forgotten at once, nobody collected its results, and the files of those results belonged to no job.
+    # Such a version once was forgotten too early: nobody collected its results, and their files belonged to no job.
     store.withdraw_worker("w")
     store.announce_model(ModelInfo("m", "20", versions={"20": VersionInfo()}))
     job = submit(store)

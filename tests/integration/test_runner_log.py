@@ -15,12 +15,12 @@ from tests.eventually import eventually
 
 
 def log_lines(log: Path) -> dict[str, dict[str, Any]]:
-    """The lines so far, by their event; a line that is not JSON fails the test."""
+    """Return the lines so far, by their event; a line that is not JSON fails the test."""
     return {line["event"]: line for line in map(json.loads, log.read_text().splitlines())}
 
 
 def test_a_runners_log_names_the_run_in_every_event(fresh_redis: str, tmp_path: Path) -> None:
-    """Its lines were events without facts: `INFO penstock.bulk run_taken`, whichever run it was."""
+    """The lines of a runner once were events without facts: `INFO penstock.bulk run_taken`, whichever run was taken."""
     (tmp_path / "in.jsonl").write_text('{"x": 1}\n')
     with closing(RedisStore(fresh_redis)) as store:
         spec = RunSpec(model="square", input=str(tmp_path / "in.jsonl"), output=str(tmp_path / "in.jsonl"))

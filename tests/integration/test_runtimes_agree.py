@@ -1,7 +1,8 @@
 """One network, every kind of model file: the runtimes answer alike within the tolerances stated here.
 
-Largest difference from the network run in torch itself, float32 on the CPU. Libraries add in different orders, so equal to the
-last bit is not to be had; a wrong layout, a missing normalisation or another pooling differs by a thousand times as much.
+A tolerance bounds the largest difference from the network run in torch itself, in float32 on the CPU. Libraries add in
+different orders, so no two results are equal to the last bit; a wrong layout, a missing normalisation or another pooling
+makes a difference a thousand times larger.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.handlers.loaded import Loaded
 from penstock.handlers.runtimes.contract import KINDS
 from tests.unit.handlers.tasks.models import ask
 
-# Of the largest score, and of a vector of length 1.
+# The tolerances are relative to the largest score, and to a vector of length 1.
 TOLERANCES = {"vision scores": 2e-5, "vision probabilities": 2e-5, "embeddings": 2e-6}
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -57,7 +58,7 @@ def served(files: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def module_of(example: str, name: str) -> ModuleType:
-    """`name` of an example's folder; its neighbours are found first, and forgotten afterwards."""
+    """Import `name` from an example's folder. The modules beside it can be imported meanwhile, and are forgotten afterwards."""
     folder = str(EXAMPLES / example)
     sys.path.insert(0, folder)
     try:
@@ -77,7 +78,7 @@ def _import_path_restored() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def vision(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The folder with every kind of file of a small network, and the network."""
+    """Return the folder with every kind of file of a small network, and the network."""
     export = module_of("vision", "export")
     net = export.seeded(widths=export.SMALL_WIDTHS)
     folder = tmp_path_factory.mktemp("vision")

@@ -1,4 +1,4 @@
-"""What only a real server can do to the store: lose functions, data or memory, or hold messages that are not ours."""
+"""What only a real server can do to the store: lose functions, data or memory, or hold messages that are not penstock's."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_delayed_job_that_no_index_lists_is_queued_again(queue: ModelQueue, cl
 
 
 def test_tickets_that_were_purged_are_replaced(queue: ModelQueue, client: redis.Redis) -> None:
-    """`celery purge` empties the list that shows the depth; the jobs themselves stand elsewhere."""
+    """`celery purge` empties the list that shows the depth of the queue; the jobs themselves stand elsewhere."""
     jobs = [queue.submit() for _ in range(3)]
     client.delete(celery_queue(queue))
     assert queue.store.reconcile(queue.model).tickets == 3
@@ -144,7 +144,7 @@ def test_a_server_that_is_away_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_still_ends(state_dir: Path) -> None:
-    """Rule 6: what frees memory or finishes work may still write; a refused submit leaves nothing behind."""
+    """Rule 6: calls that free memory or finish work may still write; a refused submit leaves nothing behind."""
     with EmbeddedServer(state_dir, fsync="everysec") as server, redis.Redis.from_url(server.url) as client:
         store = RedisStore(server.url)
         queue = ModelQueue(store, "square", RedisDump(client, "square").dump)

@@ -1,4 +1,4 @@
-"""Long random histories on a real server: the memory store as the oracle, the invariants after every step."""
+"""Long random histories on a real server, with the memory store as the oracle, and the invariants checked after every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_any_history_keeps_the_invariants_and_matches_the_memory_store(redis_url
 
 
 class DurableMachine(StoreMachine):
-    """The same on a server that is killed again and again: with fsync always, it comes back with all it has answered."""
+    """The same walk on a server that is killed again and again: with fsync always, it comes back with all it has answered."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         super().__init__(server.url)
@@ -43,7 +43,7 @@ class DurableMachine(StoreMachine):
 
 @pytest.fixture
 def steady_server(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
-    # It is killed on purpose, many times in a row.
+    # The test kills the server on purpose, many times in a row.
     monkeypatch.setattr("penstock.broker.server.embedded._RESTARTS_IN_A_ROW", 10_000)
     with EmbeddedServer(state_dir, fsync="always") as server:
         yield server

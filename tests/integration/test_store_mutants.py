@@ -1,6 +1,6 @@
-"""Every guard in the Lua functions is needed: with one taken out, a test of the contract fails, and a random walk finds it.
+"""Every guard in the Lua functions is needed: if one is taken out, a contract test fails, and a random walk finds the mistake.
 
-A mutant that nothing notices fails here; so does one whose text is not in the library any more.
+A mutant that nothing notices fails here; so does a mutant whose text is no longer in the library.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def named(mutant: Mutant) -> str:
 
 @pytest.fixture
 def opener(redis_url: str) -> Iterator[Opener]:
-    """Opens stores on a library with the mistake in it; the libraries are removed afterwards."""
+    """Yield a function that opens stores on a library with the mistake in it; the libraries are removed afterwards."""
     sources = set()
 
     def opening(mutant: Mutant) -> Callable[[], RedisStore]:
@@ -50,7 +50,7 @@ def opener(redis_url: str) -> Iterator[Opener]:
 
 
 def check_on(store: RedisStore, url: str, check: Callable[[ModelQueue], None]) -> None:
-    """Run one test of the contract on this store, as its own fixture does."""
+    """Run one contract test on this store, as the fixture of the contract tests does."""
     model = f"m{uuid.uuid4().hex[:12]}"
     with closing(store), redis.Redis.from_url(url) as client:
         queue = ModelQueue(store, model, RedisDump(client, model).dump)
@@ -61,7 +61,7 @@ def check_on(store: RedisStore, url: str, check: Callable[[ModelQueue], None]) -
 @pytest.mark.parametrize("mutant", MUTANTS, ids=named)
 def test_the_contract_notices(mutant: Mutant, opener: Opener, redis_url: str) -> None:
     check_on(RedisStore(redis_url), redis_url, mutant.notices)
-    # Outside of the block: a mutant that is no part of the library any more must not pass for one that was noticed.
+    # This call is outside the block, because a mutant that is no longer part of the library must not count as noticed.
     opening = opener(mutant)
     with pytest.raises((AssertionError, ValueError)):
         check_on(opening(), redis_url, mutant.notices)

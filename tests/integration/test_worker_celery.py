@@ -34,7 +34,7 @@ def client(fresh_redis: str) -> Iterator[JobClient]:
 
 @pytest.fixture
 def stock(fresh_redis: str) -> Iterator[Celery]:
-    """A client with none of our code."""
+    """Yield a client that has none of penstock's code."""
     url = broker_url(fresh_redis)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
         yield app
@@ -78,7 +78,7 @@ def test_remote_control_sees_and_stops_the_worker(stock: Celery, client: JobClie
     with worker(fresh_redis, tmp_path) as process:
         name = process.await_ready()
         await_listening(stock, name)
-        # With a destination the answer of that worker is enough: nobody waits so long for more.
+        # With a destination the answer of that worker is enough, so no call waits for the whole timeout.
         inspect = stock.control.inspect(destination=[name], timeout=30.0)
         assert inspect.ping() == {name: {"ok": "pong"}}
         [queue] = inspect.active_queues()[name]
@@ -98,7 +98,7 @@ def test_the_pool_grows_and_shrinks_by_remote_control(stock: Celery, fresh_redis
     with worker(fresh_redis, tmp_path) as process:
         name = process.await_ready()
         await_listening(stock, name)
-        # With a destination the answer of that worker is enough: nobody waits so long for more.
+        # With a destination the answer of that worker is enough, so no call waits for the whole timeout.
         inspect = stock.control.inspect(destination=[name], timeout=30.0)
         stock.control.pool_grow(1, destination=[name])
         eventually(lambda: [slot["state"] for slot in inspect.stats()[name]["pool"]["slots"]] == ["ready", "ready"])
@@ -119,7 +119,7 @@ def test_the_celery_command_starts_the_same_worker(client: JobClient, fresh_redi
 
 @contextmanager
 def flower(url: str, folder: Path) -> Iterator[str]:
-    """Stock Flower, told nothing but the broker; its address."""
+    """Run stock Flower, configured with nothing but the broker; yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -167,13 +167,13 @@ def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, 
 
 
 def first_seen(client: JobClient, address: str) -> Any:
-    """What Flower shows of a job that just ended: nothing before it has asked for events, five seconds after its start."""
+    """Run a job, and return what Flower shows: nothing until Flower has asked for events, five seconds after its start."""
     client.await_final(client.submit({"do": "echo", "tag": 0}))
     return asked(f"{address}/api/tasks")
 
 
 def finished_tasks(address: str, ids: set[str]) -> dict[str, Any]:
-    """Those of `ids`, once all of them have ended."""
+    """Return the tasks of `ids` by id, once all of those tasks have ended; until then an empty table."""
     tasks = (asked(f"{address}/api/tasks") or {}).items()
     ended = {id: task for id, task in tasks if id in ids and task["state"] in ("SUCCESS", "FAILURE")}
     return ended if ended.keys() == ids else {}

@@ -1,4 +1,4 @@
-"""Where children really are, seen from outside: what the kernel says of each, and what a gateway is told."""
+"""Where child processes really run, seen from outside: what the kernel says of each child, and what a gateway learns of it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def await_threads(pid: int, count: int) -> None:
-    """Two of a child's own three start after its model was said to be ready."""
+    """Wait for the threads, because two of a child's own three start only after its model was reported ready."""
     eventually(lambda: len(os.listdir(f"/proc/{pid}/task")) == count)
 
 
@@ -62,9 +62,9 @@ def test_each_child_is_where_the_plan_says(fresh_redis: str, tmp_path: Path) -> 
             seen = environment(slot.pid)
             assert allowed(slot.pid) == list(slot.cores)
             assert (seen["OMP_NUM_THREADS"], seen["MKL_NUM_THREADS"], slot.threads) == ("1", "1", 1)
-            # No device may be opened by accident.
+            # These values keep a library from opening a device by accident.
             assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("", "PCI_BUS_ID")
-            # One reads, one infers, one writes.
+            # The child has three threads: one reads, one infers, one writes.
             await_threads(slot.pid, 3)
 
 
@@ -74,7 +74,7 @@ def test_libraries_start_as_many_threads_as_the_slot_has_cores(fresh_redis: str,
     source.write_text(THREADED)
     with slots(fresh_redis, tmp_path / "w", {"m": {"source": str(source), "threads": 2}}) as [slot]:
         assert allowed(slot.pid) == list(slot.cores)
-        # OpenBLAS counts the calling thread as its first.
+        # OpenBLAS counts the calling thread as its first thread.
         await_threads(slot.pid, 3 + 1)
 
 

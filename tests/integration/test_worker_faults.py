@@ -1,4 +1,4 @@
-"""What goes wrong in a handler stays with the item that did it: real worker, real child, real store."""
+"""What goes wrong in a handler stays with the item that caused it. The worker, the child and the store are real."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def echoes(count: int) -> list[dict[str, Any]]:
 
 
 def with_one(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Twenty orders of which the last is the bad one: by then batches have grown to full size."""
+    """Return twenty orders of which the last is the bad one, because by then batches have grown to full size."""
     return [*echoes(19), order]
 
 
@@ -93,7 +93,7 @@ def test_batches_that_do_not_fit_into_memory_are_halved_and_all_items_succeed(
         jobs = client.await_final(ids)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     assert {job.attempts for job in jobs} == {1}
-    # The cap grows back by one now and then, and the larger batch is halved again: so most, and not the last.
+    # The cap grows back by one now and then, and a larger batch is halved again: so most batches are small, maybe not the last.
     sizes = sorted(job.batch.size for job in jobs if job.batch is not None)
     assert sizes[len(sizes) // 2] <= 2
 
@@ -101,7 +101,7 @@ def test_batches_that_do_not_fit_into_memory_are_halved_and_all_items_succeed(
 def test_a_model_whose_largest_batch_does_not_fit_gets_ready_with_smaller_ones(
     client: JobClient, fresh_redis: str, tmp_path: Path
 ) -> None:
-    # A model with a sample never loaded: the warm-up ran max_batch_size, and its MemoryError ended the load.
+    # A model with a sample once never loaded: the warm-up ran max_batch_size, and its MemoryError ended the load.
     hungry = tmp_path / "hungry.py"
     hungry.write_text(
         "import penstock\n"
@@ -126,7 +126,7 @@ def test_a_model_whose_largest_batch_does_not_fit_gets_ready_with_smaller_ones(
 def test_a_device_error_that_stays_ends_the_child_and_only_its_item_is_given_up(
     client: JobClient, fresh_redis: str, tmp_path: Path
 ) -> None:
-    # Bisecting in the same process would have failed all twenty: every call after such an error raises it again.
+    # Halving the batch in the same process would fail all twenty, because every call after such an error raises it again.
     ids = client.submit(*with_one({"do": "device", "tag": "CUDA error: device-side assert triggered"}))
     with worker(fresh_redis, tmp_path, "Accelerated") as process:
         jobs = client.await_final(ids, timeout_s=60.0)
@@ -169,7 +169,7 @@ def test_a_model_that_cannot_be_loaded_is_named_with_its_reason(client: JobClien
     with worker(fresh_redis, tmp_path, "NoStart") as process:
         slot = eventually(lambda: next((s for w in client.store.workers() for s in w.slots if s.state == "failed"), None))
         ended = eventually(lambda: process.events("child_ended"))
-    # The supervisor ends such a child itself, and once logged that as a kill for want of memory.
+    # The supervisor ends such a child itself, and once logged that end as a kill for lack of memory.
     assert ended[0]["how"] == "stopped after the failed load"
     assert "the weights are missing" in slot.error
     assert client.job(id).state is JobState.QUEUED
@@ -179,9 +179,9 @@ def test_a_child_may_be_replaced_after_so_many_batches(client: JobClient, fresh_
     ids = client.submit(*echoes(9))
     with worker(fresh_redis, tmp_path, max_batch_size=1, recycle_after_batches=4) as process:
         jobs = client.await_final(ids)
-        # The last job may end before the child that ran it is found to be worn.
+        # The last job may end before the supervisor finds that the child that ran the job is worn.
         recycled = eventually(lambda: (found := process.events("child_recycled"))[1:] and found)
-    # The batch behind the fourth may be in its hands already.
+    # The child may already have the batch behind the fourth.
     assert [entry["batches"] in (4, 5) for entry in recycled] == [True, True]
     assert {(job.state, job.attempts, job.crashes) for job in jobs} == {(JobState.SUCCEEDED, 1, 0)}
 

@@ -1,4 +1,4 @@
-"""How a worker begins and ends: killed, drained, hurried, frozen, cut off. Real processes, real store."""
+"""How a worker begins and ends: killed, drained, hurried, frozen, cut off. The processes and the store are real."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess
 
 MODEL = "faulty"
-# Short leases, so that the tests are: everything else follows from them.
+# Short leases keep the tests short, because all other times follow from the lease.
 QUICK = {"lease_s": 3.0, "beat_s": 0.5, "sweep_s": 0.5}
 
 
@@ -33,7 +33,7 @@ def worker(url: str, folder: Path, *, settings: dict[str, Any] | None = None, **
     return WorkerProcess(url, folder, {MODEL: {"source": f"{FAULTY}:Faulty", **table}}, **(settings or QUICK))
 
 
-# Says on disk that it began, and in whose child: a job is leased long before it begins on a busy machine.
+# The handler notes on disk that a job began, and in whose child: on a busy machine a job is leased long before it begins.
 MARKING = """
 import os, pathlib, time
 import penstock
@@ -64,7 +64,7 @@ def await_running(client: JobClient, id: JobId) -> None:
 def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
     client: JobClient, fresh_redis: str, tmp_path: Path
 ) -> None:
-    # Presence, not the end of the lease, must find the dead one: that comes ten seconds later, this takes two.
+    # The sweeper must find the dead worker by its absence, in two seconds; the lease ends only ten seconds later.
     settings = {"lease_s": 12.0, "beat_s": 2.0, "sweep_s": 1.0}
     table = {"source": marking(tmp_path), "max_batch_size": 1}
     with worker(fresh_redis, tmp_path / "a", settings=settings, **table) as first:
@@ -72,7 +72,7 @@ def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
         with worker(fresh_redis, tmp_path / "b", settings=settings, **table) as second:
             second.await_ready()
             await_trust(settings["lease_s"])
-            # A slot holds two at most, so one of the three is the first worker's.
+            # A slot holds two jobs at most, so the first worker has at least one of the three.
             ids = client.submit(*[{"folder": str(tmp_path), "seconds": 0.3}] * 3)
             await_begun(first, tmp_path)
             first.kill()
@@ -84,7 +84,7 @@ def test_the_jobs_of_a_killed_worker_finish_on_another_before_its_lease_is_over(
 
 
 def await_trust(lease_s: float) -> None:
-    """A young sweeper does not judge by presence: after a restart of Redis everybody is absent at first."""
+    """Wait until the sweeper judges by presence. A young one does not, because after a Redis restart no worker is present."""
     begun_at = time.monotonic()
     eventually(lambda: time.monotonic() - begun_at > lease_s * 2 / 3 + 1.0)
 
@@ -95,7 +95,7 @@ def test_sigterm_lets_the_running_batch_end_and_leaves_the_rest_queued(
     with worker(fresh_redis, tmp_path / "w", source=marking(tmp_path), max_batch_size=1) as process:
         process.await_ready()
         ids = client.submit(*[{"folder": str(tmp_path), "seconds": 3.0}] * 3)
-        # What is leased but has not begun goes back too: this once failed on a busy machine.
+        # A job that is leased but has not begun goes back too, which once failed on a busy machine.
         await_begun(process, tmp_path)
         process.send(signal.SIGTERM)
         assert process.exit_code(within_s=30.0) == 0
@@ -128,14 +128,14 @@ def test_a_second_signal_does_not_wait_for_what_runs(
         process.send(signal.SIGTERM)
         eventually(lambda: not client.store.workers())
         process.send(second)
-        # The grace is 30 s.
+        # The grace is 30 s, so an exit within 20 s is due to the second signal.
         process.exit_code(within_s=20.0)
     assert (client.job(id).state, client.job(id).attempts) == (JobState.QUEUED, 0)
 
 
 @contextmanager
 def closing_process(process: WorkerProcess) -> Iterator[None]:
-    """Ends it at the end of the block, whether it was started in it or not."""
+    """End the process at the end of the block, wherever the process was started."""
     try:
         yield
     finally:
@@ -143,7 +143,10 @@ def closing_process(process: WorkerProcess) -> Iterator[None]:
 
 
 def told_it_lost(process: WorkerProcess) -> bool:
-    """By the store's answer to what it published, or, if its beat asks before its slot publishes, by that; then nothing is."""
+    """Check that the worker learned of its loss: from the store's answer to its result, or from an earlier beat.
+
+    If a beat comes first, the worker publishes nothing.
+    """
     assert process.events("settled_stale") + process.events("lease_lost"), process.log.read_text()
     return True
 
@@ -161,7 +164,7 @@ def test_a_frozen_worker_that_wakes_up_publishes_nothing(client: JobClient, fres
         frozen.send(signal.SIGCONT)
         eventually(lambda: told_it_lost(frozen))
         assert client.job(id) == job
-        # It goes on under a new name.
+        # The worker goes on under a new name.
         [after] = client.await_final(client.submit({"do": "echo", "tag": 1}))
     assert (job.state, job.attempts, after.state) == (JobState.SUCCEEDED, 2, JobState.SUCCEEDED)
 
@@ -225,7 +228,7 @@ def test_a_worker_warms_every_size_before_it_is_ready_and_tells_what_the_first_c
     assert slot.warm_origin is WarmOrigin.SCHEMA
     assert sorted(slot.first_call_s) == [1, 2, 4]
     assert slot.first_call_s[4] >= 4 * 0.02
-    # Generated inputs may be cheaper than real ones: nothing is learned from them.
+    # Generated inputs may be cheaper than real ones, so the worker learns nothing from them.
     assert slot.latency_s == {}
 
 

@@ -1,4 +1,4 @@
-"""The collector of blobs against a real store: what has a record stays."""
+"""The collector of blobs runs against a real store: a blob that has a record stays."""
 
 from __future__ import annotations
 

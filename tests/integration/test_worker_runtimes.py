@@ -1,4 +1,4 @@
-"""Options of a runtime on their way from the settings to the child that runs the model."""
+"""Options of a runtime reach the child that runs the model, from the settings on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_model_runs_with_the_options_of_its_table(worker: WorkerProcess, redis
         got = np.array([client.output(id)["y"] for id in ids])
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(["y"], {"x": rows})
-    # Close, and not equal: it was the int8 copy that ran.
+    # The answers are close and not equal, which shows that the int8 copy ran.
     assert 0 < np.abs(got - wanted).max() < 0.1
     assert len(list((folder / "kept").glob("*.onnx"))) == 1
 

@@ -1,4 +1,4 @@
-"""Shards through the store, beside the jobs of callers: real store, real workers, real children."""
+"""Shards through the store, beside the jobs of callers: the store, the workers and the children are real."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = {"lease_s": 3.0, "beat_s": 0.5, "sweep_s": 0.5}
 
 
 class ShardClient(JobClient):
-    """Also submits shards, whose files lie where a driver puts them."""
+    """A client that also submits shards, with their files where a driver puts them."""
 
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__(url, MODEL)
@@ -62,7 +62,7 @@ class ShardClient(JobClient):
         return self.job(id).state is JobState.LEASED
 
     def running_s(self, id: JobId) -> float:
-        """Since it was claimed; by then its first rows run."""
+        """Return the seconds since the claim of a shard whose first rows run; 0.0 before that."""
         job = self.job(id)
         return time.time() - job.started_at if job.started_at and self.started(id) else 0.0
 
@@ -92,7 +92,7 @@ def test_shards_run_beside_the_jobs_of_callers_who_do_not_wait_for_them(
 ) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        # Two seconds each: the jobs are done in a tenth of one, if they do not wait.
+        # Each shard takes two seconds; if the jobs do not wait for the shards, the jobs are done in a tenth of that time.
         shards = [client.submit_shard(*sleepers(40, 0.05), {"do": "raise", "tag": "x"}) for _ in range(3)]
         eventually(lambda: client.started(shards[0]))
         jobs = client.await_final(client.submit(*echoes(8)))
@@ -124,7 +124,7 @@ def test_a_shard_that_kills_its_child_is_given_up_and_the_next_one_runs(
 def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        # Six seconds, so that it is still running when it is seen to run.
+        # The suspect takes six seconds, so that it is still running when the test looks.
         suspect = client.submit_shard(*sleepers(300, 0.02), max_crashes=2)
         other = client.submit_shard(*echoes(20))
         eventually(lambda: client.running_s(suspect) > 1.5)
@@ -140,7 +140,7 @@ def test_a_suspect_shard_runs_alone_and_jobs_wait_for_it(client: ShardClient, fr
 
 def test_a_shard_that_hangs_fails_and_others_succeed(client: ShardClient, fresh_redis: str, tmp_path: Path) -> None:
     hung, other = client.submit_shard(*echoes(3), {"do": "hang"}), client.submit_shard(*sleepers(20, 0.05))
-    # A micro-batch takes 0.2 s; one that the machine stands still in for a second must not pass for one that hangs.
+    # A micro-batch takes 0.2 s; if the machine pauses for a second, that micro-batch must not be taken for one that hangs.
     with worker(fresh_redis, tmp_path / "a", max_run_s=3.0):
         failed, job = client.await_final([hung, other])
     assert failed.error is not None
@@ -166,7 +166,7 @@ def test_a_drained_worker_gives_back_what_has_not_begun_and_ends_the_rest(
 ) -> None:
     with worker(fresh_redis, tmp_path / "a") as process:
         process.await_ready()
-        # Long enough that the second has not begun when the signal comes.
+        # The shards are long enough that the second has not begun when the signal comes.
         running, waiting = [client.submit_shard(*sleepers(80, 0.05)) for _ in range(2)]
         eventually(lambda: client.started(running) and client.started(waiting))
         process.send(signal.SIGTERM)

@@ -25,12 +25,12 @@ FAULTY = str(Path(__file__).resolve().parents[1] / "handlers" / "faulty.py")
 
 
 def await_listening(stock: Celery, name: str) -> None:
-    """Until the worker hears remote control: its slots may be ready before, and what is broadcast then reaches nobody."""
+    """Wait until the worker hears remote control: its slots may be ready before that, and a broadcast then reaches nobody."""
     eventually(lambda: stock.control.inspect(destination=[name], timeout=2.0).ping(), timeout_s=60.0)
 
 
 class WorkerProcess:
-    """`python -m penstock.workers` in a process group of its own. `models` are tables as in penstock.toml; `env` are more
+    """Runs `python -m penstock.workers` in a process group of its own. `models` are tables as in penstock.toml; `env` are more
     variables.
     """
 
@@ -75,7 +75,7 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group, as a host that runs out of memory or power does it."""
+        """Send SIGKILL to the whole process group, as a host does that runs out of memory or power."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ class WorkerProcess:
         return self.process.wait(timeout=within_s)
 
     def await_ready(self) -> str:
-        """The worker's name, once all its slots are ready."""
+        """Return the worker's name, once all its slots are ready."""
         store = RedisStore(self._url)
         try:
             return eventually(lambda: self._ready_name(store), timeout_s=60.0)
@@ -100,7 +100,7 @@ class WorkerProcess:
         return ""
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The log lines of one event."""
+        """Return the log lines of one event."""
         lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [entry for line in lines if (entry := json.loads(line)).get("event") == name]
 
@@ -114,7 +114,7 @@ class JobClient:
         self._limits = limits or Limits()
 
     def submit(self, *inputs: Any) -> list[JobId]:
-        """All in one call, so that one claim can find them together."""
+        """Submit all inputs in one call, so that one claim can find all the jobs together."""
         jobs = [self._job(value) for value in inputs]
         answers = self.store.submit(jobs)
         assert all(answer.status is SubmitStatus.CREATED for answer in answers)

@@ -1,8 +1,8 @@
 """The store's rules in miniature: one job, two workers, and everything that can go wrong between them, as a graph of states.
 
-Every function of the store is one action here. A worker that was killed, a zombie, a lost reply and a lease that ran out at
-the worst moment need no code of their own: they are what is left when any action may follow any other. `Rules` switches single
-guards off, so that a search can prove that each of them is needed.
+Every function of the store is one action here. A killed worker, a zombie, a lost reply, and a lease that runs out at the worst
+moment need no code of their own: they all appear when any action may follow any other. `Rules` switches single guards off, so
+that a search can prove that each guard is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_ATTEMPTS, MAX_CRASHES, MAX_EPOCH = 3, 2, 4
-# Fewer than in the store, so that the search ends; the rule is the same.
+# These limits are lower than the store's, so that the search ends; the rule is the same.
 SUSPECT_LOSSES, MAX_IN_A_ROW, MAX_LOSSES = 1, 2, 3
 LIVE = {"queued", "leased", "delayed"}
 PLACES = {"queued": ({"ready"}, {"solo"}), "leased": ({"leases"},), "delayed": ({"delayed"},)}
@@ -20,9 +20,9 @@ PLACES = {"queued": ({"ready"}, {"solo"}), "leased": ({"leases"},), "delayed": (
 
 @dataclass(frozen=True)
 class Rules:
-    """The guards of the store. All on is the design; `power_cuts` lets the store fall back to its last fsync.
+    """The guards of the store. The design has all guards on; `power_cuts` lets the store fall back to its last fsync.
 
-    Without a `reader` nobody remembers a final view, so none can be retracted (I8 is waived).
+    Without a `reader` nobody remembers a final view, so no view can be retracted (I8 is waived).
     """
 
     fence: bool = True  # a settling call must bring the current token
@@ -31,18 +31,18 @@ class Rules:
     attempt_limit: bool = True
     crash_limit: bool = True
     loss_limit: bool = True
-    row_limit: bool = True  # of losses with no other worker lost in between
+    row_limit: bool = True  # limits the losses in a row with no other worker lost in between
     dedup: bool = True
     prompt_cancel: bool = True  # cancel takes a waiting job out of its queue in the same step
     cancel_wins: bool = True  # a flagged job cannot succeed
-    clear_token: bool = True  # sweep forgets the token it takes back
-    nonce: bool = True  # tokens are never handed out twice, even after a rollback
+    clear_token: bool = True  # sweep forgets the token of a lease that it takes back
+    nonce: bool = True  # no token is ever handed out twice, even after a rollback
     power_cuts: int = 0
     reader: bool = True
 
 
 class Job(NamedTuple):
-    """The record and its index entries: all that a power cut may roll back. Tokens are small numbers, 0 is none."""
+    """The record and its index entries: a power cut may roll back both. Tokens are small numbers; 0 means no token."""
 
     state: str = ""
     places: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
 
 class World(NamedTuple):
-    """`held` is what each worker believes; `seen` the final view a client got; `foul` a rule that the last action broke."""
+    """`held`: each worker's last known token. `seen`: the final view of a client. `foul`: a rule that the last action broke."""
 
     job: Job = Job()
     held: tuple[int, int] = (0, 0)
@@ -75,7 +75,7 @@ Step = tuple[str, World]
 
 
 def steps(world: World, rules: Rules) -> Iterator[Step]:
-    """Every action possible now, by name, with the world it leads to."""
+    """Yield every action possible now, by name, with the world that the action leads to."""
     yield from _client(world, rules)
     yield from _sweeper(world, rules)
     yield from _power(world, rules)
@@ -84,7 +84,7 @@ def steps(world: World, rules: Rules) -> Iterator[Step]:
 
 
 def broken(world: World) -> str:
-    """The first invariant that does not hold, or ""."""
+    """Return the first invariant that does not hold, or ""."""
     job = world.job
     checks = {
         world.foul: bool(world.foul),
@@ -111,7 +111,7 @@ def _misplaced(job: Job) -> bool:
 
 
 def _to(job: Job, state: str, **changes: object) -> Job:
-    """The job after a legal move: in the place of its new state, without a token."""
+    """Return the job after a legal move: in the index of its new state, without a token."""
     place = {"queued": "solo" if job.crashes or job.losses >= SUSPECT_LOSSES else "ready", "delayed": "delayed"}.get(state)
     rows = job.rows + (state not in LIVE)
     moved = job._replace(state=state, places=frozenset({place} if place else ()), token=0, rows=rows)
@@ -148,7 +148,7 @@ def _sweeper(world: World, rules: Rules) -> Iterator[Step]:
     if job.state == "leased":
         yield "sweep", world._replace(job=_take_back(world, rules))
         yield "overrun", world._replace(job=_crash(job, rules) if not job.flagged else _to(job, "cancelled"))
-    # Not beside power cuts: all it can do is let a job live longer, and it would triple that search.
+    # Beside power cuts this action is left out: it can only let a job live longer, and it would triple that search.
     if job.in_a_row and job.state in LIVE and not rules.power_cuts:
         yield "another worker is lost", world._replace(job=job._replace(in_a_row=0))
     if job.state == "delayed" and not world.late:
@@ -225,7 +225,7 @@ def _lease(world: World, rules: Rules) -> Job:
 
 
 def _fresh(world: World, rules: Rules) -> int:
-    """A new token: the bare epoch, or (standing for a nonce) the smallest number that nobody remembers."""
+    """Return a new token: the bare epoch, or (standing for a nonce) the smallest number that nobody remembers."""
     if not rules.nonce:
         return world.job.epoch + 1
     known = {world.job.token, world.job.final_token, world.disk.token, world.disk.final_token, *world.held}
@@ -238,7 +238,7 @@ def _put(world: World, who: int, token: int) -> tuple[int, int]:
 
 
 def _settle(world: World, rules: Rules, token: int) -> Iterator[tuple[str, Job, str]]:
-    """What finish, retry and release do with this token: name, job after, rule broken. A refusal changes nothing."""
+    """Yield what finish, retry and release do with this token: name, job after, rule broken. A refusal changes nothing."""
     job = world.job
     if job.state != "leased" or (rules.fence and job.token != token):
         yield "stale", job, ""

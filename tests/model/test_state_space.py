@@ -12,7 +12,7 @@ from tests.model.job_machine import LIVE, Rules, World, broken, steps
 
 @dataclass
 class Search:
-    """All states within reach of the first, with the way to the first broken invariant if there is one."""
+    """All states that can be reached from the first state, with the way to the first broken invariant if there is one."""
 
     before: dict[World, tuple[World, str] | None] = field(default_factory=dict)
     after: dict[World, list[World]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Search:
         return self
 
     def dead_ends(self) -> list[World]:
-        """States from which no final state can be reached (L1)."""
+        """Return the states from which no final state can be reached (L1)."""
         backwards: dict[World, list[World]] = {}
         for world, nexts in self.after.items():
             for other in nexts:

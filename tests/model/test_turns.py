@@ -1,4 +1,4 @@
-"""In every reachable state whoever waits is served in turn, and no rule of the turns can be left out."""
+"""In every reachable state each waiting owner and suspect is served in turn, and no rule of the turns can be left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ W = TypeVar("W", bound=Hashable)
 
 
 def search(start: W, steps: Callable[[W], Iterator[tuple[str, W]]], wrong: Callable[[W], str]) -> tuple[str, list[str], int]:
-    """The first thing that goes wrong with the way to it, or "", and how many states were seen."""
+    """Return the first thing that goes wrong, or "", with the way to that state, and how many states the search saw."""
     ways: dict[W, list[str]] = {start: []}
     todo = deque([start])
     while todo:

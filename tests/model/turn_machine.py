@@ -1,7 +1,7 @@
-"""Who goes next, in miniature: three owners with a few jobs each, and two suspects beside one line of other jobs.
+"""A small model of who goes next: three owners with a few jobs each, and two suspects beside one line of other jobs.
 
-Both are explored state by state. A world counts, for everybody who waits all the time, how often each other one was served
-meanwhile; a rule that lets somebody be passed over is found as a world in which that count is too high.
+A search explores both state by state. For each one that waits all the time, a world counts how often each other one was served
+meanwhile; if a rule lets somebody be passed over, the search finds a world in which that count is too high.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 OWNERS = (0, 1, 2)
 MOST_JOBS = 2
-ENOUGH = 3  # counted no further: more is as bad
+ENOUGH = 3  # the highest count: a higher one would be no worse
 
 
 @dataclass(frozen=True)
 class Turning:
-    """The rules of turns.lua; all on is the design."""
+    """The rules of turns.lua; the design has all rules on."""
 
     served_goes_last: bool = True
     stale_turn_is_dropped: bool = True
 
 
 class Owners(NamedTuple):
-    """`line`: jobs waiting, per owner. `turns`: the owners in order. `passed[a][b]`: how often b went since a last did."""
+    """`line`: waiting jobs per owner. `turns`: the owners in order. `passed[a][b]`: how often b was served since a last was."""
 
     line: tuple[int, ...] = (0, 0, 0)
     turns: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ def owner_steps(world: Owners, rules: Turning) -> Iterator[tuple[str, Owners]]:
 
 
 def passed_over(world: Owners) -> str:
-    """What is wrong, or "". Who waits is passed by each other owner once at most, and a claim finds who waits."""
+    """Return what is wrong, or "": each owner passes a waiting owner once at most, and a claim finds a job if any waits."""
     if world.idle:
         return "nobody served"
     return "passed over" if any(world.passed[a][b] > 1 for a in OWNERS if world.line[a] for b in OWNERS) else ""
@@ -78,7 +78,7 @@ def _claim(world: Owners, rules: Turning) -> Owners:
 
 
 def _forget(world: Owners) -> Owners:
-    """Nobody is passed over who does not wait."""
+    """Clear the counts of owners who do not wait, because nobody can pass them over."""
     return world._replace(
         passed=tuple(row if world.line[owner] else (0, 0, 0) for owner, row in zip(OWNERS, world.passed, strict=True))
     )
@@ -86,17 +86,17 @@ def _forget(world: Owners) -> Owners:
 
 @dataclass(frozen=True)
 class Suspecting:
-    """The rules of solo_due in claim.lua; all on is the design."""
+    """The rules of solo_due in claim.lua; the design has all rules on."""
 
-    others_between: bool = True  # a suspect waits until others were served since it came
-    lost_goes_last: bool = True  # who lost yet another worker goes behind the suspects that came before
-    suspects_between: bool = True  # others wait until each suspect had its run
+    others_between: bool = True  # a suspect waits until others have been served since the suspect came
+    lost_goes_last: bool = True  # a suspect that loses another worker goes behind the suspects that came before
+    suspects_between: bool = True  # others wait until each suspect has run
 
 
 class Suspects(NamedTuple):
     """`solo`: the suspects in order, each with whether others were served since it came. `others`: whether others wait.
 
-    `runs`: how often each suspect ran since others were served; `batches`: how often others were served since each one ran.
+    `runs`: how often each suspect ran since others were served. `batches`: how often others were served since each suspect ran.
     """
 
     solo: tuple[tuple[int, bool], ...] = ()
@@ -132,7 +132,7 @@ def _run_suspect(world: Suspects, rules: Suspecting) -> Iterator[tuple[str, Susp
 
 
 def held_up(world: Suspects) -> str:
-    """What is wrong, or ""."""
+    """Return what is wrong, or ""."""
     if world.others and max(world.runs) > 1:
         return "a suspect ran twice while others waited"
     if any(world.batches[who] > 1 for who, _ in world.solo):

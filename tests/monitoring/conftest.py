@@ -1,4 +1,4 @@
-"""One stack for all of these tests: a store on TCP, a gateway, a worker, Prometheus and Flower; and what was done to it."""
+"""One stack for all tests of this folder (a TCP store, a gateway, a worker, Prometheus, Flower), and a ledger of its jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.monitoring.flower import depths, flower, tasks
 from tests.monitoring.prometheus import Prometheus
 
 MODELS = ("left", "right", "timed")
-# One batch of one job on the device, another prepared behind it: then a slot claims nothing more.
+# A slot holds one batch of one job on the device and one prepared batch of one job, and claims no third batch.
 HELD = 2
 WAITING = 10_000
 BATCH = 16
@@ -35,13 +35,13 @@ TIMED_S = 0.3
 _DEADLINE_S = 600.0
 _TIGHT_S = 300.0
 _SOURCE = f"{Path(__file__).with_name('gated.py')}:Gated"
-# Not warmed up: a slot that knows nothing of its times fetches the next batch at once.
+# Without a warm-up a slot has no measured times, and so fetches its next batch at once.
 TABLES = {name: {"source": _SOURCE, "max_batch_size": BATCH, "max_crashes": 1, "warm_up": False} for name in MODELS}
 
 
 @dataclass
 class Ledger:
-    """What was submitted and what came of it, as the one who did it knows; and what each of the others said meanwhile."""
+    """The submitted jobs and their ends, as the test knows them, and the figures that each tool showed for them."""
 
     waiting: dict[str, Counter[str]] = field(default_factory=lambda: {model: Counter() for model in MODELS})
     accepted: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ class Stack:
     ledger: Ledger = field(default_factory=Ledger)
 
     def submit(self, model: str, orders: list[dict[str, Any]], **options: Any) -> None:
-        """Straight to the store: thousands of requests are another test's business."""
+        """Submits jobs to the store without the gateway: these tests are not about thousands of HTTP requests."""
         began = time.time()
         jobs = [
             NewJob(
@@ -87,7 +87,7 @@ class Stack:
             self.ledger.ended[model]["failed" if order.get("do") in ("fail", "crash") else "succeeded"] += 1
 
     def hold(self, model: str, gate: Path) -> None:
-        """Fill the slot of the model until the gate opens."""
+        """Fills the slot of the model until the file `gate` exists."""
         self.submit(model, [{"gate": str(gate)}])
         eventually(lambda: self.store.stats(model).leased == 1)
         self.submit(model, [{}])
@@ -95,7 +95,10 @@ class Stack:
         self.ledger.first_at.pop(model)
 
     def pile_up(self, model: str, *, interactive: int, tight: int, bulk: int) -> None:
-        """So many that wait; the tight ones are stepped over by a claim that needs longer than they have."""
+        """Submits jobs that wait.
+
+        The `tight` jobs have less time left than one claim asks for: the claim steps over these jobs, which makes them late.
+        """
         waiting = self.ledger.waiting[model]
         failing = [{"do": "fail"} for _ in range(interactive // 50)]
         self.submit(model, [*failing, *({} for _ in range(interactive - len(failing)))])
@@ -113,7 +116,7 @@ class Stack:
         waiting["interactive"] += tight - claim.stepped_over
 
     def let_expire(self, model: str, count: int) -> None:
-        """Jobs that nobody takes in time, ended by a sweep."""
+        """Submits jobs whose deadline passes while they wait, and waits until a sweep has ended them."""
         self.submit(model, [{} for _ in range(count)], deadline_s=0.1)
         ends = self.ledger.ended[model]
         ends["succeeded"] -= count
@@ -121,7 +124,7 @@ class Stack:
         eventually(lambda: self.store.stats(model).ended.get("expired") == count)
 
     def look(self) -> None:
-        """What everybody says while nothing moves."""
+        """Records the figures of all tools while no job changes its state."""
         ledger, began = self.ledger, time.time()
         ledger.queues = {queue["model"]: queue for queue in self.gateway.get("/v1/queues").json()["data"]}
         ledger.looked_at = (began, time.time())
@@ -138,7 +141,7 @@ class Stack:
 
 
 def one_by_one(stack: Stack) -> None:
-    """Jobs one after the other through the gateway, each timed by the caller."""
+    """Runs jobs one after the other through the gateway, and records the duration of each job as the caller sees it."""
     for _ in range(4):
         began = time.monotonic()
         answer = stack.gateway.post("/v1/models/timed/jobs", json={"seconds": TIMED_S})
@@ -150,9 +153,9 @@ def one_by_one(stack: Stack) -> None:
 
 
 def tell(stack: Stack, gate: Path) -> None:
-    """The story, in its order."""
+    """All steps of the test, in their order."""
     eventually(lambda: len(depths(stack.flower)) == 4 * len(MODELS))
-    # Every counter has been seen at its start, and Flower hears the worker.
+    # Prometheus has scraped every counter at its start, and Flower receives the events of the worker.
     eventually(lambda: stack.prometheus.query("penstock_jobs_accepted_total") and stack.prometheus.query("penstock_worker_up"))
     eventually(lambda: stack.flower.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
     for model in ("left", "right"):
@@ -164,13 +167,13 @@ def tell(stack: Stack, gate: Path) -> None:
     gate.touch()
     assert stack.gateway.post("/v1/models/left/jobs", json={"do": "x" * 5_000}).status_code == 413
     eventually(lambda: ended(stack, "left") + ended(stack, "right") == sum(stack.ledger.accepted.values()), timeout_s=60.0)
-    # In a quiet second: of one in which thousands end, Flower is shown a sample.
+    # A second must pass: in a second in which thousands of jobs end, Flower gets only a sample.
     over = time.time()
     eventually(lambda: time.time() > over + 1.0)
     one_by_one(stack)
     stack.submit("right", [{"do": "crash"}])
     eventually(lambda: stack.prometheus.value('sum(penstock_jobs_dead_total{model="right"})') == 1, timeout_s=60.0)
-    # An increase takes two scrapes.
+    # Prometheus needs two scrapes to compute an increase.
     eventually(lambda: stack.prometheus.query('increase(penstock_worker_restarts_total{model="right"}[1m])'))
     eventually(lambda: tasks(stack.flower, taskname="penstock.infer.timed").keys() >= stack.ledger.timed_s.keys())
 
@@ -181,7 +184,7 @@ def ended(stack: Stack, model: str) -> int:
 
 @pytest.fixture(scope="session")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack after its story; it still runs."""
+    """The stack after all steps of `tell`; its processes still run."""
     folder = tmp_path_factory.mktemp("watched")
     server = Server(folder / "store", fsync="everysec")
     ports = {"penstock-gateway": [free_port()], "penstock-worker": [free_port()]}

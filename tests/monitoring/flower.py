@@ -1,4 +1,4 @@
-"""`penstock flower` as a process."""
+"""`penstock flower` as a real process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LOGIN = ("watcher", "a-password-for-tests")
 
 @contextmanager
 def flower(folder: Path, *words: str, **env: str) -> Iterator[httpx2.Client]:
-    """A client with its login. `words` are options of the command, `env` more variables; it runs in `folder`."""
+    """A client of a new Flower process that runs in `folder`; the client sends the login.
+
+    `words` are options of the command, `env` are further environment variables.
+    """
     port = free_port()
     logins = folder / "logins"
     logins.write_text(":".join(LOGIN) + "\n")
@@ -45,7 +48,7 @@ def answers(client: httpx2.Client) -> bool:
 
 
 def depths(client: httpx2.Client) -> dict[str, int]:
-    """What waits, by the name of the line."""
+    """The number of waiting jobs, by the name that Flower shows for the queue."""
     return {queue["name"]: queue["messages"] for queue in client.get("/api/queues/length").json()["active_queues"]}
 
 

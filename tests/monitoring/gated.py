@@ -1,4 +1,4 @@
-"""A model whose batches stay on the device for as long as a test wants."""
+"""A model whose batches stay on the device until the test opens a gate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_S = 60.0
 
 @dataclass
 class Order:
-    """`gate`: wait until that file is there. `seconds`: take so long. `do`: echo, fail or crash."""
+    """The model's task for one item: wait until the file `gate` exists, sleep `seconds`, then echo, fail or crash (`do`)."""
 
     do: str = "echo"
     gate: str = ""
@@ -24,7 +24,7 @@ class Order:
 
 
 class Gated(Handler):
-    """A quarter of every batch is padding, or so it says."""
+    """The model claims that a quarter of every batch is padding, so that the metric of padding has data."""
 
     padding_ratio = 0.25
 

@@ -1,4 +1,4 @@
-"""A real Prometheus with our scrape jobs and rules, from Debian's package."""
+"""A real Prometheus (of Debian's package) with the scrape jobs and rules of this repository."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVERY_S = 0.5
 
 
 def program(name: str) -> str:
-    """`prometheus` or `promtool`; without it the test is skipped, or fails where CI has installed it."""
+    """Path of `prometheus` or `promtool`. Without it the test is skipped, or fails if PENSTOCK_TEST_PROMETHEUS=required."""
     found = shutil.which(name)
     if found is None:
         missing = f"{name} is not installed: apt-get install prometheus"
@@ -37,7 +37,7 @@ def program(name: str) -> str:
 
 
 class Prometheus:
-    """Scrapes `targets` (ports of this machine by the name of the job in our file) twice a second."""
+    """Scrapes `targets` twice a second: ports of this machine, by the name of the scrape job in the repository's file."""
 
     def __init__(self, folder: Path, targets: Mapping[str, Sequence[int]]) -> None:
         self._folder = folder
@@ -87,8 +87,8 @@ class Prometheus:
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The samples of an instant query: each with `metric` (its labels) and `value` (moment, text).
 
-        A scrape may take half a second, as long as there is from one to the next. Where the machine stood still for longer,
-        there are none until the next one: ask again.
+        Scrapes are half a second apart, and a scrape may take that long. If the machine stood still for longer, there are no
+        samples until the next scrape, so the caller must ask again.
         """
         found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
         return found
@@ -97,14 +97,14 @@ class Prometheus:
         return {sample["metric"].get(label, ""): float(sample["value"][1]) for sample in self.query(expr)}
 
     def value(self, expr: str) -> float:
-        """That of the only sample; NaN without one."""
+        """The value of the only sample; NaN if there is no sample."""
         found = self.query(expr)
         assert len(found) <= 1, found
         return float(found[0]["value"][1]) if found else math.nan
 
 
 def here(config: str, targets: Mapping[str, Sequence[int]]) -> str:
-    """Our file for processes of this machine: ports for names of containers, the rules of this tree, short intervals."""
+    """The configuration for this machine: ports in place of container names, this tree's rules, and short intervals."""
     for job, ports in targets.items():
         found = re.compile(rf"(  - job_name: {job}\n)    dns_sd_configs:\n(?:      .*\n)+")
         fixed = json.dumps([f"127.0.0.1:{port}" for port in ports])

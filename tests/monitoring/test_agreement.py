@@ -1,4 +1,4 @@
-"""Depth, age, ends and latency: /v1/queues, Prometheus and Flower against a ledger of what was submitted."""
+"""Depth, age, ends and latency in /v1/queues, Prometheus and Flower agree with the ledger of the submitted jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_flower_shows_the_depth_per_model_and_priority(told: Stack, model: str) 
     counts, queue = told.ledger.waiting[model], queue_name(model)
     assert told.ledger.flower[queue] == counts.total()
     assert {name: told.ledger.flower[f"{queue} {name}"] for name in counts} == counts
-    # What a person sees on its page.
+    # The HTML page of Flower shows the same numbers.
     assert f"<td>{queue} bulk</td>" in told.ledger.flower_page
     assert f">{counts['bulk']}<" in told.ledger.flower_page
 
@@ -54,7 +54,7 @@ def row_of(page: str, model: str) -> str:
 
 
 def cell(row: str, label: str) -> str:
-    """What a person reads in one cell."""
+    """The visible text of one cell of the row."""
     found = re.search(rf'<td data-label="{label}"[^>]*>(.*?)</td>', row, re.DOTALL)
     assert found is not None
     return re.sub(r"<[^>]+>", "", found[1]).strip()
@@ -72,7 +72,7 @@ def test_prometheus_tells_the_same_depth(told: Stack, model: str) -> None:
 def test_the_oldest_job_is_as_old_as_it_is(told: Stack, model: str) -> None:
     began, submitted = told.ledger.first_at[model]
     since = next(sample for sample in told.ledger.prometheus["since"] if sample["metric"]["model"] == model)
-    # The gateway reads the ages within the scrape, so after the moment that Prometheus writes beside them.
+    # The gateway reads the ages during the scrape, so after the moment that Prometheus records for the sample.
     assert began - 2.0 <= float(since["value"][1]) <= submitted + 0.5
     asked, answered = told.ledger.looked_at
     assert asked - submitted <= told.ledger.queues[model]["oldest_age_s"] <= answered - began
@@ -101,11 +101,11 @@ def test_the_latency_is_what_the_caller_measured(told: Stack) -> None:
 
 
 def test_flower_shows_every_failure_by_its_job(told: Stack) -> None:
-    # Of successes it is shown a sample above 500 a second.
+    # Flower gets every failure, but only a sample of the successes above 500 a second.
     for model in BOTH:
         failed = tasks(told.flower, taskname=f"penstock.infer.{model}", state="FAILURE").values()
         assert len(failed) == told.ledger.ended[model]["failed"]
-        # The one that was given up after its crash among them.
+        # The failures include the job that was given up after its crash.
         assert [task["exception"] for task in failed].count("crashed") == (1 if model == "right" else 0)
 
 

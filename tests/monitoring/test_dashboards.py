@@ -1,4 +1,4 @@
-"""Every query of the two dashboards, asked of a Prometheus that scraped a stack with work, failures and a crash behind it."""
+"""Every query of the Grafana dashboards, on a Prometheus that has scraped a stack with work, failures and a crash."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.monitoring.prometheus import FILES, RULES
 
 FOLDER = FILES / "grafana" / "dashboards"
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))}
-# Nothing is there to be shown in this stack, and why.
+# The metrics that have no data in this stack, with the reason.
 EMPTY = {
     "penstock_device_memory_used_bytes": "no GPU",
     "penstock_device_memory_total_bytes": "no GPU",
     "penstock_device_utilization_ratio": "no GPU",
     "penstock_lease_losses_total": "no worker lost its leases",
 }
-# Grafana's own, and the model that has seen everything; the interval reaches back over the whole story.
+# `$__rate_interval` is a variable of Grafana; two minutes cover all steps of the stack. The model `right` had a crash.
 VARIABLES = {"$__rate_interval": "2m", "$model": "right"}
 
 
@@ -88,7 +88,7 @@ def test_every_recording_has_data(told: Stack) -> None:
 
 def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:
     alerts = 'ALERTS{alertstate="firing"}'
-    # The rule looks back over minutes; where a scrape was missed it is evaluated on nothing, and then again.
+    # The rule looks back over minutes. If a scrape was missed, one evaluation has no data, and a later one fires.
     firing = eventually(lambda: (found := told.prometheus.values(alerts, "alertname")).keys() >= {"PenstockDeadJobs"} and found)
     assert not firing.keys() & {"PenstockStoreDown", "PenstockTargetDown", "PenstockNoReadySlot", "PenstockRedisMemory"}
 

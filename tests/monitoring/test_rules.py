@@ -1,4 +1,4 @@
-"""The files for Prometheus are valid, every alert is tested both ways, and tells what to do."""
+"""The Prometheus files are valid, and every alert has cases in which it fires and does not fire, and says what to do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_case_of_the_rules_holds() -> None:
 
 
 def test_a_case_fails_when_its_rule_is_wrong(tmp_path: Path) -> None:
-    """Else a case that asks for nothing would pass for ever."""
+    """The cases can fail; otherwise a case that checks nothing would always pass."""
     for name in ("rules", "tests"):
         (tmp_path / name).mkdir()
         for file in (RULES.parent / name).glob("*.yml"):

@@ -14,13 +14,13 @@ from tests.security.keyed import keyed_gateway
 
 @pytest.fixture(scope="session")
 def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the session's gateway prints."""
+    """The file that receives the output of the session's gateway."""
     return tmp_path_factory.mktemp("log") / "gateway.log"
 
 
 @pytest.fixture(scope="session")
 def gateway(redis_url: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    """One gateway with keys for all tests of this folder."""
+    """One gateway with keys, which all tests of this folder share."""
     with gateway_log.open("wb") as log, keyed_gateway(redis_url, tmp_path_factory.mktemp("keyed"), log=log) as client:
         yield client
 
@@ -30,14 +30,14 @@ _ADDRESSES = count(1)
 
 @pytest.fixture
 def strange_address() -> str:
-    """One of its own for each test, so that the guesses of one are not charged to the next."""
+    """A new loopback address for each test, so that wrong keys of one test do not count against the next test."""
     number = next(_ADDRESSES)
     return f"127.0.{1 + number // 250}.{1 + number % 250}"
 
 
 @pytest.fixture
 def stranger(gateway: GatewayClient, strange_address: str) -> Iterator[httpx2.Client]:
-    """A client of that gateway at an address of its own."""
+    """A client of the shared gateway that connects from `strange_address`."""
     transport = httpx2.HTTPTransport(local_address=strange_address, verify=False)
     with httpx2.Client(base_url=gateway.base_url, transport=transport, timeout=10.0) as client:
         yield client
@@ -45,7 +45,7 @@ def stranger(gateway: GatewayClient, strange_address: str) -> Iterator[httpx2.Cl
 
 @pytest.fixture(scope="module", autouse=True)
 def swept(redis_url: str) -> Iterator[None]:
-    """Jobs that nobody runs would show in the figures of whoever uses the server next."""
+    """Empties the store after each module: jobs that no worker runs would appear in the metrics of later tests."""
     yield
     with Redis.from_url(redis_url) as redis:
         redis.flushall()

@@ -1,4 +1,4 @@
-"""A gateway that takes keys, and one key of every kind."""
+"""A gateway that requires keys, and one test key of every kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUEST_ID = "the-callers-own"
 
 @dataclass(frozen=True)
 class TestKey:
-    """`header` is what its holder sends."""
+    """A key of the test gateway. `header` is the HTTP header that the holder of the key sends."""
 
     __test__ = False
 
@@ -73,7 +73,7 @@ KEYS = (ALICE, SENDER, READER, BOB, BOSS, EXPIRED, LIMITED, SMALL)
 def keyed_gateway(
     redis_url: str, folder: Path, *, keys: tuple[TestKey, ...] = KEYS, **settings: Any
 ) -> Iterator[GatewayClient]:
-    """A gateway process whose keys came from a file, as a container platform mounts secrets."""
+    """A gateway process that reads its keys from a file, such as a container platform mounts for secrets."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "keys.toml"
     file.write_text("".join(key.toml for key in keys))
@@ -83,19 +83,19 @@ def keyed_gateway(
 
 
 def _gateway() -> Gateway:
-    """One that nothing is asked of but its routes."""
+    """A gateway object that is never started; the tests only read its routes."""
     nowhere = AsyncStore("redis://127.0.0.1:1")
     return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:
-    """The paths of the OpenAPI document: a new route is attacked from the day it appears in it."""
+    """The paths of the OpenAPI document. The tests read them, so that they attack a new route from its first day."""
     paths: dict[str, dict[str, Any]] = document(_gateway().parts.api, {}, keyed=keyed)["paths"]
     return paths
 
 
 def page_routes() -> list[tuple[str, str]]:
-    """Those of the dashboard, which the document leaves out: method and path of each."""
+    """Method and path of each route of the dashboard. The OpenAPI document does not list these routes."""
     routers = _gateway().parts.routers
     found = [route for router in routers for route in router.routes if isinstance(route, APIRoute) and is_page(route.path)]
     return sorted((method, route.path) for route in found for method in route.methods or ())
@@ -122,7 +122,7 @@ def filled(path: str, **values: str) -> str:
 
 
 def documented_roles(method: str, path: str) -> set[str]:
-    """The roles that the document says a route takes; empty for a public one."""
+    """The roles that a route accepts according to the OpenAPI document; an empty set for a public route."""
     return {role for line in ROUTES[path][method.lower()]["security"] for role in line["key"]}
 
 
@@ -135,10 +135,10 @@ def send(
     headers: dict[str, str] | None = None,
     **more: Any,
 ) -> httpx2.Response:
-    """One request with the id that makes its refusals comparable."""
+    """Sends one request. The request id is always the same, so that refusals can be compared as texts."""
     given = {"x-request-id": REQUEST_ID, **(key.header if key else {}), **(headers or {})}
     body = {"json": {"x": 4}} if "requestBody" in ROUTES.get(path, {}).get(method.lower(), {}) else {}
-    # Where a worker happens to be announced, a prediction would wait for it.
+    # The deadline is short, because a prediction waits for a worker if another test has announced one.
     params = (
         {"params": {"deadline_s": "0.2"}} if path.startswith(("/predictions", "/explanations")) and method == "POST" else {}
     )

@@ -1,4 +1,4 @@
-"""docs/security.md: every attack has its line, every line its test or its reason, and the table of roles is the code's."""
+"""docs/security.md: every attack has a line, every line names a test or a reason, and the table of roles matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door by itself: what is compared, what is remembered, how fast one may knock. Time is passed in."""
+"""`KeyAuth`: how keys are compared, what is remembered of addresses, and how fast a caller may try keys. The clock is faked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_scheme_is_read_as_the_standard_says(given: bytes) -> None:
 def test_every_wrong_header_costs_one_hash_and_one_whole_comparison(
     given: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A26 by structure: an unknown id, a wrong secret and none at all take the same steps, so there is nothing to time."""
+    """A26 by structure: an unknown id, a wrong secret and a missing key take the same steps, so their times do not differ."""
     compared: list[tuple[int, int]] = []
 
     def comparing(left: bytes, right: bytes) -> bool:
@@ -94,13 +94,13 @@ def test_every_wrong_header_costs_one_hash_and_one_whole_comparison(
 
 SAMPLES = 100_000
 COPIES = 1_000
-# Below this, Welch's t of two sets of times tells nothing (the bound of the test vector leakage assessment).
+# Below this bound (of the test vector leakage assessment), Welch's t shows no difference between two sets of times.
 LEAK = 4.5
 TRIES = 5
 
 
 def welch(times: dict[bytes, list[int]]) -> float:
-    """Welch's t of two sets of times, without the slowest tenth: interrupts say nothing of the work."""
+    """Welch's t of two sets of times, without the slowest tenth: those times contain interrupts, which are not the work."""
     cut = sorted(chain.from_iterable(times.values()))[int(1.8 * SAMPLES)]
     left, right = ([each for each in of if each <= cut] for of in times.values())
     spread = variance(left) / len(left) + variance(right) / len(right)
@@ -108,10 +108,11 @@ def welch(times: dict[bytes, list[int]]) -> float:
 
 
 def timed(check: Callable[[bytes], object], draw: Random, *guesses: bytes) -> dict[bytes, list[int]]:
-    """Nanoseconds per check of each guess, in random order, so that whatever else the machine does hits both alike.
+    """The nanoseconds of each check, by guess.
 
-    Of each there are a thousand copies, put into memory in random order too. Where a header lies, across two lines of the cache
-    or not, tells it from another by a quarter of a nanosecond, each time: five of five measurements took that for a leak.
+    The order of the checks is random, so that other load on the machine affects all guesses alike. Each guess exists in a
+    thousand copies, which are also put into memory in random order: a header that lies across two cache lines takes a quarter
+    of a nanosecond longer in every check, and five of five measurements reported that difference as a leak.
     """
     placed = list(guesses) * COPIES
     draw.shuffle(placed)
@@ -123,8 +124,8 @@ def timed(check: Callable[[bytes], object], draw: Random, *guesses: bytes) -> di
         before = time.perf_counter_ns()
         check(given)
         took = time.perf_counter_ns() - before
-        # Outside what is timed: where the hashes of both guesses share a slot of this dict (one process in eight), its
-        # look-up takes longer for one of them, which this test once reported as a leak.
+        # This line is outside the timed section: if the hashes of both guesses collide in this dict (in one process in eight),
+        # the look-up takes longer for one of the guesses, which this test once reported as a leak.
         times[guess].append(took)
     gc.enable()
     return times
@@ -133,12 +134,12 @@ def timed(check: Callable[[bytes], object], draw: Random, *guesses: bytes) -> di
 def test_a_guess_that_is_nearly_right_takes_no_longer_than_one_that_is_all_wrong() -> None:
     near, far = f"Bearer ci.{SECRET[:-1]}y".encode(), b"Bearer ci." + b"z" * len(SECRET)
     draw = Random(1)
-    # Who shares the core can make one measurement differ; a leak is in each.
+    # Another process on the same core can distort one measurement; a leak shows in every measurement.
     assert any(welch(timed(opened(key()).identify, draw, near, far)) < LEAK for _ in range(TRIES))
 
 
 def test_the_same_measurement_tells_a_comparison_that_ends_at_the_first_difference() -> None:
-    """Or the test above would pass whatever the door does."""
+    """The measurement can find a leak; otherwise the test above would pass for any implementation."""
 
     def naive(given: bytes) -> bool:
         return all(left == right for left, right in zip(given, RIGHT, strict=True))
@@ -256,7 +257,7 @@ def test_a_key_over_its_rate_is_told_when_to_come_back_and_others_are_served(gat
 
 
 def guess(connection: socket.socket, numbers: range) -> list[bytes]:
-    """The statuses of so many requests with wrong keys, sent in one go."""
+    """The statuses of requests with wrong keys, one per number, all sent in one write."""
     asks = (f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice.{n}\r\n\r\n" for n in numbers)
     connection.sendall("".join(asks).encode("ascii"))
     answers = b""
@@ -275,7 +276,7 @@ def test_ten_thousand_guesses_over_http_end_in_429_and_lock_nobody_out(
     with socket.create_connection(place, timeout=10.0, source_address=(strange_address, 0)) as connection:
         for first in range(0, GUESSES, 100):
             seen.update(guess(connection, range(first, first + 100)))
-            # The same key, the same address.
+            # The holder of the guessed key calls from the same address as the attacker.
             victim.add(stranger.get("/v1/models", headers=ALICE.header).status_code)
     assert seen.keys() == {b"401", b"429"}
     assert seen.total() == GUESSES

@@ -1,4 +1,4 @@
-"""JSON that is meant to hurt: refused, and quickly."""
+"""Malicious JSON: the gateway refuses it quickly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BOMBS = {
 
 
 def cpu_s(work: Callable[[], object]) -> float:
-    """The processor time of the cheapest of three runs: whoever else has the machine meanwhile is not charged to it."""
+    """The processor time of the cheapest of three runs, so that other load on the machine does not count."""
     lasted = []
     for _ in range(3):
         before = time.thread_time()
@@ -58,7 +58,7 @@ def test_it_is_refused_before_it_costs_anything(body: bytes) -> None:
         with pytest.raises(BadRequest):
             parse_json(body, max_depth=64)
 
-    # 50 ms on a machine of its own; the largest of these has 4 MB.
+    # A refusal takes up to 50 ms on an idle machine; the largest body has 4 MB.
     assert cpu_s(refused) < 0.25
 
 
@@ -85,7 +85,7 @@ def test_many_small_values_are_not_built_where_others_wait() -> None:
 
 
 def test_numbers_that_share_a_hash_cost_no_more_than_others() -> None:
-    """A38: 20,000 such ints in a set take 1.85 s; here no client's number is ever hashed."""
+    """A38: a set of 20,000 such numbers takes 1.85 s to build. The gateway never hashes a number of a client."""
     prime = 2**61 - 1
     crafted = [number * prime for number in range(8)] * 1_500
     body = ("[" + ",".join(map(str, crafted)) + "]").encode()

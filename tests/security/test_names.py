@@ -1,4 +1,4 @@
-"""Names, paths and headers that are meant to go elsewhere: into files, logs, headers, figures, or to another site's page."""
+"""Names, paths and headers that try to escape into files, logs, headers or metrics, or to lead to another site's page."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_no_made_up_name_opens_a_file_outside_the_blob_folder(tmp_path: Path) ->
         if watching[0] and event in ("open", "os.remove", "os.rename", "os.mkdir"):
             opened.append(str(args[0]))
 
-    sys.addaudithook(hear)  # for good; `watching` silences it
+    sys.addaudithook(hear)  # an audit hook cannot be removed; `watching` switches this one off
     blobs, chance = LocalBlobs(tmp_path), random.Random(7)
     for _ in range(5_000):
         name = "".join(chance.choices(HOSTILE, k=chance.randint(1, 6)))

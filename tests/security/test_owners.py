@@ -1,4 +1,4 @@
-"""Owners: another's job does not exist, whatever is asked of it and whatever has become of it."""
+"""Owners of jobs: for a caller, a job of another owner does not exist, on any route and in any state of the job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hand(redis_url: str) -> Iterator[Hand]:
 
 @pytest.fixture(scope="module")
 def jobs(gateway: httpx2.Client, hand: Hand) -> dict[str, str]:
-    """A job of team-a in every state that an outsider might tell apart."""
+    """One job of team-a in every state that another owner might be able to tell apart, by state."""
     hand.store.submit(
         [gone := NewJob(new_job_id("square"), "1", Payload("application/json", b"4"), owner="team-a", result_ttl_s=0.0)]
     )
@@ -155,7 +155,7 @@ async def test_a_key_that_holds_too_many_answers_gets_no_more_and_others_do(gate
         async with asyncio.TaskGroup() as polls:
             for _ in range(MAX_WAITING + 6):
                 polls.create_task(poll(ALICE, "20"))
-            # Only those that are refused come back while the job waits.
+            # While the job waits, only refused polls return.
             await six.wait()
             await poll(READER, "0.1")
             assert (await client.delete(f"/v1/jobs/{job}", headers=ALICE.header)).status_code == 202

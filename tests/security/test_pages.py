@@ -1,4 +1,4 @@
-"""Attacks on the dashboard. Its routes are listed from the application, so that a new page is attacked from its first day."""
+"""Attacks on the dashboard. The tests read its routes from the application, so that they attack a new page from day one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORM = {"model": "square", "group": "0" * 16, "total": "1", "seen": ""}
 def signed_in(client: httpx2.Client, key: TestKey) -> dict[str, str]:
     answer = client.post("/ui/login", data={"key": f"{key.id}.{key.secret}"}, headers=OURS)
     assert answer.status_code == 303, answer.text
-    # Kept here and not by the client, which other tests share.
+    # The caller keeps the cookie; the client must not, because other tests share the client.
     client.cookies.clear()
     return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
 
@@ -265,7 +265,7 @@ async def test_whatever_models_workers_and_jobs_are_called_or_say_is_shown_as_te
     hand.store.announce_worker(WorkerInfo(f"{hand.name}-{HOSTILE}", HOSTILE, 1, 0.0, (slot,)))
     boss = cookies["boss"]
     try:
-        # Models that other tests have left in the common store may be rows of the page before the hostile one is.
+        # Models that other tests left in the shared store may appear on the page before the hostile model does.
         await asyncio.to_thread(eventually, lambda: "alert(1)" in gateway.get("/", headers=boss).text)
         pages = ["/", "/ui/workers", "/ui/failed", "/ui/jobs", f"/ui/jobs/{job}", f"/ui/jobs/{page}", "/ui/models/square"]
         hostile = httpx2.URL(gateway.base_url).copy_with(path=f"/ui/models/{name}").raw_path.decode()

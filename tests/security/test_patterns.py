@@ -1,4 +1,4 @@
-"""A35: every regular expression of the tree, on inputs that make bad ones explode."""
+"""A35: every regular expression of the tree, on inputs that make a badly written expression very slow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "runs"
 FOLDERS = (*PACKAGES, "benchmarks", "examples")
 SIZE = 50_000
 METHODS = ("match", "search", "fullmatch", "sub", "split", "findall", "finditer")
-# 5 ms on a machine of its own.
+# On an idle machine an expression takes at most 5 ms.
 LIMIT_S = 0.025
 
 
 @dataclass(frozen=True)
 class Use:
-    """A pattern and how it is applied."""
+    """One use of a pattern: where it is, and the method of `re` that applies the pattern."""
 
     where: str
     pattern: str | bytes
@@ -51,7 +51,7 @@ def _uses_in(file: Path, source: str) -> Iterator[Use]:
             if made is not None:
                 yield _use(f"{file}:{node.lineno}", made, node.func.attr)
     for name, made in names.items():
-        # Used in another module: whichever way it is used there.
+        # The pattern is used in another module; `fullmatch` stands for the method that the other module calls.
         if not re.search(rf"\b{name}\.(?:{'|'.join(METHODS)})\(", source):
             yield _use(f"{file}:{name}", made, "fullmatch")
 
@@ -66,7 +66,7 @@ def _is_re(node: ast.AST, *functions: str) -> bool:
 
 
 def attacks(pattern: str) -> Iterator[str]:
-    """Long runs of everything the pattern speaks of, alone and in pairs, with an end that fits nothing."""
+    """Long repetitions of each character of the pattern, alone and in pairs, with an end that does not match."""
     letters = sorted({*re.sub(r"\\[dwsDWS]|[^\x20-\x7e]", "", pattern), *'a0A "\\-.=:,;/'} - set("()?*+|^$"))
     for letter in letters:
         yield letter * SIZE
@@ -97,7 +97,7 @@ def test_no_pattern_takes_long_on_any_50_kb(use: Use) -> None:
 
 
 def _lasts(pattern: re.Pattern[Any], method: str, given: Any) -> float:
-    """Seconds of processor time, so that nobody who shares the core is charged to the pattern."""
+    """Seconds of processor time, so that other processes on the same core do not count."""
     before = time.thread_time()
     if method == "sub":
         pattern.sub(type(given)(), given)
@@ -109,7 +109,7 @@ def _lasts(pattern: re.Pattern[Any], method: str, given: Any) -> float:
 
 
 def test_the_search_for_patterns_finds_them() -> None:
-    """Or the test above would pass on nothing."""
+    """The search finds patterns; otherwise the test above would pass without any pattern."""
     found = {use.where.partition(":")[0] for use in USES}
     assert {
         "core/job.py",

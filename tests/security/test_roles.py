@@ -1,4 +1,4 @@
-"""Role x route x key: every operation of the OpenAPI document, called with every kind of key."""
+"""Roles: each test key calls every operation of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.security.keyed import (
     send,
 )
 
-# The allow-list, by hand: the only paths that a stranger may call. None of them tells of models, jobs or workers.
+# The allow-list, written by hand: the only paths that need no key. None of them shows models, jobs or workers.
 OPEN = {"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/problems/{code}"}
 CLOSED = [(method, path) for method, path in OPERATIONS if path not in OPEN]
 STRANGERS = {
@@ -98,7 +98,7 @@ def test_a_key_opens_the_routes_of_its_roles_and_no_others(
         assert answer.status_code not in (401, 403), answer.text
 
 
-# The same once more without the document, in case it declares the wrong thing.
+# The next test does not use the roles of the document, in case the document declares wrong roles.
 
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)

@@ -1,4 +1,4 @@
-"""Owners of files, batches and runs: another's does not exist, whatever is asked of it."""
+"""Owners of files, batches and runs: for a caller, those of another owner do not exist, on any route."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWNED = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in p
 
 
 def made(gateway: httpx2.Client, key: TestKey) -> dict[str, str]:
-    """A file, and a batch and a run over it."""
+    """Creates a file, and a batch and a run over that file; returns their ids."""
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/models/square/jobs", "body": {"x": 4}}\n'
     stored = gateway.post("/v1/files", files={"file": ("in.jsonl", line)}, data={"purpose": "batch"}, headers=key.header)
     assert stored.status_code == 200, stored.text

@@ -1,4 +1,4 @@
-"""A34, A13, A37: secrets stay where they are, nothing loads code from data, and an image is measured before it is decoded."""
+"""A34, A13, A37: secrets do not leak, no data is loaded as code, and an image's size is checked before it is decoded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_secret_reaches_the_log_a_traceback_or_an_answer(tmp_path: Path) -> N
 
 
 def attack(client: httpx2.Client, wrong: dict[str, str]) -> list[str]:
-    """Every route with secrets in every place that a caller can fill, right keys and wrong ones."""
+    """Calls every route, with right and wrong keys and with secrets in every field that a caller can fill."""
     answers = [client.get("/v1/models", headers=wrong).text for _ in range(25)]
     for method, path in OPERATIONS:
         for headers in (ALICE.header, {**ALICE.header, "idempotency-key": CANARY, "x-request-id": "x y"}):
@@ -78,7 +78,7 @@ def test_no_secret_is_on_a_command_line(redis_url: str, tmp_path: Path) -> None:
         assert "unix://" not in words
 
 
-# Written without the brackets that make them calls: `make check` reads this file too.
+# The texts lack the brackets of a call, because `make check` searches this file too.
 PLANTED = [
     "import pickle\npickle.load{}\n",
     "from pickle import loads\n",
@@ -125,7 +125,7 @@ def test_make_check_finds_the_options_that_switch_such_readers_on(line: str, val
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of that many black pixels in a few KB."""
+    """A PNG of `width` x `height` black pixels in a few KB."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""What a start opens: nothing without keys beyond loopback, one port on it, the metrics on a port of their own."""
+"""The ports that a start opens: one port on loopback, none beyond loopback without keys, and a separate port for metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIRECT = [sys.executable, "-m", "penstock.gateway"]
 def test_beyond_loopback_nothing_starts_without_keys_and_the_message_says_what_to_set(
     command: list[str], variables: dict[str, str], tmp_path: Path
 ) -> None:
-    # A store that takes whoever knocks and never says a word: asked for anything, it would be waited for.
+    # This store never answers: a start that used the store before the check of keys would hang.
     with closing(socket.create_server(("127.0.0.1", 0))) as store:
         store.settimeout(0.0)
         url = f"redis://127.0.0.1:{store.getsockname()[1]}"
@@ -64,7 +64,7 @@ def test_the_rule_is_told_in_words() -> None:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """As a stranger to penstock starts it, but with keys and on every address."""
+    """A `penstock up` with default settings, except that it has keys and listens on every address."""
     folder = tmp_path_factory.mktemp("open")
     keys = "".join(key.toml for key in KEYS)
     (folder / "penstock.toml").write_text(f'{keys}\n[models.square]\nsource = "{SQUARE}"\n')
@@ -109,7 +109,11 @@ def test_the_command_line_passes_its_key_on(up: Up) -> None:
 
 
 def test_no_scrape_and_no_open_host_rule_beyond_loopback(up: Up) -> None:
-    """A30: figures are for the private port; A33: a page that rebinds its name has no key, so names are not checked here."""
+    """A30 and A33 on a public address.
+
+    A30: metrics are served on the private port only. A33: the Host header is not checked here, because a page that rebinds its
+    DNS name has no key.
+    """
     for key in (ALICE, BOSS):
         assert httpx2.get(f"{up.ready['url']}/metrics", headers=key.header).status_code == 404
     assert httpx2.get(f"{up.ready['url']}/v1/models", headers={"host": "gateway.example", **ALICE.header}).status_code == 200
@@ -133,7 +137,7 @@ def test_the_private_port_serves_the_scrape_and_nothing_else(redis_url: str, tmp
         assert scrape.status_code == 200
         assert "penstock_http_requests_total" in scrape.text
         assert not any(word in scrape.text for word in (ALICE.secret, "alice", "team-a", "python_info"))
-        # Which version runs is for those who reach this port alone.
+        # Only the private port shows the version of penstock.
         assert f'penstock_build_info{{version="{penstock.__version__}"}}' in scrape.text
         assert client.get("/metrics", headers=BOSS.header).status_code == 404
         assert httpx2.get(f"{private}/v1/models").status_code == 404

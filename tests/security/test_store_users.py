@@ -1,4 +1,4 @@
-"""A28: what a stolen Redis password is good for. The embedded server gives gateway and worker a user each."""
+"""A28: the limits of a stolen Redis password. The embedded server has one user for the gateway and one for the worker."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
             assert client.post(f"/v1/jobs/{job}/cancel").status_code == 409
             assert client.get("/v1/jobs").status_code == 200
             assert "penstock_queue_depth" in client.get("/metrics").text
-            # The default is a second; with a destination the first answer is enough.
+            # By default Celery waits one second. With a destination, Celery returns after the first answer.
             patience = ("--timeout", "20", "--destination", name)
             assert "pong" in celery(server.worker_url, "inspect", *patience, "ping")
             assert "task events enabled" in celery(server.worker_url, "control", *patience, "enable_events")
@@ -158,7 +158,7 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
 
 
 def celery(url: str, *command: str) -> str:
-    """Celery's own command line, with the worker's rights."""
+    """The output of Celery's own command line, run with this store URL."""
     env = {**os.environ, "PENSTOCK_REDIS_URL": url, "PENSTOCK_MODELS": json.dumps(SQUARE)}
     argv = [sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", *command]
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False).stdout

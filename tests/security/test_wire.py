@@ -1,4 +1,4 @@
-"""What comes over real sockets: slow, endless, doubled, enormous. The gateway answers once and closes."""
+"""Slow, endless, doubled and enormous input over real sockets: the gateway answers once and closes the connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 KEY = f"Authorization: {ALICE.header['authorization']}\r\n".encode()
 POST = b"POST /predictions/square HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + KEY
 PATIENCE_S = 0.5
-# Long enough that a thousand are there together, on a machine of two cores that does other things too.
+# The deadline is so long that a thousand clients are connected at the same time even on a busy machine with two cores.
 CROWD_PATIENCE_S = 4.0
 DRIP_S = 0.5
 SLOW = 1_000
@@ -34,7 +34,7 @@ FILES = 4_096
 
 @pytest.fixture(scope="module")
 def impatient(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    """The same gateway with deadlines that a test can wait for."""
+    """A gateway with keys and with deadlines so short that a test can wait for them."""
     with files_enough(), keyed_gateway(redis_url, tmp_path_factory.mktemp("impatient"), **patience(PATIENCE_S)) as client:
         yield client
 
@@ -51,7 +51,10 @@ def patience(seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def files_enough() -> Iterator[None]:
-    """A thousand connections are two thousand files, half of them the gateway's, which inherits the limit."""
+    """Raises the limit of open files, which the gateway inherits.
+
+    Each of a thousand connections is one file in this process and one in the gateway.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < FILES:
         pytest.skip(f"this system allows {hard} open files, this test needs {FILES}")
@@ -65,7 +68,7 @@ def address(client: httpx2.Client) -> tuple[str, int]:
 
 
 def exchange(client: httpx2.Client, data: bytes, *, timeout_s: float = 5.0) -> bytes:
-    """All that comes back until the gateway closes."""
+    """Sends `data`, and returns all bytes that arrive until the gateway closes the connection."""
     with socket.create_connection(address(client), timeout=timeout_s) as connection:
         connection.sendall(data)
         answer = b""
@@ -106,7 +109,7 @@ def test_a_request_that_two_readers_would_cut_differently_gets_one_answer_and_th
 
 
 def test_two_good_requests_on_one_connection_are_two(impatient: GatewayClient) -> None:
-    """Or the test above would pass with a server that reads one request per connection."""
+    """Otherwise the test above would pass for a server that reads only one request per connection."""
     assert exchange(impatient, SMUGGLED * 2).count(b"HTTP/1.1 200 ") == 2
 
 
@@ -137,7 +140,7 @@ BEGINNINGS = {
 
 
 async def trickle(client: GatewayClient, beginning: bytes) -> tuple[float, float, bytes]:
-    """Says no more than a byte in half a second; when that began and ended (monotonic), and what came back."""
+    """Sends `beginning`, then at most one byte in half a second. Returns the monotonic start and end times and the answer."""
     reader, writer = await asyncio.open_connection(*address(client))
     writer.write(beginning)
     started, answer = time.monotonic(), b""
@@ -169,8 +172,8 @@ async def _slow_crowd(client: GatewayClient) -> tuple[list[tuple[float, float, b
         last = time.monotonic()
         while not all(task.done() for task in crowd) and len(waits) < 200:
             before = time.monotonic()
-            # This loop also drives the crowd: if the machine stood still, this client was slow itself, and the gateway
-            # refused it or hung up on it.
+            # This loop also drives the slow clients: if the machine stood still, this client was slow as well, and the gateway
+            # may have refused its request or closed its connection.
             try:
                 status = (await other.get("/livez")).status_code
             except (httpx2.NetworkError, httpx2.RemoteProtocolError):
@@ -189,7 +192,7 @@ async def test_a_thousand_slow_clients_are_hung_up_on_and_others_do_not_feel_the
     assert sum(ended > all_there for _, ended, _ in ends) > SLOW // 2, "they did not come together"
     assert max(ended - began for began, ended, _ in ends) < CROWD_PATIENCE_S + 15.0
     answers = [(beginning, answer) for (_, _, answer), beginning in zip(ends, cycle(BEGINNINGS.values()), strict=False)]
-    # Clients that sent nothing get no response. Those that still send as the connection closes may lose theirs to a reset.
+    # Clients that sent nothing get no response. A client that still sends while the connection closes may lose its response.
     assert {answer for beginning, answer in answers if not beginning} == {b""}
     answered = [answer for beginning, answer in answers if beginning and answer]
     assert len(answered) > SLOW // 2
@@ -208,7 +211,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(impatient: GatewayCli
         connection.settimeout(10.0)
         connection.connect(address(impatient))
         connection.sendall(f"GET /v1/jobs/{job}/result HTTP/1.1\r\nHost: localhost\r\n".encode() + KEY + b"\r\n")
-        time.sleep(3.0)  # the client's own slowness, not a wait for the gateway
+        time.sleep(3.0)  # the client is slow on purpose; this is no wait for the gateway
         received = 0
         with contextlib.suppress(ConnectionError):
             while chunk := connection.recv(1 << 20):
@@ -224,7 +227,7 @@ def test_a_body_of_100_mib_is_refused_without_being_kept(gateway: GatewayClient,
     before = watched.memory_info().rss
     chunks = (b" " * MIB for _ in range(100))
     headers = {**ALICE.header, "content-type": media, **({"content-length": str(100 * MIB)} if declared else {})}
-    # The connection is closed on what is not worth reading, and the answer may be lost with it.
+    # The gateway closes the connection without reading the rest of the body, and the answer may be lost with the connection.
     with contextlib.suppress(httpx2.TransportError):
         assert gateway.post("/v1/models/square/jobs", content=chunks, headers=headers).status_code == 413
     grown = watched.memory_info().rss - before
@@ -262,7 +265,7 @@ def test_a_flood_of_form_fields_or_part_headers_is_refused_at_once(gateway: Gate
         answer = gateway.post(filled(path), content=body, headers={**ALICE.header, "content-type": media})
         assert answer.status_code == status, answer.text
     after = spent()
-    # What it cost the gateway, and not how long it took: others use the machine too.
+    # The limit is on processor time and not on elapsed time, because other processes use the machine too.
     assert after.user + after.system - before.user - before.system < 1.0
 
 

@@ -1,4 +1,4 @@
-"""What the deployment files promise, read from them: nothing here needs Docker. `make compose-test` runs them for real."""
+"""What the deployment files promise, checked by reading them, without Docker. `make compose-test` runs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LASTING = {name: service for name, service in SERVICES.items() if service["resta
 
 
 def default(text: str) -> str:
-    """With every ${VARIABLE:-default} as it is when nothing is set."""
+    """Replace every ${VARIABLE:-default} by its default."""
     return VARIABLE.sub(r"\2", text)
 
 
@@ -172,7 +172,7 @@ def test_every_gpu_is_reserved_with_its_capability() -> None:
     assert len(devices) == 2
     for [device] in devices:
         assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
-        # An engine refuses both at once.
+        # Docker refuses a reservation with both.
         assert ("device_ids" in device) != ("count" in device)
 
 
@@ -194,7 +194,7 @@ def test_secrets_stay_out_of_git_and_out_of_images() -> None:
 
 
 def blocks(page: str) -> list[Any]:
-    """Every YAML document of a page's fenced blocks."""
+    """Return every YAML document in the fenced blocks of a page."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     found = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [document for block in found for document in yaml.safe_load_all(block)]

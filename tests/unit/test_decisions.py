@@ -1,4 +1,4 @@
-"""docs/design: every decision has an id, a date, a status and what was rejected; code cites only ids that exist."""
+"""docs/design: every decision has an id, a date, a status and its rejected alternatives; code cites only existing ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE_FOLDERS = ("core", "broker", "handlers", "workers", "gateway", "client", "r
 
 
 def sections() -> Iterator[tuple[Path, int, str]]:
-    """Each decision's page, number and text."""
+    """Return the page, the number and the text of each decision."""
     for page in TOPICS:
         for part in re.split(r"^(?=### )", page.read_text("utf-8"), flags=re.MULTILINE)[1:]:
             found = HEADING.match(part)

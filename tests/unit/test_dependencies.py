@@ -1,4 +1,4 @@
-"""What is installed beside penstock by default is all that its processes import."""
+"""A plain install of penstock contains every package that its processes import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRIES = (
     "penstock.broker.celery_app",
     "penstock.handlers.load",
     "penstock.client.aio",
-    # Celery loads it by name when a worker connects.
+    # Celery loads this module by name when a worker connects.
     "kombu.transport.redis",
 )
 PROGRAM = """
@@ -43,7 +43,7 @@ for entry in sys.argv[2:]:
 
 
 def _declared() -> set[str]:
-    """The distributions that `pip install penstock` brings, extras of penstock left out."""
+    """Return the distributions that `pip install penstock` installs, without the extras of penstock."""
     found: set[str] = set()
     with (ROOT / "pyproject.toml").open("rb") as file:
         waiting = [Requirement(line) for line in tomllib.load(file)["project"]["dependencies"]]
@@ -71,8 +71,8 @@ def _applies(need: Requirement, extras: set[str]) -> bool:
 
 
 def test_the_processes_import_nothing_that_a_plain_install_lacks() -> None:
-    # kombu's Redis transport imports `packaging`, which only its extra declares: the worker of a plain install did not start,
-    # and no test saw it, since the test tools bring `packaging` along.
+    # Regression: kombu's Redis transport imports `packaging`, which only its extra declares, so the worker of a plain install
+    # did not start. No test noticed, because the test tools install `packaging`.
     declared = _declared()
     refused = [
         module

@@ -1,4 +1,4 @@
-"""Markdown pages: width, links, and that the paths, commands, imports and classes they name exist."""
+"""Markdown pages: their width and links, and that the paths, commands, imports and classes which they name exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 120
 MAPS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")]
 PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*/[\w.-]*)`")
 CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
-# Made by builds or by the reader.
+# These are made by builds or by the reader.
 NOT_IN_THE_TREE = {"images/", "/ui/"}
 MADE_BY_COMMANDS = {"examples/vision/build", "benchmarks/results/peers.json"}
 each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,4 +1,4 @@
-"""The order of the tree (`make house`): a fault here names the file and the limit."""
+"""The limits of the source tree (`make house`): a failure names the file and its limit."""
 
 from __future__ import annotations
 

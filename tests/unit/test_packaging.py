@@ -28,7 +28,7 @@ HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis"
 
 
 def files_of_the_tree() -> set[str]:
-    """What the wheel should hold, by its path there: every file below the package folders."""
+    """Return the paths that the wheel should contain: every file below the package folders."""
     found = set()
     for package, folder in FOLDERS.items():
         inside = Path(*package.split("."))
@@ -41,7 +41,7 @@ def files_of_the_tree() -> set[str]:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive, built from a copy: building in place leaves files in the tree."""
+    """A folder with the wheel and the source archive, built from a copy, because a build leaves files in its tree."""
     copy = tmp_path_factory.mktemp("source") / "penstock"
     copy.mkdir()
     for folder in TOP_FOLDERS:
@@ -112,11 +112,11 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("extra", "package", "admitted", "refused"),
     [
-        # Up to 1.27 it is built for CUDA 12, or looks for NVIDIA's packages where they no longer lie.
+        # Up to 1.27 the wheel is built for CUDA 12, or looks for NVIDIA's packages at their former paths.
         ("onnx-gpu", "onnxruntime-gpu", "1.28.0", "1.27.0"),
-        # cuDNN's package asks for any cuBLAS, ONNX Runtime for libcublas.so.13.
+        # The cuDNN package requires any cuBLAS, but ONNX Runtime needs libcublas.so.13.
         ("onnx-gpu", "nvidia-cublas", "13.10.0.20", "14.0.0.1"),
-        # ExportedProgram.module() has no check_guards before 2.9: every exported program ended in a TypeError.
+        # Before torch 2.9, ExportedProgram.module() has no check_guards, so every exported program ends in a TypeError.
         ("torch", "torch", "2.9.0", "2.8.0"),
         ("explain", "torch", "2.9.0", "2.8.0"),
         # TensorRT 11 has no libnvinfer.so.10.
@@ -130,7 +130,7 @@ def test_an_extra_brings_no_version_that_its_runtime_cannot_use(extra: str, pack
 
 
 def test_the_gpu_build_of_onnx_runtime_comes_with_the_libraries_it_is_linked_against() -> None:
-    # The bare wheel named none of them: no model ran on a GPU, and the message said to install what was installed.
+    # Regression: the wheel alone requires none of them, so no model ran on a GPU, and the advice was to install the wheel.
     lines = map(Requirement, PYPROJECT["project"]["optional-dependencies"]["onnx-gpu"])
     (extras,) = [line.extras for line in lines if line.name == "onnxruntime-gpu"]
     assert extras == {"cuda", "cudnn"}

@@ -1,4 +1,4 @@
-"""docs/images: house.svg and job.svg are what draw.py draws, and what its tables name is in the tree."""
+"""docs/images: house.svg and job.svg are what draw.py draws, and every path that its tables name exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def draw() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 

@@ -9,7 +9,7 @@ LINKS = ROOT / ".typing" / "penstock"
 
 
 def expected() -> dict[str, str]:
-    """Link name to target: one per sub-package (what is below comes with it), and one per file of the root package."""
+    """Return the target of each link: one link per sub-package, which includes its folders, and one per file of the root."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         folders = tomllib.load(file)["tool"]["setuptools"]["package-dir"]
     packages = {name.removeprefix("penstock."): f"../../{folder}" for name, folder in folders.items() if name.count(".") == 1}

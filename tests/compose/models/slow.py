@@ -1,4 +1,4 @@
-"""A model that is as slow as its input says: for holding jobs while containers stop and die."""
+"""A model that takes as long as its input says, so that jobs are in progress while containers stop and die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real HTTP server that plays a script: each request is recorded and gets the next answer."""
+"""A real HTTP server that follows a script: it records each request and sends the next answer of the script."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def playing(*script: Line) -> Iterator[Gateway]:
         do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the names http.server looks for
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
+            """Write no log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Player) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

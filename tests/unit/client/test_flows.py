@@ -23,7 +23,7 @@ def said(status: int, body: Any, **headers: str) -> Answer:
 
 
 def played(flow: Flow[Any], answer: Callable[[HttpCall, float], tuple[Answer, float]]) -> tuple[Any, list[HttpCall | Pause]]:
-    """Drive a flow with a clock that only the answers and pauses move."""
+    """Drive a flow with a clock that advances only by the answers and pauses of the script."""
     now, steps = 0.0, []
     try:
         step = next(flow)

@@ -45,7 +45,7 @@ def test_a_wait_longer_than_our_patience_is_the_callers_to_decide() -> None:
 
 
 def test_nothing_is_sent_again_that_could_only_come_too_late() -> None:
-    # `predict(deadline_s=0.2)` on a busy model came back after 21 s: each refusal was followed by the wait it asked for.
+    # Regression: `predict(deadline_s=0.2)` on a busy model took 21 s, because the client waited as long as each refusal asked.
     body = InputBody("application/json", b"1")
     full = Answer(429, {"retry-after": "3"}, b"")
     assert not POLICY.allows_repeat(predict_call("square", body, deadline_s=3.0), full, attempt=1)

@@ -1,4 +1,4 @@
-"""A failpoint fires where and when it was asked to, and costs nothing when nobody asked."""
+"""A failpoint fires where and when the environment asks for it, and costs nothing otherwise."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_an_event_of_ours_has_its_logger_its_level_and_its_fields() -> None:
 
 
 def test_what_our_code_logs_through_logging_has_its_facts_too() -> None:
-    """The runner's log named its events and none of their facts: `INFO penstock.bulk run_taken`, and no run."""
+    """Regression: the runner logged events without their fields: `INFO penstock.bulk run_taken`, but not which run."""
     [line] = logged("logging.getLogger('penstock.runs').info('run_taken', extra={'run': 'r1', 'model': 'm'})")
     assert (line["event"], line["run"], line["model"], line["logger"]) == ("run_taken", "r1", "m", "penstock.runs")
 

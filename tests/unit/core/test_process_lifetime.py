@@ -21,7 +21,7 @@ def output_with(parent: str) -> str:
 
 @linux
 def test_a_process_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
-    """`penstock up` was killed while its runner imported its modules: that asked for its new parent, and lived on."""
+    """Regression: if `penstock up` died while its runner imported modules, the runner bound itself to its new parent."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     assert output_with(str(gone.pid)) == ""
@@ -49,7 +49,7 @@ def test_the_kernel_ends_a_process_whose_parent_is_killed() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie has ended, whoever is to collect it."""
+    """Return whether the process runs; a zombie does not, although its parent has not collected it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -93,7 +93,7 @@ def test_a_version_unloaded_before_does_not_return_with_a_reset() -> None:
 
 
 def test_a_version_that_nobody_loaded_and_no_settings_name_goes_with_a_reset() -> None:
-    # What an earlier reset left in the registry was listed for ever, and answered 202.
+    # Regression: a version that an earlier reset left in the registry was listed for ever, and its jobs were accepted with 202.
     rollout = Rollout().reset(["1", "8"], {"1"}, 10.0)
     assert (rollout.removed, rollout.undone) == ({"8": 10.0}, ("8",))
 

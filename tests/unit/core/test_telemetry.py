@@ -35,7 +35,7 @@ def test_nothing_is_traced_without_being_asked_for() -> None:
 
 
 def test_without_settings_nothing_of_the_package_is_loaded() -> None:
-    # redis-py loads its metrics where the package is installed; spans and exporters would be ours.
+    # redis-py itself imports OpenTelemetry metrics if the package is installed; only penstock would import spans and exporters.
     code = (
         "import sys, penstock.gateway.telemetry.tracing as g, penstock.workers.telemetry.tracing as w\n"
         "assert g.tracing({}) is None and w.batch_spans({}) == ()\n"

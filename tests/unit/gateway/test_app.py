@@ -1,4 +1,4 @@
-"""The ASGI callable without a server: what every request meets whatever its endpoint."""
+"""The ASGI application without a server: what holds for every request, whatever its endpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.gateway.options import GatewayOptions
 
 
 def gateway(options: GatewayOptions, lifetime: Lifetime | None = None) -> Gateway:
-    """Knows no model and has no store; good for what is decided before either is asked."""
+    """A gateway without models and without a store, for tests of what is decided before either is asked."""
     nowhere = AsyncStore("redis://127.0.0.1:1")
     return Gateway(options, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=lifetime or Lifetime())
 
@@ -47,7 +47,7 @@ async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_a_bug_in_an_endpoint_is_answered_without_its_words(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = gateway(GatewayOptions())
-    monkeypatch.setattr(app.parts.registry, "find", None)  # what calls it now fails in a way no one foresaw
+    monkeypatch.setattr(app.parts.registry, "find", None)  # now every call fails with an unforeseen error
     status, body = await ask(app, "/predictions/square" if method == "POST" else "/v1/models/square", method=method)
     assert (status, body["code"]) == (500, "internal")
     assert "NoneType" not in json.dumps(body)

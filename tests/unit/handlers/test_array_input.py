@@ -27,7 +27,7 @@ def refusal(dtype: str, value: Any) -> str:
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
 def test_unsigned_numbers_are_read_and_bounded(dtype: str) -> None:
-    """Every model with an unsigned input refused all JSON: numpy does not call int64 to uint8 a cast of the same kind."""
+    """Regression: models with an unsigned input refused all JSON, because numpy does not cast int64 to uint8 by default."""
     limit = int(np.iinfo(dtype).max)
     assert read(dtype, [0, 1, limit]) == [0, 1, limit]
     assert refusal(dtype, [0, -1]) == f"-1, which is outside 0 to {limit}"
@@ -50,7 +50,7 @@ def test_a_model_of_unsigned_numbers_answers_and_is_warmed_up(tmp_path: Path, el
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 def test_whole_numbers_may_be_written_as_fractions(dtype: str) -> None:
-    """`integer` of the published schema admits 1.0; the worker refused it as "other or larger values"."""
+    """`integer` of the published schema admits 1.0. Regression: the worker refused 1.0 as "other or larger values"."""
     assert read(dtype, [1.0, 2]) == [1, 2]
     assert refusal(dtype, [1, 1.5]) == "1.5, which is no whole number"
     assert refusal(dtype, [1.0, float("inf")]) == "inf, which is no whole number"
@@ -65,22 +65,22 @@ def test_a_whole_number_that_may_have_lost_digits_as_a_fraction_is_refused(value
 def test_the_limits_of_64_bits_are_exact() -> None:
     assert read("int64", [2**63 - 1, -(2**63)]) == [2**63 - 1, -(2**63)]
     assert refusal("int64", [2**63]) == f"{2**63}, which is outside {-(2**63)} to {2**63 - 1}"
-    # In one list numpy reads these as doubles.
+    # numpy reads a list of these numbers as doubles.
     assert read("uint64", [1, 2**53 + 1, 2**64 - 1]) == [1, 2**53 + 1, 2**64 - 1]
-    # As doubles, the number and the limit above it are the same.
+    # As doubles, this number and the limit above it are equal.
     assert refusal("int64", [float(2**63)]) == f"{2**63}, which is outside {-(2**63)} to {2**63 - 1}"
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("float32", 1e39), ("float32", -1e39), ("float16", 70_000), ("float16", 1e5)])
 def test_a_number_too_large_for_the_model_does_not_become_infinity(dtype: str, value: float) -> None:
-    """1e39 into float32 was infinity without a word, and the answer 200."""
+    """Regression: 1e39 as float32 silently became infinity, and the answer was 200."""
     limit = np.finfo(dtype).max
     assert refusal(dtype, [0, value]) == f"{value}, which is outside {-limit} to {limit}"
     assert read(dtype, [0.5, 60_000]) == [0.5, 60_000]
 
 
 def test_infinity_itself_is_left_to_the_model() -> None:
-    # No JSON holds it, but a column of a Parquet file may.
+    # JSON has no infinity, but a column of a Parquet file may hold it.
     assert read("float32", np.array([np.inf, 1])) == [np.inf, 1]
 
 
@@ -100,7 +100,7 @@ def test_a_refusal_says_what_the_input_holds_instead(dtype: str, value: Any, hol
 
 
 def test_text_keeps_the_nuls_it_ends_with_all_the_way_through_a_model(tmp_path: Path) -> None:
-    """numpy's text of fixed width cut them: "b\\0" was "b"."""
+    """Regression: numpy's text of fixed width cut trailing NULs, so "b\\0" became "b"."""
     given = ["b\0", "\0", "longer", ""]
     assert read("object", given) == given
     port = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n", "m"]) for name in ("x", "y")]
@@ -118,7 +118,7 @@ def test_numbers_beside_text_are_refused_and_not_made_text() -> None:
 
 
 def test_a_long_text_does_not_make_its_neighbours_as_long() -> None:
-    """A body of 0.2 MB took 6.7 GB of the child: numpy's own texts are all as wide as the longest."""
+    """Regression: a body of 0.2 MB took 6.7 GB in the child, because texts in a numpy array are all as wide as the longest."""
     port = Port("x", "object", (None,))
     made = read_array(port, ["a"] * 30_000 + ["x" * 60_000])
     assert made.nbytes < 1_000_000

@@ -26,7 +26,7 @@ def test_a_dumped_tensor_does_not_become_the_message() -> None:
 
 
 def test_a_message_that_cannot_be_written_does_not_take_the_child_down() -> None:
-    # A lone surrogate in it ended the process while it sent the outcome: the job was given up as poison, without its message.
+    # Regression: a lone surrogate in the message ended the process as it sent the outcome, so the job failed as poison.
     failure = failure_of(ValueError("\ud800 in row 7"))
     assert failure.message == "ValueError: ? in row 7"
     assert Failure(ValueError("as it is")).message == "as it is"  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from penstock.handlers.device_errors import is_broken_device, is_fatal_device_er
 
 
 def native(words: str) -> Exception:
-    """As ONNX Runtime raises it."""
+    """Return an error as ONNX Runtime raises it."""
     raised: type[Exception] = type(
         "RuntimeException", (Exception,), {"__module__": "onnxruntime.capi.onnxruntime_pybind11_state"}
     )
@@ -22,9 +22,9 @@ def native(words: str) -> Exception:
         RuntimeError("std::bad_alloc"),
         type("OutOfMemoryError", (RuntimeError,), {})("tried to allocate"),
         type("RuntimeException", (Exception,), {"__module__": "onnxruntime.capi"})("Failed to allocate memory for buffer"),
-        # torch on the CPU; it was an ordinary error, and the batch was halved without a cap for the next one.
+        # torch on the CPU. Regression: this was an ordinary error, so the batch was halved, but the next batch was not capped.
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"),
-        # A library that finds no memory for its own workspace says so by its own name.
+        # A library without memory for its own workspace raises an error with its own name.
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
@@ -54,7 +54,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(error: Exception) -> No
 
 
 class AcceleratorError(RuntimeError):
-    """As torch.AcceleratorError of 2.8 and later."""
+    """An error like torch.AcceleratorError of torch 2.8 and later."""
 
 
 # cudaGetErrorString of cudaErrorMpsConnectionFailed (805) to cudaErrorMpsClientTerminated (810), CUDA 13.
@@ -85,7 +85,7 @@ MPS = (
         (AcceleratorError("CUDA error: tensor memory not completely freed"), True, False),
         (RuntimeError("CUDA: unspecified launch failure in prior launch (cudaErrorLaunchFailure)"), True, False),
         (native("CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=h ; expr=..."), True, False),
-        # CUDA 13 says it so. Only an older wording was looked for, and every job failed with an error of its own.
+        # This is the wording of CUDA 13. Regression: only an older wording was known, and every job failed with its own error.
         (RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"), True, True),
         (RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"), True, True),
         (native("CUDA failure 46: CUDA-capable device(s) is/are busy or unavailable ; GPU=0 ; hostname=h"), True, True),
@@ -98,7 +98,7 @@ MPS = (
         (AcceleratorError("CUDA error: out of memory"), False, False),
         (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), False, False),
         (RuntimeError("CUDA error: invalid argument"), False, False),
-        # Not the device's word: a model may talk of anything.
+        # This error is not the device's: a model may raise any text.
         (ValueError("CUDA error: device-side assert triggered"), False, False),
         (RuntimeError("illegal instruction in the recipe"), False, False),
     ],

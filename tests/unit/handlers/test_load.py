@@ -172,7 +172,7 @@ def test_a_missing_file_is_said_to_be_missing(source: str) -> None:
             NO_START.format("open('/no/weights')"),
             ["A could not be loaded on cpu", "FileNotFoundError"],
         ),
-        # It read "the process was killed: it closed its connection and lived on", or "exited with code 1".
+        # Regression: the message was "the process was killed: it closed its connection and lived on" or "exited with code 1".
         (
             NO_START.format("raise SystemExit('no weights')"),
             ["A.initialize ended the process", "sys.exit('no weights')", "raise an error"],
@@ -217,7 +217,7 @@ def test_a_penstock_error_of_the_model_passes_unchanged(tmp_path: Path) -> None:
 
 
 def test_importing_the_records_of_a_model_leaves_the_decorator_in_place() -> None:
-    """The records once lived in a module `penstock.model`: importing it replaced the decorator of that name in user files."""
+    """Regression: the import of a module `penstock.model` replaced the decorator of that name in user files."""
     import penstock
     from penstock.model_spec import ModelSpec
 

@@ -1,4 +1,4 @@
-"""Arrays as outputs: written at their own precision, whatever their layout, and refused where JSON has no word for a value."""
+"""Arrays as outputs keep their precision in any memory layout, and are refused if JSON cannot represent a value."""
 
 from __future__ import annotations
 

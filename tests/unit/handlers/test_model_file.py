@@ -1,4 +1,4 @@
-"""What is said against a model file before anything is started; the files are made without torch."""
+"""The faults of a model file that are found before anything starts; the files are made without torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_model_that_can_be_loaded_has_no_faults(onnx: Path, tmp_path: Path) ->
 
 
 def test_an_onnx_model_in_another_precision_than_asked_for_is_known_from_its_file(onnx: Path) -> None:
-    """Only the child said so, again and again with growing pauses, and `penstock doctor` found all well."""
+    """Regression: only the child reported this fault, at every restart, while `penstock doctor` found none."""
     (fault,) = faults(onnx, precision="fp16")
     assert fault.startswith("model.onnx is a model in fp32, and the provider cpu runs it as it is")
 

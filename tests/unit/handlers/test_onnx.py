@@ -21,7 +21,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Make:
-    """Writes `total = a + b` (or `total = a + a`) with inputs of the given shape."""
+    """Save a model `total = a + b` (or `total = a + a`) with inputs of the given shape."""
 
     def save(
         shape: Sequence[int | str | None],
@@ -49,7 +49,7 @@ def run(loaded: Loaded, items: list[Any]) -> Any:
 
 
 def test_an_ending_in_capitals_is_the_same_kind_of_file(saved: Make) -> None:
-    """`penstock config check` took it, and the load refused it."""
+    """Regression: `penstock config check` accepted such a file, and loading refused it."""
     path = saved(["n", 2])
     loaded = load(str(path.rename(path.with_name("ADD.ONNX"))), "add")
     assert run(loaded, [{"a": [1, 2], "b": [3, 4]}]) == [{"total": [4.0, 6.0]}]
@@ -114,7 +114,7 @@ def refusals(loaded: Loaded, *items: Any) -> list[str]:
 
 
 def test_inputs_that_share_a_free_dimension_must_have_one_length(saved: Make) -> None:
-    """Lengths 3 and 2 were the model's error (500), and 3 and 1 an answer: ONNX Runtime repeated the one."""
+    """Regression: lengths 3 and 2 were an error of the model (500); for 3 and 1 ONNX Runtime repeated the one value."""
     loaded = load(str(saved(["n", "length"])), "add")
     words = [f"axis 0 of b is {length}, and must be 3 where axis 0 of a is 3" for length in (2, 1)]
     assert refusals(loaded, {"a": [1, 2, 3], "b": [1, 2]}, {"a": [1, 2, 3], "b": [1]}) == words
@@ -127,7 +127,7 @@ def test_free_dimensions_without_a_name_are_left_to_the_model(saved: Make) -> No
 
 
 def test_an_empty_list_is_the_callers_error(saved: Make) -> None:
-    """It went into the model, and what that made of nothing was its error: 500."""
+    """Regression: the empty list was passed to the model, which failed with 500."""
     loaded = load(str(saved(["n", "length"], inputs=("a",))), "add")
     assert refusals(loaded, []) == ["a has shape [0], the model takes [1 or more]"]
     assert loaded.input_schema is not None
@@ -135,7 +135,7 @@ def test_an_empty_list_is_the_callers_error(saved: Make) -> None:
 
 
 def test_a_model_file_takes_json_alone(saved: Make) -> None:
-    """It announced every type, forms among them: `curl -d` without a header was a bad number (422), not a bad type."""
+    """Regression: a model file announced every media type, so `curl -d` without a header was a bad number (422)."""
     assert load(str(saved(["n", 2])), "add").info().accepts == ("application/json",)
 
 
@@ -161,7 +161,7 @@ def test_an_output_without_a_batch_axis_breaks_the_contract(saved: Make) -> None
 
 
 def test_an_output_that_is_no_tensor_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """scikit-learn's ZipMap, which its converter adds by itself: such a model was ready, and every job an AttributeError."""
+    """Regression: with ZipMap, which scikit-learn's converter adds, a model was ready but every job failed."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
     table = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
     chances = helper.make_value_info("chances", helper.make_sequence_type_proto(table))
@@ -179,7 +179,7 @@ def test_a_device_that_would_not_be_used_is_refused(saved: Make) -> None:
 
 
 def test_a_silent_fall_back_to_the_cpu_is_refused(saved: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU build without its libraries runs on the CPU with one line on stderr; callers would only notice the speed."""
+    """A GPU build without its libraries runs on the CPU and prints one line on stderr, so callers would only see it is slow."""
     import onnxruntime
 
     genuine = onnxruntime.InferenceSession

@@ -13,7 +13,7 @@ from penstock.handlers.load import load
 from penstock.handlers.option_names import check_option_names
 from tests.onnx_models import perceptron, saved
 
-# What tells the kinds of torch files apart is a name in the archive.
+# A name in the archive distinguishes the kinds of torch files.
 ARCHIVES = {
     "exported.pt2": "net/models/model.json",
     "package.pt2": "net/data/aotinductor/model/a.so",
@@ -39,7 +39,7 @@ def refusal(path: Path, options: dict[str, Any], task: str = "") -> str:
 
 
 def test_a_misspelt_option_and_one_of_a_task_that_is_not_named_are_both_refused(tmp_path: Path) -> None:
-    """A model file took them in silence: options={"model_clas": ..., "top_k": 3} without a task was loaded."""
+    """Regression: a model file with options={"model_clas": ..., "top_k": 3} and without a task was loaded silently."""
     assert refusal(made(tmp_path, "exported.pt2"), {"model_clas": "net.py:Net", "top_k": 3}) == (
         "exported.pt2 has no option 'model_clas' (model_class is an option of weights with a model class), nor 'top_k' (it "
         'belongs to a task: set task = "image-classification" or "text-classification"); its options are outputs'

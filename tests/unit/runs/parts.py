@@ -20,7 +20,7 @@ from penstock.shard import SHARD_MEDIA, ShardOutcome, _encoder, decode_shard
 
 
 class ListSource:
-    """Rows from a list; those that are a `RowError` could not be read."""
+    """A source of rows from a list; an element that is a `RowError` stands for a row that could not be read."""
 
     media = "application/json"
 
@@ -49,7 +49,7 @@ class ListSource:
 
 
 class ListSink:
-    """One (row, output or code) per row; a mark is how many there were."""
+    """A sink of one (row, output or code) per row; a mark is the number of rows so far."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int, Any]] = []
@@ -97,7 +97,7 @@ class DictBlobs:
             raise BlobsUnavailable("the blobs are away")
 
     def read(self, name: str) -> bytes:
-        """What a worker does."""
+        """Return a blob as a worker reads it, without losses."""
         try:
             return self.blobs[name]
         except KeyError:
@@ -115,14 +115,14 @@ Model = Callable[[list[Any]], ShardOutcome]
 
 
 class ModelDied(Exception):
-    """The process that ran the shard is gone."""
+    """The process that ran the shard has ended."""
 
 
 @dataclass
 class FakeQueue:
     """A queue, its worker and its channel of pushes in one. Shards end in an order that `random` chooses.
 
-    `keeps`: how many shards stay waiting; `lose` and `away`: the share of pushes and of replies that are lost.
+    `keeps`: how many shards stay waiting. `lose` and `away`: the shares of pushes and of replies that are lost.
     """
 
     model: Model

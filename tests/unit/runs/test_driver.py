@@ -1,4 +1,4 @@
-"""The driver over a queue of this process: every row once, in order, whatever the queue does."""
+"""The driver with a queue in this process: every row is written once and in order, whatever the queue does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def double(rows: list[Any]) -> ShardOutcome:
 
 
 class Stage:
-    """A driver and all that it works with; `drive` goes on where the last call ended."""
+    """A driver and its parts; `drive` continues where the last call ended."""
 
     def __init__(
         self, model: Model = double, rows: Any = range(ROWS), *, seed: int = 1, blobs_away: float = 0.0, **faults: Any
@@ -88,7 +88,7 @@ def test_no_more_rows_are_submitted_than_the_window_holds() -> None:
     stage = Stage(rows=range(5_000))
     stage.drive(window_rows=400)
     assert 100 <= stage.queue.most_rows <= 400
-    # Read a third of the window at a time, at most.
+    # The driver reads at most a third of the window at a time.
     assert stage.source.most_rows <= 133
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_was_interrupted_goes_on_without_a_row_missing_or_twice(seed:
     stage = Stage(seed=seed, lose=0.1)
     watch = FakeWatch(stop_at=random.randrange(1, ROWS - 600))
     assert stage.drive(watch, shard_rows=50) is StopReason.INTERRUPT
-    # What was appended behind the last commit is forgotten, as after a kill -9.
+    # This line stands for output that was not committed before a kill -9; a restore removes it.
     stage.sink.lines.append((10**9, "torn"))
     assert stage.drive(shard_rows=random.randrange(1, 90)) is StopReason.GO_ON
     assert stage.sink.lines == expected()
@@ -162,7 +162,7 @@ def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written()
 def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     stage = Stage()
     assert stage.drive(FakeWatch(stop_at=200, reason=StopReason.LOST), shard_rows=50) is StopReason.LOST
-    # The batch of eight shards that held row 200 is the last.
+    # The batch of eight shards that held row 200 is the last one committed.
     assert stage.checkpoints[-1].counts.done <= 400
 
 
@@ -173,7 +173,7 @@ def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
     stage = Stage(hopeless)
     with pytest.raises(TooManyFailed, match="--max-failed 100"):
         stage.drive(max_failed=100, shard_rows=30)
-    # At most the batch of eight shards in which the limit was passed.
+    # The run writes at most the batch of eight shards in which the limit was passed.
     assert 100 < len(stage.sink.lines) <= 100 + 8 * 30
     assert stage.checkpoints[-1].counts.failed == len(stage.sink.lines)
 

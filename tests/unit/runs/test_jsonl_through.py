@@ -33,7 +33,7 @@ def read_once(spec: RunSpec, after: dict[str, Any] | None, *, rows: int, size_by
 
 
 def read_all(spec: RunSpec, *, rows: int = 3, size_bytes: int = 1 << 20) -> tuple[list[Any], dict[int, RowError]]:
-    """Read every batch with a new source: only `after` is carried over."""
+    """Read every batch with a new source, to which only `after` is passed on."""
     inputs: list[Any] = []
     bad: dict[int, RowError] = {}
     after = None
@@ -88,7 +88,7 @@ def test_a_line_over_the_limit_is_a_bad_row_and_the_next_is_read(tmp_path: Path,
 
 
 def results(first: int, count: int) -> ResultBatch:
-    """Every seventh row failed."""
+    """Return results in which every seventh row failed."""
     failed = {
         place: RowError("handler_error", f"row {first + place} is bad") for place in range(count) if (first + place) % 7 == 3
     }
@@ -97,7 +97,7 @@ def results(first: int, count: int) -> ResultBatch:
 
 
 def write_through(spec: RunSpec, rows: int, chances: random.Random | None) -> dict[str, Any]:
-    """Write `rows` rows; with `chances`, die at random points and go on from the last commit."""
+    """Write `rows` rows; with `chances`, stop at random points and continue from the last commit."""
     mark: dict[str, Any] | None = None
     while True:
         sink = open_sink(spec, "r1", state=Path(spec.output).parent)

@@ -1,4 +1,4 @@
-"""Who drives a run: one driver at a time, another one when the first is gone, none when the run has ended."""
+"""Who drives a run: one driver at a time, another driver after the first has died, and none after the run has ended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def runs() -> MemoryRunStore:
 
 
 def dead_driver() -> str:
-    """The name of a driver whose process is no more."""
+    """The name of a driver whose process has ended."""
     code = "from penstock.runs.ownership import driver_name; print(driver_name())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 

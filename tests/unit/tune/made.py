@@ -1,4 +1,4 @@
-"""The result of a search for the tests of its reports: it has every verdict, and its figures follow formulas."""
+"""The result of a search, for the tests of its reports: the result has every verdict, and formulas give its figures."""
 
 from __future__ import annotations
 

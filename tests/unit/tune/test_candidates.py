@@ -1,4 +1,4 @@
-"""From measurements to verdicts, without a stack."""
+"""Measurements become verdicts, without a running stack."""
 
 from __future__ import annotations
 

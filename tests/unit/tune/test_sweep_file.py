@@ -82,7 +82,7 @@ def test_two_names_of_one_dimension_are_refused() -> None:
         ("sweep.toml", "a = [1", "not TOML"),
         ("sweep.yaml", "", "no dimensions"),
         ("sweep.yml", "- 1\n- 2\n", "no dimensions"),
-        # A tag that would make an object out of text.
+        # This tag would make an object out of text.
         ("sweep.yaml", "workers: !!python/object/apply:os.getpid []", "not YAML"),
     ],
 )

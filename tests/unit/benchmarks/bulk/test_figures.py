@@ -1,4 +1,4 @@
-"""From turns to figures: ratios of means, targets in both directions, figures of other parts stay."""
+"""Figures are ratios of means, targets hold in both directions, and a partial run keeps the figures of other parts."""
 
 from __future__ import annotations
 

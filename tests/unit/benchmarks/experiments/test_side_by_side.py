@@ -1,4 +1,4 @@
-"""The report on trees that are measured in turns."""
+"""The report on source trees that are measured in turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def side(name: str, rates: list[float], folder: Path) -> TreeSide:
 
 
 def test_the_ratio_is_of_turns_beside_each_other_so_that_a_machine_that_slows_down_does_not_show(tmp_path: Path) -> None:
-    # The machine halves its speed on the way; the second tree is a fifth faster in every turn.
+    # The machine slows down to half its speed, and the second tree is a fifth faster in every turn.
     before, after = side("a", [1_000, 900, 500], tmp_path), side("b", [1_200, 1_080, 600], tmp_path)
     assert after.report_line(before).startswith("b: 1,080/s, ratio 1.200, p50 1.00 ms")
     assert "ratio 1.000" in before.report_line(before)

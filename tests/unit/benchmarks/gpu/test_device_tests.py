@@ -6,7 +6,7 @@ from benchmarks.gpu import device_tests
 from benchmarks.gpu.device_tests import run_tests
 
 TESTS = Path(__file__).resolve().parents[3]
-# Written in two parts, or this file would count as one with GPU tests.
+# The mark is written in two parts, because this file would otherwise count as a file with GPU tests.
 MARK = "pytest.mark." + "gpu"
 SOURCE = f"""
 import warnings
@@ -60,7 +60,7 @@ def test_a_pytest_that_cannot_begin_is_no_success(tmp_path: Path) -> None:
 
 
 def test_the_files_with_such_tests_are_found_and_need_nothing_of_the_suite() -> None:
-    """The whole suite was collected, and this failed because a package for tests is missing on GPU machines."""
+    """Regression: the search collected the whole suite and failed, because GPU machines lack a package of the test extra."""
     files = device_tests.gpu_tests(TESTS)
     names = {Path(file).relative_to(TESTS).as_posix() for file in files}
     assert "unit/handlers/runtimes/torch/test_gpu.py" in names

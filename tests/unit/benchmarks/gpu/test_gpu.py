@@ -68,7 +68,7 @@ def test_a_lease_that_ends_early_has_seen_every_precision_compiled_and_not() -> 
 def test_rows_on_onnx_runtime_name_the_extra_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, version: str, lacks: bool
 ) -> None:
-    """Without the build for GPUs these rows were left out silently."""
+    """Regression: without the GPU build of ONNX Runtime these rows were left out silently."""
     monkeypatch.setattr(model_rows, "version_of", lambda _: version)
     rows = [row for row in gpu_rows(16) if row.runtime == "onnx"]
     assert len(rows) == 5
@@ -101,7 +101,7 @@ def test_readings_that_the_device_refused_do_not_count_as_idle() -> None:
 
 
 def test_a_device_that_reports_nothing_has_no_share() -> None:
-    """Its share was 0.0, as if the device had been idle."""
+    """Regression: the share of such a device was 0.0, as if the device had been idle."""
     assert busy_share([None, None]) is None
     assert busy_share([]) is None
     blocks = [_block(None), _block(None)]
@@ -118,7 +118,7 @@ def test_how_busy_the_device_was_stands_in_the_row() -> None:
 
 
 def test_the_devices_that_are_watched_are_those_of_the_row() -> None:
-    """The watcher read the driver's first device, even if the worker used another one."""
+    """Regression: the watcher read the driver's first device, even if the worker used another device."""
     driver = _Driver()
     with gpu.device_watch(GpuMeter(driver))(["GPU-7", "GPU-8"]) as beside:
         assert driver.looked.wait(10.0)
@@ -194,7 +194,7 @@ def test_a_row_in_which_the_call_is_killed_has_failed_and_comes_last_in_the_next
 
 
 def test_a_mistyped_row_is_refused_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistyped row ended in a traceback, after the tests had run."""
+    """Regression: a mistyped row ended in a traceback, after the tests had run."""
     for main in (gpu.main, models.main):
         with pytest.raises(SystemExit) as ended:
             main(["--only", "nosuch"])
@@ -203,7 +203,7 @@ def test_a_mistyped_row_is_refused_before_anything_is_looked_for(capsys: pytest.
 
 
 def test_whatever_is_started_sees_the_device_that_the_file_is_named_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A worker takes the GPU with the most free memory, but the file was named after the first GPU."""
+    """Regression: a worker takes the GPU with the most free memory, but the file was named after the first GPU."""
     other = Unit("GPU-2", "NVIDIA L4", 1, 1 << 34, 1 << 34)
     monkeypatch.setattr(gpu, "read_gpus", lambda _: Gpus((Gpu(UNIT), Gpu(other)), "580.1"))
     monkeypatch.setattr(gpu, "why_not", lambda _: "")

@@ -27,7 +27,7 @@ def input_name() -> str:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectBlobs:
-    """A bucket behind a port that nobody listens on."""
+    """A bucket behind a port on which nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
@@ -66,7 +66,7 @@ def test_a_store_that_does_not_answer_is_told_with_what_to_look_at_and_without_s
 def test_a_store_that_takes_requests_and_never_answers_is_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nowhere: ObjectBlobs
 ) -> None:
-    """It held a slot for the library's 30 s, twice as long as its lease lasts."""
+    """Regression: such a store blocked a slot for the 30 s of the library's timeout, twice as long as a lease lasts."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("AWS_READ_TIMEOUT", "200ms")

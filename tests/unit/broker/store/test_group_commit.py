@@ -1,4 +1,4 @@
-"""When a group of items leaves."""
+"""When a group of items is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EARLY = 3
 
 
 class Sink:
-    """Answers each item with itself once it is let."""
+    """Answers each item with the item itself once `let` is set."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []

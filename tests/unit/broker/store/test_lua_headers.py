@@ -1,4 +1,4 @@
-"""What stands in Lua and in Python and must be equal: the arguments of every function, strides, fields and constants."""
+"""Facts that stand both in Lua and in Python are equal: the arguments of every function, strides, fields and constants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STAMP = BatchStamp()
 
 
 def operations(items: int) -> list[ops.Operation[Any]]:
-    """One call of every function; those that take items get this many."""
+    """Return one call of every function, with this number of items for functions that take items."""
     return [
         ops.submit([NEW] * max(1, items), 10),
         ops.claim(ClaimRequest("m", "1", "w", "n", 8)),
@@ -65,13 +65,13 @@ def operations(items: int) -> list[ops.Operation[Any]]:
 
 
 def names_of(text: str) -> list[str]:
-    """The comma-separated arguments of a header; a comma in parentheses separates none."""
+    """Return the comma-separated arguments of a header; a comma in parentheses does not separate."""
     plain = re.sub(r"\([^)]*\)", "", text).strip()
     return [] if plain in ("", "none") else [part.strip() for part in plain.split(",")]
 
 
 def headers() -> dict[str, tuple[list[str], list[str]]]:
-    """By function: the fixed arguments, and those of each item, as the comment above it says."""
+    """Return for each function its fixed arguments and the arguments of each item, as its header comment lists them."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     name = ""
     for line in re.sub(r"\n--  +", " ", "\n".join(LUA.values())).splitlines():
@@ -113,7 +113,7 @@ def grows_by(one: ops.Operation[Any], two: ops.Operation[Any]) -> int:
 
 
 def number(file: str, name: str) -> int:
-    """A constant of a Lua file, also where one line sets several."""
+    """Return a constant of a Lua file, also if one line sets several constants."""
     for names, values in re.findall(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ([\d, ]+)", LUA[file], re.MULTILINE):
         constants = dict(zip(names.split(", "), values.split(", "), strict=True))
         if name in constants:
@@ -163,7 +163,7 @@ def fields_of(file: str, table: str) -> list[str]:
 
 
 def unpacked(function: Any) -> list[str]:
-    """The names of the longest tuple that the function unpacks."""
+    """Return the names of the longest tuple that the function unpacks."""
     targets = [node.targets[0] for node in ast.walk(ast.parse(inspect.getsource(function))) if isinstance(node, ast.Assign)]
     tuples = [
         [ast.unparse(name).removeprefix("_") for name in target.elts] for target in targets if isinstance(target, ast.Tuple)

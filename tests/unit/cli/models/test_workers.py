@@ -14,7 +14,7 @@ from tests.unit.client.scripted_gateway import Line, playing
     [({"1": 0.0039, "4": 34.04}, "34 s (4)"), ({"1": 34.04, "4": 0.0039}, "34 s (1)"), ({}, "-")],
 )
 def test_the_slowest_first_call_is_shown_with_its_batch_size(first_call_s: dict[str, float], shown: str) -> None:
-    """The column showed the smallest size's: 3.9 ms of a model whose batches of 4 had taken 34 s to compile."""
+    """Regression: the column showed 3.9 ms, the call of the smallest size, although batches of 4 took 34 s to compile."""
     slot: dict[str, Any] = {"model": "m", "state": "ready", "load_s": 34.7, "warm_up": {"first_call_s": first_call_s}}
     with playing(Line(body={"data": [{"name": "w", "host": "h", "slots": [slot]}]})) as gateway:
         shown_lines = CliRunner().invoke(app, ["--url", gateway.url])

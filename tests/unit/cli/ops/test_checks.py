@@ -32,7 +32,7 @@ def test_a_gpu_that_is_not_there_is_a_fault_only_where_a_model_wants_one(tmp_pat
 def test_both_onnxruntimes_at_once_is_a_failure_with_its_cure() -> None:
     found = checks.onnxruntime(lambda package: "1.31.1")
     assert found.level is Level.FAIL
-    # The bare wheel would come without the CUDA libraries that it is linked against.
+    # The wheel alone would come without the CUDA libraries to which it is linked.
     assert found.next == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'penstock[onnx-gpu]'"
 
 
@@ -63,7 +63,7 @@ def test_what_a_model_file_runs_on_is_missed_before_it_is_served(tmp_path: Path)
 
 
 def test_what_keeps_a_model_file_from_loading_is_told_before_anything_is_started(tmp_path: Path) -> None:
-    """An ONNX model with precision fp16 on the CPU, or without its labels, was well to doctor and failed in every child."""
+    """Regression: doctor accepted an ONNX model with precision fp16 on the CPU, or without its labels; every child failed."""
     saved(perceptron(), tmp_path / "a.onnx")
     config = tmp_path / "penstock.toml"
     config.write_text(

@@ -15,7 +15,7 @@ from penstock.settings.tables import Settings
 
 
 def made(folder: Path, *options: str) -> dict[str, str]:
-    """The files that the command left, by name."""
+    """The contents of the files that the command wrote, by name."""
     CliRunner().invoke(app, [str(folder), *options], catch_exceptions=False)
     return {file.name: file.read_text() for file in folder.iterdir()}
 

@@ -15,7 +15,7 @@ from penstock.settings.tables import Settings
 
 
 def made(*arguments: str) -> tuple[str, str]:
-    """What went to stdout and to stderr."""
+    """Run the command; return what it wrote to stdout and to stderr."""
     done = CliRunner().invoke(app, ["new", *arguments], catch_exceptions=False)
     return done.stdout, done.stderr
 

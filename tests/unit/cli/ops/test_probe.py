@@ -34,9 +34,9 @@ def test_a_model_without_a_ready_slot_is_named() -> None:
 @pytest.mark.parametrize(
     ("oldest_s", "now", "well"),
     [
-        (0.0, 9_999.0, True),  # nothing waits: there was nothing to claim
-        (500.0, 1_050.0, True),  # a deep queue, and it was claimed from lately
-        (90.0, 2_000.0, True),  # just submitted: the next look will tell
+        (0.0, 9_999.0, True),  # no job waits, so there was nothing to claim
+        (500.0, 1_050.0, True),  # jobs wait, but the worker claimed from the queue lately
+        (90.0, 2_000.0, True),  # the job was just submitted, so the next probe decides
         (500.0, 2_000.0, False),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_second_signal_kills_children_that_do_not_listen() -> None:
     said: list[str] = []
     worker, stop = child(FOREVER), StopSignals()
     supervisor = ProcessSupervisor([worker], None, stop=stop, say=said.append)
-    # Ignored signals stay ignored across exec, so the child is deaf from its first instant.
+    # Ignored signals stay ignored across exec, so the child ignores SIGTERM from its start.
     heard = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         supervisor.start()

@@ -262,7 +262,7 @@ def test_a_process_that_loads_no_model_needs_no_model_file(tmp_path: Path) -> No
 
 
 def test_an_empty_object_of_models_means_no_models(tmp_path: Path) -> None:
-    """`PENSTOCK_MODELS={}` once ended every process in an IndexError."""
+    """Regression: `PENSTOCK_MODELS={}` ended every process with an IndexError."""
     assert Settings.load(None, {"PENSTOCK_MODELS": "{}", "PENSTOCK_STORE__STATE_DIR": str(tmp_path)}).specs() == []
 
 
@@ -276,7 +276,7 @@ def test_an_empty_object_of_models_means_no_models(tmp_path: Path) -> None:
     ],
 )
 def test_a_bucket_that_no_batch_can_fill_is_refused(tmp_path: Path, table: str, fault: str) -> None:
-    """With buckets of 1 and 64 and a max_batch_size of 8 every batch of 8 ran as 64 rows, 13 times as long as it had to."""
+    """Regression: with buckets 1 and 64 and max_batch_size 8, every batch of 8 ran as 64 rows and took 13 times too long."""
     (found,) = faults_of(write(tmp_path, f"[models.m]\nsource = 'm.onnx'\n{table}\n"))
     assert found.startswith("models.m: batch_buckets [1, ")
     assert fault in found

@@ -132,7 +132,7 @@ def test_what_a_long_input_violates_is_still_told() -> None:
 
 
 def array(*sizes: int | None) -> dict[str, Any]:
-    """As a model file's input of this shape; None is a free dimension."""
+    """Return the schema of a model file's input with this shape; None is a free dimension."""
     schema: dict[str, Any] = {"type": "number"}
     for size in reversed(sizes):
         bounds = {} if size is None else {"minItems": size, "maxItems": size}
@@ -172,7 +172,7 @@ TEXT = {"type": "object", "properties": {"ids": array(None), "mask": array(None,
 def test_an_array_of_another_shape_is_one_fault_that_tells_both_shapes(
     value: object, schema: dict[str, Any], errors: dict[str, str]
 ) -> None:
-    """An image of 100 x 100 in place of 224 x 224 was answered with ten rows of zeros that have less than 224 items."""
+    """Regression: for an image of 100 x 100 instead of 224 x 224, the answer listed ten faults, rows of less than 224 items."""
     with pytest.raises(InvalidInput) as refused:
         checked(value, schema)
     assert {error["pointer"]: error["detail"] for error in refused.value.errors} == errors

@@ -1,4 +1,4 @@
-"""Answers as the HTTP server writes them: how many writes, and what they hold."""
+"""How many writes the HTTP server makes for a response, and what each write holds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Wire(asyncio.Transport):
 
 
 async def answered(request: bytes, messages: Sequence[dict[str, Any]]) -> Wire:
-    """What is written for `request` when the application sends `messages`, each in a turn of its own."""
+    """Return what is written for `request` if the application sends each of `messages` in a turn of the loop of its own."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if b"expect" in request:

@@ -1,4 +1,4 @@
-"""Multipart forms: the input of a model, and files in pieces; what is over a limit."""
+"""Multipart forms: the input of a model, files that arrive in pieces, and forms over a limit."""
 
 from __future__ import annotations
 

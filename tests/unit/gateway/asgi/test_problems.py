@@ -72,7 +72,7 @@ def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str,
 
 
 def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() -> None:
-    # Its type named a page that does not exist, its title was "Internal Server Error".
+    # Regression: the type of the problem named a page that does not exist, and its title was "Internal Server Error".
     ended = EndedWithoutOutput("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
     problem = content_of(render(ended, request_id="r1", instance="/x"))
     assert (problem["code"], problem["type"]) == ("bad_image", "/problems/handler_error")

@@ -22,7 +22,7 @@ HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n"
 
 
 class Wire:
-    """What a transport and a loop do for one connection, with the time in hand."""
+    """A transport and a loop for one connection, with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -81,7 +81,7 @@ async def connection() -> tuple[GuardedProtocol, Wire]:
 
 
 async def test_a_connection_that_sends_nothing_is_closed_without_a_word(connection: tuple[GuardedProtocol, Wire]) -> None:
-    """A load generator's connection in reserve took the 408 that came over it for the answer to its first request."""
+    """Regression: a load generator read the 408 on an idle connection as the response to its first request."""
     protocol, wire = connection
     protocol.enforce(wire.now + HEAD_S)
     assert not wire.closed

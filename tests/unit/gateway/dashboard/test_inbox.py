@@ -1,4 +1,4 @@
-"""Failed jobs grouped by what went wrong."""
+"""Failed jobs are grouped by the cause of their failure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_message_takes_long(text: str) -> None:
         started = time.thread_time()
         normalised(text)
         lasted.append(time.thread_time() - started)
-    # Of processor time, and the best of three: what others do to the machine is no fault of the pattern.
+    # The limit is for processor time and the best of three runs, because other processes slow the machine down.
     assert min(lasted) < 0.05
 
 

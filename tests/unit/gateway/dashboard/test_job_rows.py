@@ -1,4 +1,4 @@
-"""One job's stages and attempts as bars, and what may be done to it."""
+"""One job: its stages and attempts as bars, and the actions that are possible."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BANDS = {0: 3, 6: 0, 9: 0}
 
 
 class CountingStore:
-    """A store that counts its polls; each finds one more job accepted. `away`: it does not answer."""
+    """A store that counts its polls; each poll finds one more accepted job. While `away` is set, the store does not answer."""
 
     def __init__(self) -> None:
         self.polls = 0

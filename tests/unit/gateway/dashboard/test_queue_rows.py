@@ -1,4 +1,4 @@
-"""What the overview says of a queue."""
+"""What the overview shows for a queue."""
 
 from __future__ import annotations
 

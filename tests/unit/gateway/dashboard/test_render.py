@@ -1,4 +1,4 @@
-"""The files that pages load: ours or vendored unchanged, nothing from elsewhere."""
+"""Pages load only our files and unchanged vendored files, nothing from other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short memory behind rates and small charts."""
+"""The recent samples from which the dashboard computes rates and small charts."""
 
 from __future__ import annotations
 

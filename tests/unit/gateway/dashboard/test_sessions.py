@@ -1,4 +1,4 @@
-"""Sessions and forms: what a browser may send in its visitor's name."""
+"""Sessions and forms: which requests a browser may send on behalf of its user."""
 
 from __future__ import annotations
 

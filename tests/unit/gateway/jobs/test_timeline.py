@@ -36,7 +36,7 @@ def seconds(job: Job, *, now: float = 1_000.0) -> dict[str, float]:
 
 
 def normal(**changes: Any) -> Job:
-    """Waited 4 s, then 5 s in a batch whose stages took 4 s."""
+    """A job that waited 4 s and then spent 5 s in a batch whose stages took 4 s."""
     ended = {"started_at": 104.0, "finished_at": 109.0, "batch": BATCH, "tries": (tried(1, 104.0, 109.0, "succeeded"),)}
     return a_job(**{**ended, **changes})
 
@@ -137,7 +137,7 @@ def test_attempts_that_are_not_kept_still_count() -> None:
 
 
 def test_a_batch_measured_longer_than_the_store_saw_shares_what_there_was() -> None:
-    # A job of 2 ms: the store counts whole milliseconds, the worker microseconds.
+    # The job took 2 ms: the store counts whole milliseconds, the worker microseconds.
     job = normal(created_at=107.0, started_at=107.0, tries=(tried(1, 107.0, 109.0, "succeeded"),))
     found = seconds(job)
     assert sum(found.values()) == pytest.approx(2.0)
@@ -151,7 +151,7 @@ ends = st.sampled_from(["released", "retried", "crashed", "worker_lost"])
 
 @st.composite
 def histories(draw: st.DrawFn) -> Job:
-    """A job as the store may hold it: attempts one after the other, an end of any kind, a batch measured on another clock."""
+    """Draw a job as the store may hold it: consecutive attempts, an end of any kind, a batch measured by another clock."""
     now = draw(moments)
     created_at, tries, number = now, list[Attempt](), 0
     for end in draw(st.lists(ends, max_size=8)):

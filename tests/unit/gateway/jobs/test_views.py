@@ -20,7 +20,7 @@ def test_a_worker_shows_where_each_slot_lies() -> None:
     slots = (SlotInfo("m", "1", "ready", cores=(4, 5), **place), SlotInfo("m", "1", "ready", threads=1))
     gpu, cpu = worker_view(WorkerInfo("w", "h", 1, 0.0, slots=slots))["slots"]
     assert {name: gpu[name] for name in SHOWN} == {**place, "cores": [4, 5]}
-    # What does not apply is left out.
+    # Fields that do not apply are left out.
     assert {name: cpu[name] for name in SHOWN if name in cpu} == {
         "device": "cpu",
         "cores": [],

@@ -94,7 +94,7 @@ def test_a_job_that_can_end_in_time_is_admitted() -> None:
 
 
 def test_an_empty_queue_admits_even_when_one_run_takes_longer_than_the_deadline() -> None:
-    """Else a model slower than its callers' deadlines would never be asked again, and its latency never learned anew."""
+    """Otherwise a model slower than its callers' deadlines would get no jobs, and its latency would never be learned anew."""
     slow = SlotCapacity(1, 1.0, {1: 1.0})
     admit(Backlog(), slow, 5.0, deadline_s=0.2, max_depth=10)
 
@@ -132,7 +132,7 @@ def test_the_line_of_another_owner_counts_no_further_than_its_turns() -> None:
 
 
 def test_an_owner_alone_waits_for_all_that_wait() -> None:
-    """What it has open is known from the last look only; the depth from the last submit."""
+    """The open jobs of an owner are as old as the last poll, while the depth comes from the last submit."""
     assert Backlog(open={"a": 3}).jobs_before_new("a", 50) == 50
 
 
@@ -152,7 +152,7 @@ def test_at_a_fifth_above_capacity_nearly_all_admitted_jobs_end_in_time() -> Non
 
 
 def simulate(capacity: SlotCapacity, *, rate: float, deadline_s: float, seconds: float) -> tuple[int, int, int]:
-    """Late, done and refused jobs of a worker that always takes what is there, up to 32."""
+    """Count the late, done and refused jobs of a worker that always takes all waiting jobs, at most 32."""
     backlog, queue, running = Backlog(), list[float](), list[float]()
     late = done = refused = 0
     free_at = 0.0
@@ -179,7 +179,7 @@ def simulate(capacity: SlotCapacity, *, rate: float, deadline_s: float, seconds:
 
 
 def test_jobs_that_are_cancelled_do_not_count_as_work_done() -> None:
-    """A client that cancelled a few of a million waiting jobs once made the gateway expect days of waiting, and refuse."""
+    """Regression: after a client cancelled a few of a million waiting jobs, the gateway predicted a wait of days."""
     backlog = Backlog()
     backlog.record_stats(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
     backlog.record_stats(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)

@@ -16,7 +16,7 @@ def test_limits_are_the_gateways_own_and_versions_what_the_workers_loaded() -> N
 
 
 def test_the_batch_policy_is_the_one_in_force_once_a_worker_has_loaded_the_model() -> None:
-    # A handler that declares max_batch_size = 4 was listed with the default of 8, by `penstock models` and by `batch 4/8`.
+    # Regression: a handler that declares max_batch_size = 4 was listed by `penstock models` with the default of 8.
     policy = BatchPolicy(max_batch_size=4)
     assert merged(DECLARED, ModelInfo("m", policy=policy, versions={"1": LOADED})).policy == policy
     assert merged(DECLARED, ModelInfo("m", policy=policy, versions={"1": None})).policy == DECLARED.policy
@@ -41,13 +41,13 @@ def test_a_version_without_a_ready_slot_is_told_to_load_to_have_failed_or_to_hav
 
 
 def test_a_long_load_error_keeps_both_ends_and_shows_the_cut() -> None:
-    """It was cut at 200 characters without a mark, and what to do stands at its end."""
+    """Regression: the error was cut at 200 characters without a mark, although its advice stands at its end."""
     error = f"torch cannot load net.pt2: {'and so on ' * 100}; compile it again with this version of torch"
     why = why_unserved([WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error=error),))], "m", "1")
     assert why.startswith("could not be loaded: torch cannot load net.pt2: and so on")
     assert " … " in why
     assert why.endswith("; compile it again with this version of torch")
     assert len(why) < 650
-    # One that is just short enough.
+    # This error is just short enough to stay whole.
     whole = WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error="x" * 600),))
     assert why_unserved([whole], "m", "1") == f"could not be loaded: {'x' * 600}"

@@ -1,4 +1,4 @@
-"""How large a scrape of a gateway can become, and what its figures mean."""
+"""How large a scrape of a gateway can become, and the meaning of its metrics."""
 
 from __future__ import annotations
 
@@ -126,6 +126,6 @@ def test_torchserves_sums_bear_its_names_and_count_answers_only() -> None:
     assert found["ts_inference_latency_microseconds"].value == 250_000
     assert found["ts_queue_latency_microseconds"].labels["model_version"] == "2"
     assert found["ts_inference_requests_total"].labels.keys() == {"model_name", "model_version", "hostname"}
-    # One number and not two for the version that nobody named.
+    # Requests that name no version have one series, not two.
     asked = [sample for metric in metrics.torchserve.collect() for sample in metric.samples if "requests" in sample.name]
     assert {sample.labels["model_version"]: sample.value for sample in asked} == {"default": 1, "2": 1}

@@ -34,7 +34,7 @@ def test_any_package_that_brings_it_will_do() -> None:
 
 
 def test_a_tensorrt_that_onnx_runtime_cannot_load_is_not_the_one_it_needs() -> None:
-    # The newest was 11.4, ONNX Runtime looked for libnvinfer.so.10: the model failed to load with all extras installed.
+    # Regression: all extras installed TensorRT 11.4, ONNX Runtime looked for libnvinfer.so.10, and the model failed to load.
     options = RuntimeOptions(provider="tensorrt")
     for version, missing in {"11.4.0.106": ["onnx-tensorrt"], "10.16.1.11": []}.items():
         installed = {"onnxruntime-gpu": "1.31.1", "tensorrt": version, "tensorrt-cu13": version}

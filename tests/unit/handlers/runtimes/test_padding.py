@@ -15,7 +15,7 @@ def test_padding_repeats_the_last_row_also_of_text() -> None:
 
 
 class Model:
-    """Doubles its input and notes the sizes it saw."""
+    """A model that doubles its input and records the sizes of its batches."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

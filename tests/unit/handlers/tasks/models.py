@@ -1,4 +1,4 @@
-"""Small ONNX models and a small tokenizer, written in memory: each computes something that can be checked by hand."""
+"""Small ONNX models and a small tokenizer, made in memory; the results of each can be checked by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Item, Output
 
 WORDS = ["[PAD]", "[UNK]", "red", "green", "blue", "and", "of", "the"]
-# Pixels as they are, from 0 to 1: what a model computes can then be said in a test.
+# Pixels stay from 0 to 1, so that a test can state what a model computes.
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 
 
@@ -62,7 +62,7 @@ def same(folder: Path, shape: Sequence[Any] = ("n", 3, 4, 4)) -> Path:
 
 
 def answering(folder: Path, outputs: dict[str, Any], shape: Sequence[Any] = ("n", 3, 4, 4)) -> Path:
-    """Gives these arrays for every image, whatever it shows."""
+    """Save a model that returns these arrays for every image."""
     nodes = [
         helper.make_node("ReduceMax", ["image"], ["top"], axes=[1, 2, 3], keepdims=0),
         helper.make_node("Mul", ["top", "nothing"], ["zero"]),
@@ -82,7 +82,7 @@ def answering(folder: Path, outputs: dict[str, Any], shape: Sequence[Any] = ("n"
 
 
 def tokenizer(folder: Path, *, truncation: int | None = None, direction: str = "right", marks: str = "") -> Path:
-    """One token per word, and around them `marks`, a template such as "the $A and"."""
+    """Save a tokenizer with one token per word; `marks` is a template around them, such as "the $A and"."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     made = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -98,7 +98,7 @@ def tokenizer(folder: Path, *, truncation: int | None = None, direction: str = "
 
 
 def states(folder: Path, names: Sequence[str] = ("input_ids", "attention_mask"), *, padding: float = 0.0) -> Path:
-    """`last_hidden_state` [n, tokens, 2]: (id, 1) of each token; where the id is 0, as of padding, `padding` is added."""
+    """`last_hidden_state` [n, tokens, 2] is (id, 1) of each token; if the id is 0, as for padding, `padding` is added."""
     nodes = [
         helper.make_node("Cast", [names[0]], ["real"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["real", "axis"], ["id"]),
@@ -115,7 +115,7 @@ def states(folder: Path, names: Sequence[str] = ("input_ids", "attention_mask"),
 
 
 def bright_words(folder: Path) -> Path:
-    """Class 1 the surer the more the ids add up to."""
+    """The larger the sum of the ids, the higher is the score of class 1."""
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["real"], to=TensorProto.FLOAT),
         helper.make_node("ReduceSum", ["real", "axes"], ["sum"], keepdims=1),
@@ -142,7 +142,7 @@ def opened(source: Path, task: str, *, threads: int = 1, **options: Any) -> Load
 
 
 def ask(loaded: Loaded, *inputs: Any) -> list[Any]:
-    """Answers decoded, failures as they are. Bytes are sent as they are, everything else as JSON."""
+    """Return decoded answers and unchanged failures. Bytes are sent unchanged, every other input as JSON."""
     items = [
         Item("image/png", given) if isinstance(given, bytes) else Item("application/json", json.dumps(given).encode())
         for given in inputs

@@ -21,14 +21,14 @@ IMAGE: dict[str, Any] = {"inputs": {"image": {"shape": [3, 4, 4]}}}
 
 
 class Left(nn.Module):
-    """Two classes: how bright the left half is, and the right half, in the first channel."""
+    """The scores of two classes are the brightness of the left and of the right half in the first channel."""
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         return torch.stack([image[:, 0, :, :2].sum((1, 2)), image[:, 0, :, 2:].sum((1, 2))], dim=1)
 
 
 def why(loaded: Any, given: Any) -> Any:
-    """The answer to a request for an explanation, read."""
+    """Return the decoded answer to a request for an explanation."""
     media, data = ("image/png", given) if isinstance(given, bytes) else ("text/plain", given.encode())
     (outcome,) = run_batch(loaded, [Item(media, data, call=Call.EXPLAIN)]).outcomes
     return read(outcome) if isinstance(outcome, Output) else outcome
@@ -55,7 +55,7 @@ def test_pixels_are_credited_with_what_they_add_to_the_score(tmp_path: Path, kin
     answer = why(loaded, picture(pixels))
     assert (answer["label"], answer["width"], answer["height"]) == ("1", 4, 4)
     found = np.array(answer["attributions"])
-    # For a linear score the credit is the pixel itself, and only for pixels with a weight.
+    # For a linear score the credit is the value of the pixel, and pixels without weight get none.
     assert found == pytest.approx(np.where(np.arange(4) >= 2, 1.0, 0.0) * np.ones((4, 4)), abs=1e-5)
     assert found.sum() == pytest.approx(8.0, abs=1e-4)
 
@@ -79,7 +79,7 @@ def test_tokens_are_credited_with_what_the_answer_loses_without_them(tmp_path: P
     def chance(total: int) -> float:
         return float(1 / (1 + np.exp(-0.1 * total)))
 
-    # red 2, blue 4, [UNK] 1, the 7; a word left out becomes 1.
+    # The ids are red 2, blue 4, [UNK] 1, the 7; a word that is left out becomes 1.
     assert blue == pytest.approx(chance(14) - chance(11), abs=1e-6)
 
 

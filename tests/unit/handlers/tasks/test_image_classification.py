@@ -38,13 +38,13 @@ def test_json_forms_and_raw_bytes_give_one_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_bad_image_fails_alone(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The digits example lifts it for its process, and its tests may run before in this one.
+    # The digits example raises this limit for its process, and its tests may have run in this process.
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 89_478_485)
     model = opened(mean_colour(tmp_path), TASK, threads=threads, top_k=1)
     answers = ask(model, plain((255, 0, 0)), b"no image", header_only_png(60_000, 60_000), plain((0, 0, 255)), {"image": "?"})
     assert [list(answers[place]) for place in (0, 3)] == [["0"], ["2"]]
     assert {answers[place].code for place in (1, 2, 4)} == {"invalid_input"}
-    # Pillow refuses 3.6 gigapixels first, and the caller read its limit: 178,956,970.
+    # Regression: Pillow refused 3.6 gigapixels first, and the caller read Pillow's limit, 178,956,970.
     assert answers[2].message == "the image has more pixels than the limit of 50000000"
 
 
@@ -149,7 +149,7 @@ def test_the_model_is_warmed_up_on_a_blank_image_and_says_what_it_takes(tmp_path
 
 
 def test_an_output_that_is_a_map_and_no_score_per_class_stops_the_load(tmp_path: Path) -> None:
-    # A segmentation model's [3, 4, 4] became 48 classes, of which "the best" were pixels, with 200.
+    # Regression: the output [3, 4, 4] of a segmentation model was read as 48 classes and answered with 200.
     model = opened(same(tmp_path), TASK)
     with pytest.raises(HandlerContractError, match=r"reads one score per class, \[classes\]; .* has shape \[3, 4, 4\] per"):
         warmup.warm_up(model, [1], budget_s=60)
@@ -164,13 +164,13 @@ def test_scores_of_a_last_convolution_are_taken_whatever_axes_of_one_they_have(t
 
 
 def test_a_model_that_takes_no_image_is_refused_before_the_first_call(tmp_path: Path) -> None:
-    # The warm-up ran into the runtime's own words: "Unexpected number of dimensions in input at *args[0].shape".
+    # Regression: the warm-up failed with the runtime's message "Unexpected number of dimensions in input at *args[0].shape".
     with pytest.raises(HandlerLoadError, match=r"input image takes \[3, any\]; image-classification fills it with an image"):
         opened(same(tmp_path, ("n", 3, "length")), TASK)
 
 
 def test_a_model_that_takes_smaller_images_than_its_frame_gets_ready(tmp_path: Path) -> None:
-    # Its blank image was as large as the frame, and refused for that: such a model never loaded.
+    # Regression: the blank image of the warm-up was as large as the frame and therefore refused, so such a model never loaded.
     model = opened(mean_colour(tmp_path), TASK, max_pixels=15)
     assert [run.size for run in warmup.warm_up(model, [1, 2], budget_s=60).runs] == [1, 2]
     assert ask(model, plain((0, 0, 0), 5, 3))[0].keys() == {"0", "1", "2"}

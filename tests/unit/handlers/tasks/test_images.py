@@ -95,7 +95,7 @@ def test_stretch_fills_the_frame_out_of_proportion() -> None:
 
 def test_a_turned_photograph_is_set_upright_before_anything_else() -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: the first column of what is seen is the last row of what is stored
+    exif[0x0112] = 6  # the camera was turned: the first column as seen is the last row as stored
     stored = picture(stripes(RED, BLUE, wide=16, high=16), form="JPEG", exif=exif)
     pixels, place = framed(stored, Frame(16, 32, "stretch"))
     assert (place.width, place.height) == (16, 32)

@@ -55,7 +55,7 @@ def test_the_best_come_first_and_never_more_than_there_are() -> None:
 
 
 def test_nan_among_the_scores_is_a_failure_and_not_left_out() -> None:
-    # It sorts last, so with a top_k the rest was answered as if it were all.
+    # Regression: NaN sorts last, so with a top_k the answer looked complete without it.
     assert best(np.array([0.5, np.nan, 0.1]), 2, Labels()) is NOT_NUMBERS
 
 

@@ -11,7 +11,7 @@ from penstock.handlers.tasks.images import Placement
 from tests.unit.handlers.tasks.models import answering, ask, opened, picture
 
 TASK = "object-detection"
-# In a frame of 8 x 8: two boxes on one object, one of another class at the same place, and one elsewhere.
+# The boxes lie in a frame of 8 x 8: two on one object, one of another class at the same place, and one elsewhere.
 BOXES = np.array([[1, 1, 4, 4], [1, 1, 4, 5], [1, 1, 4, 4], [5, 5, 8, 8]], dtype=np.float32)
 SCORES = np.array([0.8, 0.9, 0.7, 0.6], dtype=np.float32)
 LABELS = np.array([1, 1, 2, 1], dtype=np.int64)
@@ -47,7 +47,7 @@ def test_one_array_of_six_columns_says_the_same(tmp_path: Path) -> None:
 def test_centres_and_sizes_from_0_to_1_beside_logits_are_read_as_detr_writes_them(tmp_path: Path) -> None:
     outputs = {
         "pred_boxes": np.array([[0.5, 0.5, 0.25, 0.5], [0.5, 0.5, 1, 1]], dtype=np.float32),
-        # Three classes, the last meaning that nothing is there.
+        # There are three classes; the last one means that there is no object.
         "logits": np.array([[0, 9, 0], [0, 0, 9]], dtype=np.float32),
     }
     (answer,) = ask(opened(answering(tmp_path, outputs, FRAME), TASK), image())
@@ -56,7 +56,7 @@ def test_centres_and_sizes_from_0_to_1_beside_logits_are_read_as_detr_writes_the
 
 
 def test_boxes_come_back_in_pixels_of_the_image_as_sent(tmp_path: Path) -> None:
-    # 16 x 8 in a frame of 8 x 8: half the size, two rows of grey above and below.
+    # An image of 16 x 8 in a frame of 8 x 8 has half its size, with two rows of grey above and below.
     path = answering(tmp_path, {"boxes": np.array([[1, 3, 7, 9]], dtype=np.float32), "scores": [0.9], "labels": [0]}, FRAME)
     (answer,) = ask(opened(path, TASK), image(16, 8))
     assert boxes_of(answer) == [[2, 2, 14, 8]]
@@ -109,7 +109,7 @@ def test_a_box_without_finite_corners_is_no_detection() -> None:
 
 @pytest.mark.parametrize("outputs", [("boxes", "scores", "labels"), ("pred_boxes", "logits"), ("rows",)])
 def test_scores_that_are_nan_fail_their_image_and_are_not_an_empty_list(tmp_path: Path, outputs: tuple[str, ...]) -> None:
-    # NaN is below every threshold: a model gone wrong answered that there is nothing to be seen, with 200.
+    # Regression: NaN is below every threshold, so a broken model answered with no objects and 200.
     nan: dict[str, Any] = {
         "boxes": BOXES,
         "scores": np.full(len(SCORES), np.nan, np.float32),

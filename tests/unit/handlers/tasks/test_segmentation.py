@@ -75,7 +75,7 @@ def test_a_model_may_answer_with_the_classes_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 2, 2), (1, 2, 2), (2, 2)])
 def test_scores_that_are_nan_fail_their_image_and_are_no_mask(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    # The largest of NaN is class 0 for argmax, and NaN is below every threshold: a mask of background, with 200.
+    # Regression: argmax of NaN is class 0, and NaN is below every threshold, so the answer was a mask of background with 200.
     scores = np.zeros(shape, np.float32)
     scores[..., 1, 0] = np.nan
     (answer,) = ask(opened(answering(tmp_path, {"out": scores}), TASK), picture(stripes(RED)))
@@ -84,7 +84,7 @@ def test_scores_that_are_nan_fail_their_image_and_are_no_mask(tmp_path: Path, sh
 
 
 def test_a_mask_of_bools_is_taken_as_it_is(tmp_path: Path) -> None:
-    # It was read as logits, so that False became 0.5 and with it class 1: the whole image.
+    # Regression: the mask was read as logits, so False became 0.5 and therefore class 1, on the whole image.
     mask = np.array([[False, True], [False, False]])
     for threshold in (0.2, 0.5, 0.9):
         model = opened(answering(tmp_path, {"out": mask}), TASK, mask="list", original_size=False, threshold=threshold)

@@ -80,7 +80,7 @@ def test_pooling_counts_the_texts_own_tokens_only(model: Path, pooling: str, vec
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_a_short_text_is_not_broken_by_a_longer_neighbour_whose_padding_is_nan(tmp_path: Path, pooling: str) -> None:
-    # A mask over queries and keys leaves a row of padding nothing to attend to: its softmax is NaN, and 0 times NaN is NaN.
+    # A mask over queries and keys leaves nothing to attend to in a row of padding: its softmax is NaN, as is 0 times NaN.
     tokenizer(tmp_path)
     loaded = opened(states(tmp_path, padding=np.nan), EMBED, pooling=pooling, normalize=False)
     texts = ["red", "red green blue", "green the red and the blue"]
@@ -119,7 +119,7 @@ def test_pooling_requires_one_vector_per_token() -> None:
 
 
 def test_an_output_per_token_is_no_score_per_class_and_stops_the_load(model: Path) -> None:
-    # [tokens, width] became tokens * width classes, and their numbers were answered as the text's, with 200.
+    # Regression: [tokens, width] was read as tokens * width classes, and the answer had their numbers and 200.
     loaded = opened(model, CLASSIFY)
     with pytest.raises(HandlerContractError, match=r"reads one score per class, \[classes\]; the model's output has shape \["):
         warm_up(loaded, [1], budget_s=60)
@@ -142,7 +142,7 @@ def test_the_tokenizers_own_limit_holds_unless_the_option_sets_another(tmp_path:
 
 
 def test_the_tokenizers_own_limit_holds_for_a_model_that_would_take_more(tmp_path: Path) -> None:
-    # The model's 512 was the only limit where the model stated one: .pt2 and .onnx of the same weights gave other vectors.
+    # Regression: the model's limit of 512 overrode the tokenizer's, so .pt2 and .onnx of the same weights gave other vectors.
     file = tokenizer(tmp_path, truncation=16)
     assert read_vocabulary(file, wanted=None, maximum=512).limit == 16
     assert read_vocabulary(file, wanted=20, maximum=512).limit == 20
@@ -156,7 +156,7 @@ def test_without_a_limit_of_the_tokenizers_the_models_holds_and_then_512(tmp_pat
 
 @pytest.mark.parametrize("max_tokens", [None, 2])
 def test_a_long_text_is_cut_at_the_side_that_the_tokenizer_names(tmp_path: Path, max_tokens: int | None) -> None:
-    # It was cut at its end whatever the file said, and the vector was that of another text.
+    # Regression: the text was cut at its end whatever the file said, and the vector was that of another text.
     tokenizer(tmp_path, truncation=2, direction="left")
     loaded = opened(states(tmp_path), EMBED, normalize=False, max_tokens=max_tokens)
     assert ask(loaded, "red red blue and") == [[4.5, 1.0]]
@@ -164,7 +164,7 @@ def test_a_long_text_is_cut_at_the_side_that_the_tokenizer_names(tmp_path: Path,
 
 @pytest.mark.parametrize("too_long", ["truncate", "refuse"])
 def test_a_model_of_short_texts_gets_ready_on_a_sample_that_fits(tmp_path: Path, too_long: str) -> None:
-    # The sample was the same for all and longer than 16 tokens: with too_long = "refuse" such a model never loaded.
+    # Regression: every model got a sample longer than 16 tokens, so with too_long = "refuse" such a model never loaded.
     tokenizer(tmp_path, marks="the $A and")
     loaded = opened(states(tmp_path), EMBED, max_tokens=4, too_long=too_long)
     warm = warm_up(loaded, [1, 2], budget_s=60)
@@ -212,7 +212,7 @@ def test_classes_of_a_text_are_named_best_first(tmp_path: Path) -> None:
 def test_the_second_part_of_a_pair_is_marked_where_the_model_asks_for_it(tmp_path: Path) -> None:
     tokenizer(tmp_path)
     names = ("token_type_ids", "input_ids", "attention_mask")
-    # The state of a token is (its part, 1): the mean says how much of the text is the second part.
+    # The state of a token is (its part, 1), so the mean is the share of the second part in the text.
     loaded = opened(states(tmp_path, names), EMBED, normalize=False)
     assert ask(loaded, {"text": "red red red", "pair": "blue"})[0] == pytest.approx([0.25, 1.0])
 

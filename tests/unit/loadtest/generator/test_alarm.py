@@ -9,7 +9,7 @@ from penstock.loadtest.generator.alarm import open_alarm
 
 
 def rung_at(*moments: float) -> list[float]:
-    """The moments at which the alarm rang; it is set to each of the given moments from now, one after the other."""
+    """Set the alarm to each of the given moments from now in turn, and return the moments at which the alarm rang."""
     rings: list[float] = []
 
     async def work() -> None:

@@ -50,7 +50,7 @@ class Told:
 
 
 def test_what_comes_unasked_is_no_answer() -> None:
-    """A server sent 408 before it closed an idle connection, and this counted as the answer to a call of another connection."""
+    """Regression: a 408 that a server sent before it closed an idle connection counted as the answer to another call."""
     told = Told()
     connection = Connection(told)
     connection.connection_made(cast("asyncio.Transport", told))

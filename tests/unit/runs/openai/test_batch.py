@@ -145,7 +145,7 @@ def test_a_file_with_nothing_in_it_is_not_published(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", range(8))
 def test_a_sink_restored_at_any_row_writes_what_one_that_was_never_stopped_does(tmp_path: Path, cut: int) -> None:
-    """Also within a line of several inputs, whose answers so far must not be lost."""
+    """A sink can also be restored within a line of several inputs, without losing the answers that this line already has."""
     lines = [
         line("a", {"model": "embedder", "input": ["x", "y", "z"], "encoding_format": "base64"}, EMBEDDINGS),
         line("b", {"model": "embedder", "input": ["x", "y"]}, EMBEDDINGS),

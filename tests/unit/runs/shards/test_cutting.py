@@ -47,7 +47,7 @@ def test_rows_are_read_some_shards_at_a_time_within_a_third_of_the_window() -> N
 
 
 def test_until_a_shard_has_ended_one_is_read_at_a_time() -> None:
-    """The rows of a batch are written together: of a slow model nothing was there for minutes."""
+    """The rows of a batch are written together. Regression: runs of a slow model wrote nothing for minutes."""
     first = ShardSize(64, 1_400)
     assert batch_rows(first, 10_000) == 64
     assert batch_rows(first.after(64, 0.7), 10_000) == 8 * 64

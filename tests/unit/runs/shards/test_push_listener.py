@@ -1,4 +1,4 @@
-"""A store that is away when a run asks for its pushes."""
+"""The store does not answer when a run subscribes to its pushes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_store_that_is_away_is_named_as_the_fault_and_nothing_is_received() ->
 
 
 def test_a_run_that_begins_while_the_store_restarts_waits_for_it(tmp_path: Path) -> None:
-    # A driver that was resumed right after kill -9 of the store ended as if by a bug: "ConnectionError", exit code 70.
+    # Regression: a driver resumed right after kill -9 of the store ended with an internal ConnectionError, exit code 70.
     store: Any = None
     terms = ShardTerms("double", "1", "application/json")
     listener = PushListener(NOBODY)

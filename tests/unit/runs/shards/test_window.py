@@ -1,4 +1,4 @@
-"""In whatever order shards end, each row leaves the window once, in its place."""
+"""Each row leaves the window once and in row order, in whatever order shards end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each profiler around a real model, in this process."""
+"""Each profiler records a real model, in this process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_session_that_cannot_be_opened_again_costs_a_note_and_not_the_batch(di
 
 
 def test_a_runtime_that_cannot_say_who_records_it_costs_a_note_and_not_the_batch(digits: Loaded, tmp_path: Path) -> None:
-    """This was asked before anything was guarded, and ended the child with the batch."""
+    """Regression: the runtime was asked outside of the guarded code, so an error ended the child and its batch."""
 
     def refused(_: Path) -> Any:
         raise OSError("no folder")

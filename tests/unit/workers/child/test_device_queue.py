@@ -42,7 +42,7 @@ def test_a_micro_batch_lets_the_batch_that_is_on_its_way_go_first() -> None:
     queue.await_room()
     queue.put_bulk("rows")
     late = Timer(0.02, queue.put, ["online"])
-    # As if the last batch ended a while from now: the test must not hang on two milliseconds.
+    # The last batch seems to end in the future, because two milliseconds would be too short for a test.
     queue.on_online_ended(time.monotonic() + 5.0, run_s=1.0)
     late.start()
     assert queue.take() == "online"
@@ -56,7 +56,7 @@ def test_where_batches_seldom_follow_closely_the_device_does_not_wait_for_them()
         assert queue.take() == "online"
     queue.await_room()
     queue.put_bulk("rows")
-    # A minute from now: waiting for it would be noticed.
+    # The next batch seems to come in a minute, so a wait for it would be noticed.
     queue.on_online_ended(time.monotonic() + 60.0, run_s=1.0)
     assert queue.take() == "rows"
 

@@ -45,7 +45,7 @@ def numbers(*values: int) -> list[Item]:
 
 
 def read(outcome: BatchDone) -> list[Any]:
-    """Output text per item, or the code of its failure."""
+    """Return the output text of each item, or the code of its failure."""
     return [place.code if isinstance(place, Failed) else place.data.decode() for place in outcome.outcomes]
 
 
@@ -54,7 +54,7 @@ def echo(batch: list[Any]) -> list[Any]:
 
 
 class Choosy:
-    """A stage that raises for the whole call when a bad value is in it, and counts its calls."""
+    """A stage that raises for the whole call if one value is bad, and counts its calls."""
 
     def __init__(self, bad: set[int], error: Callable[[int], Exception] = lambda value: ValueError(f"bad {value}")) -> None:
         self._bad = bad
@@ -89,7 +89,7 @@ def test_seconds_are_those_between_the_ends_of_each_stage() -> None:
 
 
 class Padded(Handler):
-    """Its padding is the value it was made with."""
+    """A model that reports the padding ratio given to it."""
 
     def __init__(self, padding: Any) -> None:
         self._padding = padding
@@ -219,10 +219,10 @@ def test_running_out_of_memory_halves_the_batch_and_reports_the_largest_size_tha
     ("buckets", "batch", "cap"),
     [
         ((1, 8, 32), 32, 8),
-        # Of what lies between no part can run: 2 to 32 rows are all run as 32.
+        # No part between these sizes can run, because 2 to 32 rows all run as 32.
         ((1, 32), 32, 1),
         ((1, 32), 2, 1),
-        # What passed was 5 rows in a bucket of 8: the cap grows back to 8 by itself.
+        # The part that ran had 5 rows in a bucket of 8; the cap grows back to 8 by itself.
         ((8, 32), 10, 5),
         ((32,), 32, 0),
     ],
@@ -230,7 +230,7 @@ def test_running_out_of_memory_halves_the_batch_and_reports_the_largest_size_tha
 def test_with_buckets_memory_that_ran_out_leaves_the_largest_part_whose_bucket_fits(
     buckets: tuple[int, ...], batch: int, cap: int
 ) -> None:
-    """Halves are padded up again, which looked as if the cap had to fall to 1: it does only where no larger bucket fits."""
+    """Halves are padded up to a bucket again, but the cap falls to 1 only if no larger bucket fits."""
     padding = Padding(BatchSizes(buckets=buckets))
 
     def device(feed: dict[str, Any]) -> dict[str, Any]:

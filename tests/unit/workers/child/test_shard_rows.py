@@ -22,7 +22,7 @@ class Point:
 
 
 def read(item_type: Any, rows: list[Any], media: str = JSON) -> list[Any]:
-    """Values, and the codes of refusals."""
+    """Return the value of each row, or the code of its refusal."""
     values = read_rows(codec_for(item_type), media, rows, refusal)
     return [value.code if isinstance(value, Failure) else value for value in values]
 
@@ -40,7 +40,7 @@ def test_a_refusal_names_the_place_within_its_row() -> None:
 
 
 def codec_refusal(item_type: Any, data: bytes) -> str:
-    """The failure that an online job gets for the same input."""
+    """Return the failure that an online job gets for the same input."""
     with pytest.raises(InvalidInput) as error:
         codec_for(item_type).decode(JSON, data)
     return str(error.value)

@@ -8,7 +8,7 @@ Seconds = Callable[[int], float]
 
 
 def run(sizes: ShardSizes, model: Seconds, *, calls: int, cost: int = 10, now: float = 0.0) -> list[int]:
-    """The sizes chosen in so many calls of a model that takes `model(size)` seconds."""
+    """Return the sizes that are chosen in `calls` calls of a model that takes `model(size)` seconds."""
     chosen = []
     for _ in range(calls):
         chosen.append(size := sizes.choose(cost, now))
@@ -21,7 +21,7 @@ def accelerator(size: int) -> float:
 
 
 def cached(size: int) -> float:
-    """Cheapest per row at 4."""
+    """A model whose cost per row is lowest at size 4."""
     return size * {1: 4.0, 2: 2.0, 4: 1.0, 8: 1.5, 16: 2.0, 32: 3.0}[size] / 1_000
 
 
@@ -79,7 +79,7 @@ def test_a_slice_that_is_set_counts_instead() -> None:
 
 
 def test_the_shape_of_the_warm_up_leads_to_sizes_that_were_never_measured() -> None:
-    # Scaled by rows alone, one row of 5.5 ms would for ever keep a slice of 8 ms at one row.
+    # If times were scaled by rows alone, one row of 5.5 ms would keep a slice of 8 ms at one row for ever.
     sizes = ShardSizes(64, warm={size: accelerator(size) for size in (1, 2, 4, 8, 16, 32, 64)})
     sizes.on_ran(1, 10, whole_s=0.0055, device_s=0.0055)
     sizes.on_online_ran(0.008, at=0.0)
@@ -101,16 +101,16 @@ def test_not_even_one_row_in_memory_still_runs_rows_one_by_one() -> None:
 
 
 def test_a_long_micro_batch_is_cut_where_that_costs_next_to_nothing() -> None:
-    """Without traffic a run took 32 long texts at once, a second of work: the calls that came then waited for all of it."""
+    """Regression: without traffic a run took 32 long texts at once, and the next online calls waited for a second of work."""
     assert run(ShardSizes(32), lambda size: 0.001 + 0.030 * size, calls=200)[-1] == 1
     assert run(ShardSizes(32), lambda size: 0.200 + 0.001 * size, calls=200)[-1] == 32
 
 
 def test_halvings_that_cost_little_each_do_not_add_up() -> None:
-    """One twenty-fifth dearer per halving: each was let pass beside the one before, down to a fifth of what could be had."""
+    """Each halving costs 4 % more per row. Regression: each was compared with the size before, so all were accepted."""
     costs = {size: 0.01 * 1.04**halvings for halvings, size in enumerate((64, 32, 16, 8, 4, 2, 1))}
     sizes = ShardSizes(64)
-    # Rows of a sixteenth of the cost came before: these begin with a size that should not be long, far below the cheapest.
+    # Rows of a sixteenth of the cost came before, so these rows begin with a short call, far below the cheapest size.
     run(sizes, lambda size: size / 1_600, calls=20, cost=10)
     chosen = run(sizes, lambda size: size * costs[size], calls=5_000, cost=160)
     assert chosen[0] < 16
@@ -120,5 +120,5 @@ def test_halvings_that_cost_little_each_do_not_add_up() -> None:
 def test_rows_never_seen_begin_with_a_size_that_should_not_be_long() -> None:
     sizes = ShardSizes(32)
     run(sizes, lambda size: 0.001 * size, calls=20, cost=15)
-    # 64 times the cost of those.
+    # This row costs 64 times as much as the rows before.
     assert sizes.choose(15 * 64, 0.0) == 1

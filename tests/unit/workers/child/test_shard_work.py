@@ -10,7 +10,7 @@ from penstock.workers.ipc.frames import Output
 
 
 def ran(rows: list[Any], outputs: list[Any], *, size: int = 2) -> ShardWork:
-    """A shard whose rows ran in calls of `size`; `outputs` are by place."""
+    """A shard whose rows ran in calls of `size`; `outputs` maps places to outputs."""
     work = shard_work(1, Shard("application/json", rows), 5.0)
     while not work.has_ended:
         places = work.take(size)

@@ -59,7 +59,7 @@ def test_every_size_of_a_declared_sample_runs_twice_and_its_times_count(tmp_path
 def test_a_first_call_made_while_the_model_was_loaded_counts_for_the_smallest_size(
     tmp_path: Path, ticks: Iterator[int]
 ) -> None:
-    """Compiling a model took 34 s within its load, and its first call was shown as 3.9 ms: that was the second."""
+    """Regression: a model took 34 s to compile while it was loaded, but its second call, 3.9 ms, was shown as the first."""
     loaded = made(tmp_path, sample="sample = 7", first_call_s=34.0)
     done = warm_up(loaded, [1, 4], budget_s=8, clock=lambda: float(next(ticks)))
     assert [(run.size, run.first_s, run.run_s) for run in done.runs] == [(1, 34.0, 1.0), (4, 1.0, 1.0)]
@@ -89,7 +89,7 @@ def test_what_a_generated_input_raises_is_a_note_and_not_the_end_of_the_model(tm
 
 
 def test_a_model_that_breaks_the_contract_on_a_generated_input_is_not_ready(tmp_path: Path) -> None:
-    """A model file with an output that has no batch axis came up with a note, and every job failed."""
+    """Regression: a model file with an output without batch axis became ready with a note, and every job failed."""
     first = "from penstock.errors import HandlerContractError; raise HandlerContractError('no row each')"
     with pytest.raises(HandlerContractError, match="no row each"):
         warm_up(made(tmp_path, kind="list[int]", first=first), [1], budget_s=100)
@@ -109,7 +109,7 @@ SMALL_MEMORY = "if len(batch) > {fits}: raise MemoryError(f'{{len(batch)}} items
 def test_a_batch_that_does_not_fit_ends_the_warm_up_and_the_largest_that_did_is_reported(
     tmp_path: Path, source: dict[str, Any], origin: WarmOrigin
 ) -> None:
-    # It stopped the load: MemoryError, without a word on the batch or on max_batch_size. Under load it had only been a cap.
+    # Regression: this MemoryError stopped the load and named no batch size, while under traffic it only caps the batches.
     done = warm_up(made(tmp_path, first=SMALL_MEMORY.format(fits=3), **source), [1, 2, 4, 8], budget_s=100)
     assert (done.origin, [run.size for run in done.runs], done.fits) == (origin, [1, 2], 2)
     assert done.note == "a batch of 4 does not fit into memory, one of 2 does: batches begin there; set max_batch_size = 2"
@@ -124,7 +124,7 @@ def test_a_model_whose_single_item_does_not_fit_is_refused_with_what_to_do(tmp_p
 
 
 def test_a_sample_that_the_model_refuses_is_reported_in_words_and_not_by_a_class_of_ours(tmp_path: Path) -> None:
-    # The user read "NoExample: preprocess refused it: ...".
+    # Regression: the message began with our class, "NoExample: preprocess refused it: ...".
     refusing = "def preprocess(self, inputs): return [Failure('too long') for _ in inputs]"
     loaded = made(tmp_path, sample=f"sample = 7\n    {refusing}")
     with pytest.raises(HandlerLoadError, match="on its own sample: preprocess refused it: too long; set `sample`"):

@@ -1,4 +1,4 @@
-"""Machines recorded as JSON: the files that a kernel shows, and what NVML answers."""
+"""Machines recorded as JSON: the files of the kernel, and the answers of NVML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIXTURES = Path(__file__).with_name("fixtures")
 
 
 class RecordedNvml:
-    """Answers as recorded; a handle is the record of its device. What is not recorded is refused, as NVML does it."""
+    """NVML with recorded answers. A handle is the record of its device; a question without record fails as NVML fails."""
 
     def __init__(self, answers: dict[str, Any] | None) -> None:
         self._answers = answers
@@ -46,7 +46,7 @@ class RecordedNvml:
 
 
 def machine(name: str, folder: Path, **environment: str) -> Machine:
-    """The machine of that name, its files written below `folder`."""
+    """Return the machine of that name, with its files written below `folder`."""
     record = json.loads((FIXTURES / f"{name}.json").read_text())
     for path, text in record["files"].items():
         file = folder / path

@@ -27,7 +27,7 @@ def test_of_a_gpu_that_is_cut_only_the_slices_can_be_used(tmp_path: Path) -> Non
         ("MIG-00000002", "2g.10gb", 1),
         ("MIG-00000003", "1g.5gb", 1),
     ]
-    # A board that the kernel puts on no node, and that knows nothing of MIG.
+    # The kernel assigns this board to no node, and the board does not support MIG.
     assert [(unit.name, unit.node, unit.slice) for unit in whole.units] == [("NVIDIA T4", None, False)]
 
 
@@ -46,7 +46,7 @@ def test_the_real_library_answers_or_says_why_not() -> None:
     [
         ("2,0", [2, 0]),
         ("GPU-00000007", [7]),
-        # CUDA stops at the first one it does not know.
+        # CUDA stops at the first device that it does not know.
         ("1,99,2", [1]),
         ("", []),
     ],

@@ -23,7 +23,7 @@ def spec(name: str = "m", **fields: Any) -> ModelSpec:
 
 
 def flat(*cores: int) -> Machine:
-    """One node, no GPU."""
+    """A machine with one node and no GPU."""
     return Machine(Topology(tuple(Core(core, (core,)) for core in cores)))
 
 
@@ -58,7 +58,7 @@ def test_more_slots_than_cores_are_not_pinned_and_the_plan_says_so() -> None:
 
 
 def test_more_threads_than_cores_are_cut_and_the_plan_says_what_was_asked_for() -> None:
-    """It said "2 threads on 2 cores: no slot is pinned", which is no reason."""
+    """Regression: the plan said "2 threads on 2 cores: no slot is pinned", which gives no reason."""
     found = plan([spec(threads=64)], flat(0, 1))
     assert found.rows == ((Pin((), 2),),)
     [advice] = found.advice
@@ -87,7 +87,7 @@ def test_three_slots_on_two_nodes_are_equal_and_none_straddles(tmp_path: Path) -
 
 
 def test_no_slot_straddles_two_sockets_where_no_nodes_are_told(tmp_path: Path) -> None:
-    """Three slots on 2 x 16 cores had 10 each, and the second lay on both sockets."""
+    """Regression: three slots on 2 x 16 cores had 10 cores each, and the second slot was on both sockets."""
     machine("two_sockets", tmp_path)
     shutil.rmtree(tmp_path / "sys/devices/system/node")
     found = plan([spec(workers=3)], Machine(read_topology(tmp_path)))
@@ -228,7 +228,7 @@ def test_a_model_that_names_its_gpu_goes_before_one_that_takes_any() -> None:
 
 
 def test_memory_that_another_program_holds_is_told_not_refused() -> None:
-    # A restart finds what the worker that it replaces still holds.
+    # After a restart, the worker that is replaced still holds memory.
     found = plan([spec(device="cuda:0", device_memory_bytes=10 * GIB)], gpu_machine([("GPU-a", 40)], free=4))
     assert found.advice == ("cuda:0 has 4.0 GiB free, its models want 10.0: another process uses the GPU.",)
 
@@ -241,7 +241,7 @@ def test_the_child_sees_its_own_device_alone() -> None:
     assert cpu.environment()["OMP_NUM_THREADS"] == "2"
 
 
-# One more.
+# A further slot.
 
 
 def test_a_further_slot_gets_cores_that_nobody_has() -> None:

@@ -33,7 +33,7 @@ def test_a_small_machine_without_node_folders_is_one_node(tmp_path: Path) -> Non
 
 
 def test_where_no_nodes_are_told_the_sockets_stand_for_them(tmp_path: Path) -> None:
-    """Two sockets of 16 cores with hyper-threads, in a container that hides the nodes: all cores were one node."""
+    """Regression: in a container that hides the nodes, two sockets of 16 cores with hyper-threads counted as one node."""
     machine("two_sockets", tmp_path)
     shutil.rmtree(tmp_path / "sys/devices/system/node")
     topology = read_topology(tmp_path)

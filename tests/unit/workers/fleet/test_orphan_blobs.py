@@ -17,7 +17,7 @@ KNOWN, UNKNOWN = "0" * 26, "1" * 26
 
 
 class Records:
-    """Knows the jobs `serials`; is away while `away` is set. `asked` are the questions it got."""
+    """A store that knows the jobs `serials`, does not answer while `away` is set, and records questions in `asked`."""
 
     def __init__(self, *serials: str) -> None:
         self.serials = set(serials)
@@ -36,7 +36,7 @@ class Records:
 
 
 def put_old(folder: Path, *names: str) -> None:
-    """Blobs written well before the limit."""
+    """Write blobs that are well older than the limit."""
     blobs, old_at = LocalBlobs(folder), time.time() - OLD_S - 60.0
     for name in names:
         blobs.put(name, b"x")
@@ -63,7 +63,7 @@ def test_a_young_blob_is_left_alone_for_its_record_may_still_be_written() -> Non
 
 
 def test_a_pass_runs_a_minute_after_the_start_and_then_every_ten(tmp_path: Path) -> None:
-    # A crash between a blob and its record left the file on disk for good: nobody ever listed them.
+    # Regression: a crash between writing a blob and its record left the file on disk for good.
     put_old(tmp_path, f"{KNOWN}.in", f"{UNKNOWN}.in")
     collector = OrphanCollector(Records(KNOWN), LocalBlobs(tmp_path))
     collector.run_once(0.0)
@@ -101,7 +101,7 @@ def test_nothing_is_deleted_while_the_store_cannot_say_what_it_knows(tmp_path: P
 
 
 def test_a_blob_that_cannot_be_deleted_does_not_hold_up_the_sweeps(tmp_path: Path) -> None:
-    # A folder under the blob's own name: unlink fails for everybody, root included.
+    # A folder has the name of the blob, so unlink fails for every user, root included.
     (tmp_path / f"{crc32(UNKNOWN.encode()) % 64:02x}" / f"{UNKNOWN}.in").mkdir(parents=True)
     path = next(tmp_path.glob("*/*"))
     os.utime(path, (0.0, 0.0))

@@ -10,7 +10,7 @@ from penstock.workers.fleet.periodic_thread import PeriodicThread
 
 
 def calls(thread_of: Callable[[Callable[[float], float | None]], PeriodicThread], *faults: Exception) -> int:
-    """Starts the thread, lets the call raise each of the faults in turn, and counts the calls until one passes."""
+    """Start the thread, let the call raise each fault in turn, and count the calls until one succeeds."""
     left, passed, count = list(faults), threading.Event(), 0
 
     def call(_: float) -> None:

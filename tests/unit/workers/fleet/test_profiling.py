@@ -24,7 +24,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Bench:
-    """A slot's life without the slot: batches are claimed, handed over and settled."""
+    """Stands for a slot: claims batches, hands them over and settles them."""
 
     def __init__(self, root: Path, spec: ModelSpec = SPEC) -> None:
         self.rung = 0

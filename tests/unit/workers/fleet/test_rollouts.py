@@ -61,7 +61,7 @@ def test_a_removed_version_is_served_until_every_gateway_knows_and_nothing_waits
 
 
 def test_a_version_that_a_reset_took_back_ends_its_jobs_unless_the_workers_own_settings_name_it() -> None:
-    # A reset once dropped the whole rollout: the version's slots went at the next beat, and 46 of 60 jobs stayed queued.
+    # Regression: a reset dropped the whole rollout; the slots ended at the next beat, and 46 of 60 jobs stayed queued.
     keys, own = {("m", "1"), ("m", "2"), ("m", "20")}, {("m", "1"), ("m", "2")}
     rollouts = {"m": Rollout().load("20", {"source": "x.py"}).reset(["1", "2", "20"], {"1"}, 100.0)}
     assert served_keys(keys, own, rollouts, lambda *_: 46, now=200.0) == keys
@@ -69,7 +69,7 @@ def test_a_version_that_a_reset_took_back_ends_its_jobs_unless_the_workers_own_s
 
 
 def test_a_version_that_a_reset_gave_back_to_the_settings_is_run_as_they_say(settings: Settings, tmp_path: Path) -> None:
-    # Made permanent: the version was loaded at run time, written into the settings, and the rollout then reset.
+    # The version is made permanent: it is loaded at run time, written into the settings, and the rollout is then reset.
     rollout = Rollout().load("1", {"source": "two.py"}).reset([], {"1"}, 100.0)
     specs, _ = known_specs(settings, {"m": rollout})
     assert specs["m", "1"].source == str(tmp_path / "one.py")

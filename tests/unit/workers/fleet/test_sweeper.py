@@ -14,7 +14,7 @@ LEASE_S, BEAT_S = 6.0, 2.0
 
 
 class Store:
-    """Says who is missing, and notes who was swept as gone; None where the store is away."""
+    """A store that lists missing workers and records those swept as gone. If `missing` is None, the store does not answer."""
 
     def __init__(self) -> None:
         self.missing: set[str] | None = set()

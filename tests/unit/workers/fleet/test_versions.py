@@ -49,7 +49,7 @@ def test_a_removed_version_is_retired_once(served: ServedVersions) -> None:
 
 
 def test_a_version_whose_file_comes_back_is_not_started_twice(served: ServedVersions, tmp_path: Path) -> None:
-    """Its slots run on without the file; started again, it would have had twice as many."""
+    """The slots of the version run on without its file; a second start would have doubled them."""
     changed(served, SECOND)
     served.mark_started(served.specs[-1])
     (tmp_path / "two.py").rename(tmp_path / "aside.py")

@@ -30,7 +30,7 @@ def spec(**policy: Any) -> ModelSpec:
 
 
 def batcher(*, limit: int = 8, run_s: float = RUN_S, wait_s: float = 0.010) -> Batcher:
-    """One that knows its sizes, and what a call costs."""
+    """A batcher that has learned the run times of its sizes and the cost of a call."""
     latency = Latency()
     for size in (1, 2, 4, 8, 16, 32, 64):
         if size <= limit:
@@ -117,8 +117,8 @@ def test_a_long_run_is_used_to_look_for_work_that_nobody_announced() -> None:
 
 
 def test_a_run_of_a_few_calls_is_used_to_fetch_the_next_batch() -> None:
-    """64 callers of 4 KiB bodies, runs of 21 ms, claims of 4: from a queue found empty nothing was fetched until the run was
-    over, so the device stood still for a quarter of the time, with a full batch in the queue.
+    """Regression: with 64 callers of 4 KiB bodies, runs of 21 ms and claims of 4, a slot that found the queue empty fetched
+    nothing until the run was over. The device was idle for a quarter of the time, with a full batch in the queue.
     """
     slot = batcher(run_s=0.021)
     for _ in range(40):
@@ -130,7 +130,7 @@ def test_a_run_of_a_few_calls_is_used_to_fetch_the_next_batch() -> None:
 
 
 def test_beside_shards_such_a_run_is_left_alone() -> None:
-    """The rows of shards keep the device busy; on one core the additional call took a fifth of a run's pace."""
+    """The rows of shards keep the device busy, and on one core the additional call slowed a run down by a fifth."""
     slot = batcher(run_s=0.021)
     for _ in range(40):
         slot.on_claim(taken(8), asked_at=1.0 - 0.004, now=1.0)
@@ -227,7 +227,7 @@ def passes(slot: Batcher, count: int) -> None:
 
 
 def test_a_cap_that_keeps_growing_grows_faster_again() -> None:
-    # Another program took the memory for an hour: the limit was met over and over, and then it left.
+    # Another program used the memory for an hour, so the limit was hit repeatedly until the program ended.
     slot = batcher()
     for _ in range(4):
         slot.cap(2)

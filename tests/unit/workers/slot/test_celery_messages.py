@@ -17,7 +17,7 @@ NOW = 1_800_000_000.0
 
 
 def message(name: str = "penstock.infer", *, args: Any = ("square", 4), kwargs: Any = None, **options: Any) -> bytes:
-    """What a stock Celery client of the installed release puts into the Redis list."""
+    """Return the message that an ordinary Celery client of the installed release puts into the Redis list."""
     with Celery("client", broker="memory://", set_as_current=False) as app, app.connection_for_write() as connection:
         queue = app.amqp.queues.select_add("penstock.{square}")
         app.send_task(name, args=args, kwargs=kwargs, queue=queue, connection=connection, task_id="task-1", **options)

@@ -25,7 +25,7 @@ def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:
     ],
 )
 def test_what_steers_compilers_torch_and_caches_reaches_the_child(name: str) -> None:
-    # CXX and CC were looked up there and never found; an allocator set by its variable ran with its defaults, without a word.
+    # Regression: children got neither CXX and CC nor the variables of allocators, which silently ran with their defaults.
     assert child_environment({name: "as set"}, Pin((0,), 1))[name] == "as set"
 
 
@@ -34,7 +34,7 @@ def test_what_steers_compilers_torch_and_caches_reaches_the_child(name: str) -> 
     ["HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "NVIDIA_API_KEY", "TORCHINDUCTOR_REDIS_URL", "TRITON_REDIS_HOST"],
 )
 def test_a_secret_does_not_pass_by_way_of_an_allowed_prefix(name: str) -> None:
-    # NVIDIA_API_KEY passed with everything else of NVIDIA_.
+    # Regression: NVIDIA_API_KEY passed like every other variable with the prefix NVIDIA_.
     assert name not in child_environment({name: "secret"}, Pin((0,), 1))
 
 
@@ -47,7 +47,7 @@ def test_a_child_sees_its_own_gpu_alone_and_the_mps_daemon_of_its_worker() -> No
 
 
 def test_a_child_sends_no_telemetry_to_makers_of_libraries() -> None:
-    # ONNX Runtime 1.31 looked up mobile.events.data.microsoft.com and left `.ses` in the temporary folder, for every model.
+    # Regression: for every model, ONNX Runtime 1.31 looked up mobile.events.data.microsoft.com and left `.ses` in a folder.
     assert child_environment({"ORT_DISABLE_TELEMETRY": "0"}, Pin((0,), 1))["ORT_DISABLE_TELEMETRY"] == "1"
 
 

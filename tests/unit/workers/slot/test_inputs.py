@@ -16,7 +16,7 @@ from penstock.workers.slot.claims import Inputs
 
 
 def batch_of(*blobs: str) -> Batch:
-    """One job per blob, and one whose input travels with it for an empty name."""
+    """Return a batch with one job per blob name; the job of an empty name carries its input itself."""
     jobs = tuple(
         ClaimedJob(
             job_id(blob), "t", Payload("text/plain", b"" if blob else b"small", blob), Priority.INTERACTIVE, 0.0, 10.0, 1, 0

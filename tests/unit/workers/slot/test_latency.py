@@ -48,7 +48,7 @@ def test_a_lasting_change_is_followed_at_once_and_a_spike_is_not() -> None:
 
 
 def test_the_efficient_size_is_the_smallest_near_the_best_throughput() -> None:
-    # 5 ms + 0.5 ms per item: 64 reach 1.73 items/ms, 32 reach 1.52 of it.
+    # With 5 ms + 0.5 ms per item, size 64 reaches 1.73 items/ms and size 32 reaches 1.52.
     latency = learned(*[(size, 0.005 + 0.0005 * size) for size in (1, 2, 4, 8, 16, 32, 64)])
     assert latency.efficient(64) == 32
 

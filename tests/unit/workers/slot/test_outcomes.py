@@ -52,7 +52,7 @@ def test_the_stamp_describes_the_batch() -> None:
 
 
 def test_when_a_job_came_in_is_known_on_the_clock_of_this_machine_whatever_its_wall_clock_says() -> None:
-    # By Redis' clock it came 2.5 s before the claim, and the claim was at 100.0 here.
+    # By the clock of Redis the job came 2.5 s before the claim, and the claim was at 100.0 on this machine.
     came = replace(job(1), created_at=5_000.0)
     claimed = replace(batch(came), claimed_at=100.0, leased_at=5_002.5)
     assert claimed.accepted_at(came) == 97.5

@@ -21,7 +21,7 @@ REQUEST = ClaimRequest("m", "1", "w", "n", limit=8)
 
 
 class ShakyStore:
-    """Answers `answer` to every settling; is away while `away` is set. `calls` are those it took."""
+    """A store that gives `answer` to every settlement, fails while `away` is set, and records the calls it took in `calls`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -72,7 +72,7 @@ def ending(data: bytes = b"1") -> Ending:
 
 
 def ended(*endings: Ending, input: Payload = INPUT) -> Batch:
-    """A batch that ran, with one job per ending."""
+    """Return a batch that ran, with one job per ending."""
     endings = endings or (ending(),)
     jobs = tuple(ClaimedJob(ID, end.token, input, Priority.INTERACTIVE, 0.0, 10.0, 1, 0) for end in endings)
     return Batch(jobs, "full", "w", "n", claimed_at=0.0, endings=endings)
@@ -112,7 +112,7 @@ def test_everything_owed_is_settled_before_more_is_taken(settlements: Settlement
 
 
 def test_the_store_learns_how_the_process_of_a_batch_died(settlements: Settlements, store: ShakyStore) -> None:
-    # Users read "the process running it died 2 times" and had to search the worker's log for why.
+    # Regression: users read "the process running it died 2 times" and had to find the cause in the log of the worker.
     settlements.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED, "ended by SIGSEGV"))
     settlements.settle_and_claim(None)
     assert store.details == ["ended by SIGSEGV"]
@@ -167,7 +167,7 @@ def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
 def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_it(
     settlements: Settlements, store: ShakyStore, blobs: LocalBlobs, state: JobState, answer: Settled, deleted: bool
 ) -> None:
-    """Inputs of succeeded jobs once lay on disk until the end of retention: 137 MB a second at full load."""
+    """Regression: inputs of succeeded jobs stayed on disk until their retention ended: 137 MB a second at full load."""
     store.answer = answer
     name = f"{ID.serial}.in"
     blobs.put(name, b"x" * 100_000)

@@ -37,7 +37,7 @@ RETRY = Retry(GiveBack(ID, "1:w:nonce", TRACE), "w", 1.5, "busy", "later")
 
 
 def logged(lines: JobLines, *calls: tuple[str, Any]) -> list[dict[str, Any]]:
-    """What a log at this setting has after the observer heard these."""
+    """Return the log lines at this setting after the observer received these events."""
     log = WorkerJobLog(lines)
     with capture_logs() as found:
         for name, arguments in calls:

@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def test_the_scrape_is_served_on_the_address_named_and_no_other() -> None:
-    # It listened on every address of the machine, beside a gateway that shows nothing beyond loopback without a key.
+    # Regression: metrics were served on every address, while a gateway without keys serves loopback only.
     port = free_port()
     WorkerMetrics("w").serve("127.0.0.1", port)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -95,13 +95,13 @@ def test_a_job_lasts_from_its_acceptance_until_it_is_settled_and_counts_for_whoe
     metrics.on_settled(SPEC, replace(batch, endings=endings), [Settled.OK, Settled.STALE], 0.002)
     assert sample(metrics, "penstock_job_duration_seconds_sum") == pytest.approx(600.0, abs=5.0)
     assert sample(metrics, "penstock_job_duration_seconds_count") == 1.0
-    # A backlog of minutes must still show: the buckets reach half an hour.
+    # The buckets reach half an hour, so that a backlog of minutes is visible.
     assert sample(metrics, "penstock_job_duration_seconds_bucket", le="300.0") == 0.0
     assert sample(metrics, "penstock_job_duration_seconds_bucket", le="1800.0") == 1.0
 
 
 def worked(metrics: WorkerMetrics, models: list[str]) -> None:
-    """Every label that a slot can make use of."""
+    """Use every label that a slot can use."""
     for name in models:
         spec = ModelSpec(name, "m.py")
         batch = batch_of(job(1, came_at=999.0), job(2, came_at=990.0, priority=Priority.BULK))
@@ -198,7 +198,7 @@ def test_a_histogram_counts_what_lies_at_a_bound_as_below_it() -> None:
 
 
 class Driver:
-    """A driver of one GPU that tells its load and one slice that does not."""
+    """A driver with one GPU that reports its load and one MIG slice that does not."""
 
     def __init__(self) -> None:
         self.awake = True
@@ -221,7 +221,7 @@ def test_a_gpu_tells_its_memory_and_its_load_where_it_can() -> None:
     assert meter.read("GPU-1") == GpuReading(1_000, 4_000, 0.75)
     assert meter.read("MIG-1") == GpuReading(1_000, 4_000, None)
     assert meter.read("GPU-gone") is None
-    # One that cannot be asked does not silence the others.
+    # A GPU that cannot be read does not hide the others.
     assert meter.read("GPU-1") is not None
 
 

@@ -1,4 +1,4 @@
-"""What Flower is sent: how many successes, and what became of jobs that came back without a verdict."""
+"""What Flower receives: the number of successes, and the outcomes of jobs that were given back without a result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_next_second_starts_anew() -> None:
 
 
 def test_events_are_made_for_those_who_asked_for_tasks_and_not_for_heartbeats() -> None:
-    """Enabled by the heartbeats alone, the dispatcher was taken for one that somebody listens to: a third of a worker's CPU."""
+    """Regression: heartbeats enable the dispatcher too, which then made events for nobody: a third of a worker's CPU."""
     cases = [(True, {"worker"}, False), (True, {"worker", "task"}, True), (True, set(), True), (False, set(), False)]
     for enabled, groups, wanted in cases:
         assert sends_task_events(SimpleNamespace(enabled=enabled, groups=groups)) is wanted, groups

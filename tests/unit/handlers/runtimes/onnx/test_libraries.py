@@ -1,4 +1,4 @@
-"""What a GPU provider of ONNX Runtime lacks, asked of the real loader; a provider that loads needs its wheel (marked `gpu`)."""
+"""What a GPU provider of ONNX Runtime lacks, according to the real loader; tests that load a provider are marked `gpu`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABSENT = "cannot open shared object file: No such file or directory"
 
 
 def library_in(folder: Path) -> ModuleType:
-    """A module that lies where a build of ONNX Runtime would."""
+    """Create a module where a build of ONNX Runtime would be."""
     (folder / "capi").mkdir()
     library = ModuleType("onnxruntime")
     library.__file__ = str(folder / "__init__.py")
@@ -33,7 +33,7 @@ def library_in(folder: Path) -> ModuleType:
 def test_a_session_for_a_gpu_finds_the_libraries_that_pip_put_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With every package there, libcublasLt.so.13 was not found: no search path leads to them, and nobody had loaded them.
+    # Regression: with all packages installed, libcublasLt.so.13 was not found: it is on no search path, and nothing loaded it.
     asked: list[bool] = []
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: asked.append(True))
     preload.cache_clear()
@@ -99,7 +99,7 @@ def test_each_missing_library_has_what_brings_it(missing: str, kind: str, words:
 def test_a_tensorrt_of_another_version_is_named_beside_the_one_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The extras installed TensorRT 11, the provider is linked against 10, and the advice was to install what was installed.
+    # Regression: the extras installed TensorRT 11, the provider is linked to 10, and the advice was to install the extras.
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "tensorrt-11.4.0.106.dist-info").mkdir()
     (tmp_path / "tensorrt-11.4.0.106.dist-info" / "METADATA").write_text("Name: tensorrt\nVersion: 11.4.0.106\n")

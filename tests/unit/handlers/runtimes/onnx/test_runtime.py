@@ -205,7 +205,7 @@ def test_a_gpu_asked_of_a_build_without_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_bound_to_memory_the_outputs_are_the_same_and_inputs_are_not_mixed_up(tmp_path: Path) -> None:
-    """The path for GPUs, bound to the memory of the CPU: all of it runs but the copies over the bus."""
+    """The code path for GPUs, bound to CPU memory: everything runs except the copies to the device."""
     plain = opened(perceptron(), tmp_path)
     session = session_of(plain)
     bound = OnnxRuntime(session, buckets=(4,), binding=Binding(onnxruntime, session, "cpu", 0))

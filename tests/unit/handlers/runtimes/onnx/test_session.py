@@ -78,7 +78,7 @@ def test_the_options_reach_onnxruntime() -> None:
 
 
 def test_every_entry_known_here_is_known_to_the_library() -> None:
-    """ONNX Runtime takes any name, so a misspelt one in our list would never be noticed otherwise."""
+    """ONNX Runtime accepts any name, so nothing else would notice a misspelt name in our list."""
     onnxruntime = pytest.importorskip("onnxruntime")
     from pathlib import Path
 

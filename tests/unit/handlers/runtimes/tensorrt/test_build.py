@@ -1,4 +1,4 @@
-"""Engines are built for real, without a GPU, by tensorrt-rtx: it parses ONNX and takes the GPU's kind from us."""
+"""tensorrt-rtx builds real engines without a GPU: it parses ONNX, and these tests name the kind of GPU."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_without_a_gpu_the_runtime_refuses_to_start(tmp_path: Path) -> None:
 
 
 def test_all_that_is_used_of_cuda_is_there() -> None:
-    """No GPU, no run; but names that do not exist are found without one."""
+    """Nothing runs without a GPU, but this test finds names that do not exist in CUDA."""
     runtime = pytest.importorskip("cuda.bindings.runtime")
     used = (
         "cudaSetDevice cudaStreamCreateWithFlags cudaStreamNonBlocking cudaMalloc cudaFree cudaMallocHost cudaFreeHost "

@@ -1,4 +1,4 @@
-"""Copies, shapes and profiles of a run on a stand-in device in host memory; a real one needs a GPU (marked `gpu`)."""
+"""Copies, shapes and profiles of a run on a fake device in host memory; tests on a real device are marked `gpu`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 3
 
 
 class HostDevice:
-    """Memory on the host, copies that happen when the stream is waited for, as late as a GPU's may."""
+    """A device in host memory whose copies happen only when the stream is waited for, as a GPU may delay them."""
 
     stream = 7
 
@@ -208,7 +208,7 @@ def test_options_of_the_builder_are_checked_by_name_and_range() -> None:
 
 
 class Flags(SimpleNamespace):
-    """A builder's configuration that notes its flags."""
+    """A builder configuration that records its flags."""
 
     def set_flag(self, flag: str) -> None:
         self.on.add(flag)
@@ -219,7 +219,7 @@ class Flags(SimpleNamespace):
 
 @pytest.mark.parametrize(("precision", "on"), [("fp16", {"half"}), ("bf16", {"brain"}), ("tf32", {"tf"}), ("fp32", set())])
 def test_where_the_builder_has_flags_for_precision_they_are_set(precision: str, on: set[str]) -> None:
-    """TensorRT 10 with its own names; it cannot be installed without a GPU's libraries."""
+    """A fake of TensorRT 10 with its names, because TensorRT 10 cannot be installed without the libraries of a GPU."""
     ten = SimpleNamespace(__version__="10.9", BuilderFlag=SimpleNamespace(FP16="half", BF16="brain", TF32="tf"))
     flags = Flags(on={"tf"})
     _set_precision(ten, flags, b"", precision)
@@ -238,7 +238,7 @@ def test_on_a_gpu_an_engine_computes_what_onnxruntime_does(tmp_path: Path) -> No
     options = RuntimeOptions(runtime="tensorrt", batch_buckets=(1, 4), cache_dir="kept")
     context = Context("m", device="cuda", folder=tmp_path, runtime=options, max_batch_size=8)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for _ in range(2):  # built, then from the cache
+    for _ in range(2):  # built first, then read from the cache
         model = open_model(path, context)
         for count in (1, 3, 4, 7):
             feed = {"x": np.random.default_rng(count).standard_normal((count, 3, 16, 16)).astype(np.float32)}

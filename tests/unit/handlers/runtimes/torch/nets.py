@@ -1,4 +1,4 @@
-"""Tiny seeded models, and the files they are saved to. Imported by tests that have made sure of torch."""
+"""Tiny seeded models, and functions that save them. Only tests that have imported torch import this module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Perceptron(nn.Module):
 
 
 class Tied(nn.Module):
-    """Rows [n, 4] -> [n, 4]; both layers have the same weights, as an embedding and a language model's head do."""
+    """Rows [n, 4] -> [n, 4]; both layers share their weights, like the embedding and the head of a language model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Pairs(nn.Module):
 
 
 class Picky(nn.Module):
-    """Rows [n, k] -> twice as much. Raises by what the first number is: 1 its own error, 2 torch's, 3 out of memory."""
+    """Rows [n, k] -> doubled. The first number chooses an error: 1 the model's own, 2 one of torch, 3 out of memory."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if bool((x[:, 0] == 1).any()):
@@ -130,7 +130,7 @@ def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
 
 
 def export(module: nn.Module, args: tuple[Any, ...], shapes: Any, path: Path) -> Path:
-    """Saved with torch.export; `shapes` as its dynamic_shapes."""
+    """Save a model with torch.export; `shapes` are its dynamic_shapes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
         torch.export.save(torch.export.export(module, args, dynamic_shapes=shapes), path)

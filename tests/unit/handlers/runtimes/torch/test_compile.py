@@ -1,4 +1,4 @@
-"""What runs compiled code: torch.compile and AOTInductor packages. Each compiles with g++, so there is one model of each."""
+"""Compiled code: torch.compile and AOTInductor packages. Compiling with g++ is slow, so there is one model of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles with g++"),
-    # Of torch's own modules, imported on the way to its compiler.
+    # These warnings come from torch's own modules, which its compiler imports.
     pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings(r"ignore:.*LeafSpec.* is deprecated:FutureWarning"),
 ]
@@ -53,7 +53,7 @@ def graphs_compiled() -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled anew in every run; `cache_dir` sets the same variable, which this puts back."""
+    """Give every run a compile cache of its own, and restore the variable, which `cache_dir` sets too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         yield
@@ -71,7 +71,7 @@ def exported(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compiled(net: Any, path: Path, *, rows: int, shapes: Any = None) -> Path:
-    """Compiled once per module: the slowest step of these tests, all of it g++."""
+    """A package that is compiled once per module, because g++ is the slowest part of these tests."""
     if shutil.which("g++") is None:
         pytest.skip("torch compiles with g++")
     program = torch.export.export(net, (torch.ones(rows, 4),), dynamic_shapes=shapes)
@@ -89,7 +89,7 @@ def package(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[1, 3])
 def fixed_package(request: pytest.FixtureRequest, net: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """With the one batch size that it takes."""
+    """A package of one batch size, and that size."""
     size = int(request.param)
     return compiled(net, tmp_path_factory.mktemp("fixed") / f"net{size}.pt2", rows=size), size
 
@@ -102,7 +102,7 @@ def no_g_plus_plus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile traces as ever and runs the graphs as they are: compilations are counted without waiting for g++."""
+    """Make torch.compile trace as usual but run the graphs uncompiled, so that compilations are counted without g++."""
     genuine = torch.compile
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -136,11 +136,11 @@ def test_with_buckets_each_is_one_compilation_however_many_there_are(exported: P
 
 @pytest.mark.usefixtures("only_counted")
 def test_the_call_that_compiles_as_the_model_is_loaded_is_told_as_the_first_one(exported: Path) -> None:
-    """With compile=default the load took 34.7 s, and 3.9 ms were shown as the first call of size 1, which was its second."""
+    """Regression: with compile=default the load took 34.7 s, but the second call of size 1, 3.9 ms, was shown as its first."""
     runtime = RuntimeOptions(compile="default", batch_buckets=(1, 4))
     loaded = load(str(exported), "net", runtime=runtime)
     assert graphs_compiled() == 1
-    # By a clock that stands still the warm-up itself sees no time pass: all that is told was seen at the load.
+    # With a clock that stands still, the warm-up measures no time, so every reported time was measured during the load.
     runs = warm_up(loaded, sizes(8, runtime.batch_buckets), budget_s=100, clock=lambda: 0.0).runs
     assert graphs_compiled() == 2
     assert runs[0].first_s == loaded.handler.first_call_s > 0
@@ -175,7 +175,7 @@ def test_a_package_runs_without_a_compiler_at_any_batch_size(package: Path, net:
 
 
 def test_a_package_of_one_batch_size_is_refused_until_that_is_named(fixed_package: tuple[Path, int], net: Any) -> None:
-    """Machine code for three rows took two and answered wrongly, with 200: by default a package does not look at shapes."""
+    """Regression: code compiled for three rows ran two and answered wrongly with 200, as a package does not check shapes."""
     path, size = fixed_package
     with pytest.raises(HandlerLoadError, match=rf"compiled for batches of {size} alone.*set options\.fixed_batch = {size}"):
         opened(path, {"inputs": INPUTS})

@@ -1,4 +1,4 @@
-"""Exported programs on the CPU: inputs told by the program, batches as it takes them, results equal to the eager model."""
+"""Exported programs on the CPU: the program defines inputs and batch sizes, and results equal those of the eager model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.workers.ipc.frames import Failed, Item
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
 
-# fp32 on the same kernels: only the order of additions may differ with the batch size.
+# Both run fp32 on the same kernels, so only the order of additions may differ with the batch size.
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 
 
@@ -142,13 +142,13 @@ def test_padding_changes_no_result_and_is_counted_over_all_groups(embedder: tupl
     for got, want in zip(run(padded, texts), plain, strict=True):
         np.testing.assert_allclose(got["output_0"], want["output_0"], **CLOSE)
         assert got["output_1"] == want["output_1"]
-    # Three rows of length 3 run as 4, one each of the lengths 4 and 5 as 2: 5 of 8.
+    # Three rows of length 3 run as 4, one row of length 4 and one of length 5 run as 2 each: 5 rows are run as 8.
     handler: Any = padded.handler
     assert handler.padding_ratio() == pytest.approx(3 / 8)
 
 
 def test_a_length_that_the_program_does_not_take_is_the_callers_error(folder: Path) -> None:
-    """An odd length of a dimension exported as `2 * half` failed in the program, as the model's error (500)."""
+    """Regression: an odd length of a dimension exported as `2 * half` failed in the program, as an error of the model (500)."""
     path = folder / "pairs.pt2"
     free = {0: nets.batch_axis(), 1: 2 * torch.export.Dim("half", min=1, max=16)}
     nets.export(nets.Pairs(), (torch.ones(2, 6),), {"x": free}, path)
@@ -195,7 +195,7 @@ def test_an_array_in_read_only_memory_is_taken(convolutions: tuple[Path, Any]) -
 
 @pytest.mark.parametrize("name", ["convolutions", "embedder"])
 def test_bf16_is_close_and_answers_in_float32(request: pytest.FixtureRequest, name: str) -> None:
-    """8 bits of mantissa: relative errors of 2**-8 per rounding, a few of them in a row."""
+    """bf16 has 8 bits of mantissa, so each rounding has a relative error of 2**-8, and a few roundings add up."""
     path, net = request.getfixturevalue(name)
     runtime = opened(path, precision="bf16")
     arrays = [images(3)] if name == "convolutions" else [np.full((3, 6), 7), np.ones((3, 6), np.int64)]
@@ -265,7 +265,7 @@ class Touch:
 
 @pytest.mark.parametrize("place", ["data/sample_inputs/model.pt", "data/weights/weight_0"])
 def test_pickled_code_in_an_exported_program_is_never_run(convolutions: tuple[Path, Any], tmp_path: Path, place: str) -> None:
-    """torch.export.load by itself falls back to full unpickling for both places."""
+    """torch.export.load itself falls back to full unpickling in both places."""
     hostile, marker = tmp_path / "hostile.pt2", tmp_path / "ran"
     torch.save(Touch(marker), tmp_path / "payload")
     with zipfile.ZipFile(convolutions[0]) as given, zipfile.ZipFile(hostile, "w", zipfile.ZIP_STORED) as taken:
@@ -303,7 +303,7 @@ def test_another_runtime_cannot_be_asked_for(convolutions: tuple[Path, Any]) -> 
 
 
 def test_a_model_of_whole_numbers_is_not_explained_and_that_is_no_error_of_the_model(folder: Path) -> None:
-    """Pixels as uint8 have no gradients: the request was answered with torch's RuntimeError and 500, not with 501."""
+    """Regression: uint8 pixels have no gradients, and the answer was torch's RuntimeError with 500, not 501."""
     path = folder / "bytes.pt2"
     nets.export(nets.Colour(), (torch.zeros(2, 3, 4, 4, dtype=torch.uint8),), {"pixels": {0: nets.batch_axis()}}, path)
     loaded = load(str(path), "bytes", task="image-classification")

@@ -1,4 +1,4 @@
-"""TorchScript and weights with a model class on the CPU; what would run code when it is opened is refused."""
+"""TorchScript and weights with a model class on the CPU; a file that would run code when it is opened is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_torchscript_with_two_inputs_takes_them_by_name(tmp_path: Path) -> None:
     net = nets.seeded(nets.Embedder)
     path = nets.save_script(net, tmp_path / "text.pt")
     shape = {"dtype": "int64", "shape": ["length"]}
-    # Not in the order of the model: names decide.
+    # The order differs from that of the model, because names decide.
     runtime = opened(path, {"inputs": {"mask": shape, "ids": shape}})
     assert runtime.outputs == []
     ids, mask = np.full((2, 5), 7), np.array([[1, 1, 1, 0, 0]] * 2)
@@ -130,7 +130,7 @@ def test_weights_fill_the_model_class(tmp_path: Path, net: Any, ending: str) -> 
 
 @pytest.mark.parametrize("ending", [".PT", ".Safetensors"])
 def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path, net: Any, ending: str) -> None:
-    """`penstock config check` took it, and the load refused it."""
+    """Regression: `penstock config check` accepted such a file, and loading refused it."""
     source = saved_weights(net, tmp_path / f"NET{ending.lower()}").rename(tmp_path / f"NET{ending}")
     loaded = load(str(source), "net", options={"inputs": INPUTS, "model_class": CLASS})
     np.testing.assert_allclose(loaded.handler.runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def test_the_class_may_lie_beside_the_weights_and_take_arguments(tmp_path: Path,
 
 @pytest.mark.parametrize("kind", [nets.Tied, nets.Reshaped])
 def test_weights_that_layers_share_lie_in_the_file_once(tmp_path: Path, kind: Any) -> None:
-    """As `save_model` writes them and `load_model` reads them; they were refused for a missing key."""
+    """`save_model` writes shared weights once. Regression: such a file was refused because of a missing key."""
     library = pytest.importorskip("safetensors.torch")
     net, path = nets.seeded(kind), tmp_path / "tied.safetensors"
     library.save_model(net, str(path))
@@ -169,7 +169,7 @@ def test_weights_that_are_not_shared_or_only_in_part_are_still_missing(tmp_path:
 
 
 def test_several_calls_run_one_after_another_where_they_cannot_run_at_once(tmp_path: Path, net: Any) -> None:
-    """docs/runtimes.md says so for every runtime; on torch it was an AttributeError."""
+    """docs/runtimes.md promises this for every runtime. Regression: on torch the calls ended in an AttributeError."""
     runtime = opened(nets.save_script(net, tmp_path / "net.pt"))
     assert runtime.open_parallel() == 1
     found = [answer["output"] for answer in runtime.run_parallel([{"x": ROWS[:2]}, {"x": ROWS[2:]}])]
@@ -178,7 +178,7 @@ def test_several_calls_run_one_after_another_where_they_cannot_run_at_once(tmp_p
 
 
 def test_a_quantized_model_is_not_explained_and_that_is_no_error_of_the_model(tmp_path: Path) -> None:
-    """Its layers have no gradients: the request was answered with torch's RuntimeError and 500, not with 501."""
+    """Regression: quantized layers have no gradients, and the answer was torch's RuntimeError with 500, not 501."""
     path = saved_weights(nets.seeded(nets.Colour), tmp_path / "colour.pt")
     shape = {"inputs": {"pixels": {"shape": [3, 4, 4]}}, "model_class": CLASS.replace("Perceptron", "Colour")}
     loaded = load(str(path), "colour", task="image-classification", options=shape, runtime=RuntimeOptions(quantize="int8"))
@@ -202,7 +202,7 @@ def test_int8_is_close_and_only_for_layers_that_have_it(tmp_path: Path, net: Any
     path = saved_weights(net, tmp_path / "net.safetensors")
     runtime = opened(path, {"inputs": INPUTS, "model_class": CLASS}, quantize="int8")
     found = runtime.run({"x": ROWS})["output"]
-    # 8 bits for weights and activations of values up to about 3.
+    # Weights and activations up to about 3 are stored in 8 bits.
     np.testing.assert_allclose(found, wanted(net), atol=5e-2)
     assert not np.array_equal(found, wanted(net))
     assert runtime.provider.endswith("cpu int8")

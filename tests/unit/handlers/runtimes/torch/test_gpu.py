@@ -1,4 +1,4 @@
-"""What only a GPU can show; run with `-m gpu`."""
+"""Tests that need a GPU; run them with `-m gpu`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings(r"ignore:.*LeafSpec.* is deprecated:FutureWarning"),
 ]
-# Halves: 8 bits of mantissa (bf16), 11 (fp16 and tf32), a few roundings in a row.
+# Mantissas have 8 bits (bf16) or 11 (fp16 and tf32), and a few roundings add up.
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
 
 

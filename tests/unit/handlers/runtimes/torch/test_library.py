@@ -11,7 +11,7 @@ from penstock.handlers.runtimes.torch.library import set_up, torch_library
 
 
 def test_ci_runs_the_tests_that_need_torch() -> None:
-    """They skip where it is absent, and a whole runtime would go untested in silence."""
+    """Tests that need torch are skipped without it, so a whole runtime could silently go untested."""
     if not os.environ.get("CI"):
         pytest.skip("only CI must have torch")
     torch_library()
@@ -29,7 +29,7 @@ def test_the_threads_are_those_of_the_child() -> None:
 
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """torch, which takes this machine's GPU for one with tensor cores; its arithmetic is put back."""
+    """torch on a machine whose GPU seems to have tensor cores; the fixture restores the settings of its arithmetic."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
@@ -42,7 +42,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_the_compiler_does_not_advise_the_tf32_that_the_precision_has_ruled_out(hopper: Any) -> None:
-    """It warned at every compilation for a GPU, in each worker's log; where warnings are errors, no compiled model opened."""
+    """Regression: the compiler warned at every compilation for a GPU; where warnings are errors, no compiled model loaded."""
     advise = pytest.importorskip("torch._inductor.compile_fx")._warn_tf32_disabled.__wrapped__
     hopper.set_float32_matmul_precision("highest")
     with pytest.raises(UserWarning, match="available but not enabled"):

@@ -1,4 +1,4 @@
-"""What is uploaded while another batch runs: grouped by shape, joined again, on any runtime that can."""
+"""Inputs are uploaded while another batch runs: grouped by shape and joined again, on any runtime that can upload."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_rows_of_several_batches_are_joined() -> None:
 
 
 class Distant:
-    """A runtime that keeps its inputs elsewhere, as one on a GPU does: doubles them, and counts what is uploaded."""
+    """A runtime that keeps its inputs elsewhere, like a runtime on a GPU; it doubles them and counts the uploads."""
 
     provider = "distant"
     inputs = (Port("x", "float32", (None,)),)
