@@ -201,7 +201,7 @@ class Upload:
         if self._size > self._max_bytes:
             raise TooLarge(
                 f"the file has more than {self._max_bytes} bytes, the most that this gateway keeps",
-                hint="Split it, or raise gateway.max_file_bytes.",
+                hint="Split it, or raise runs.max_file_bytes.",
             )
         self._hash.update(data)
         try:
