@@ -39,13 +39,13 @@ def import_file(path: Path) -> ModuleType:
     # Annotations are looked up through sys.modules, so the module must be in it before its classes are created.
     sys.modules[name] = module
     loader = spec.loader
-    _guarded(lambda: loader.exec_module(module), str(path))
+    _run_guarded(lambda: loader.exec_module(module), str(path))
     return module
 
 
 def import_name(name: str) -> ModuleType:
     modules: list[ModuleType] = []
-    _guarded(lambda: modules.append(importlib.import_module(name)), name)
+    _run_guarded(lambda: modules.append(importlib.import_module(name)), name)
     return modules[0]
 
 
@@ -59,7 +59,7 @@ def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
     )
 
 
-def _guarded(run: Callable[[], None], where: str) -> None:
+def _run_guarded(run: Callable[[], None], where: str) -> None:
     try:
         run()
     except ModuleNotFoundError as error:

@@ -90,10 +90,10 @@ def _counters(test: LoadTest) -> dict[str, float]:
 async def _load(test: LoadTest, assignment: Assignment, seen: _Observations, on_progress: OnProgress) -> None:
     began_at = time.monotonic()
 
-    def summed(progress: LoadProgress) -> None:
+    def add_up(progress: LoadProgress) -> None:
         on_progress(time.monotonic() - began_at, progress)
 
-    async with started_generators(test.processes, summed) as started:
+    async with started_generators(test.processes, add_up) as started:
         await started.prepare(assignment)
         with _stopping(started, seen):
             seen.watch = ProcessWatch(_roots(test), started.pids, test.facts.devices)

@@ -129,14 +129,14 @@ class ModelsBench:
         try:
             found = self._measured(stack, row)
         except (PenstockError, OSError) as error:
-            self._failed(row, str(error))
+            self._note_failure(row, str(error))
         except Exception as error:  # noqa: BLE001 - no other row may be lost because of this one
             self._say(traceback.format_exc())
-            self._failed(row, f"this is a bug: {type(error).__name__}: {error}")
+            self._note_failure(row, f"this is a bug: {type(error).__name__}: {error}")
         else:
             self._note(found)
 
-    def _failed(self, row: Row, reason: str) -> None:
+    def _note_failure(self, row: Row, reason: str) -> None:
         self.results.failed[row.name] = reason
         self._say(f"    not measured: {reason}")
 

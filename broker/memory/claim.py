@@ -162,7 +162,7 @@ class Gathering:
         self._queue.leases[self._request.worker] = self._now + self._request.lease_s
         for record in batch:
             if self._shared and reason not in ("solo", "bulk"):
-                self._queue.turns.served(self._request.version, record.band, record.new.owner)
+                self._queue.turns.pass_turn(self._request.version, record.band, record.new.owner)
             self._queue.lease(record, worker=self._request.worker, nonce=self._request.nonce, now=self._now)
         return self._answer(batch, reason=reason)
 

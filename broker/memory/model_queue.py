@@ -194,7 +194,7 @@ class MemoryQueue:
             self.counters["redelivered:crashed"] += 1
         return spent
 
-    def replayed(self, old: JobId, new: JobId) -> None:
+    def mark_replayed(self, old: JobId, new: JobId) -> None:
         self.inbox.discard(old.serial)
         if record := self.records.get(old.serial):
             record.replayed_as = new

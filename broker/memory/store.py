@@ -68,7 +68,7 @@ class MemoryStore:
                 record.held_at = now
         overrun = [r for r in self._held(queue, worker) if now - r.held_at >= max_run_s]
         for record in overrun:
-            self._crashed(queue, record, now)
+            self._charge_crash(queue, record, now)
         cancelled = [r.new.id for r in self._held(queue, worker) if r.cancel_requested]
         return LeaseRenewal(cancelled=tuple(cancelled), overrun=tuple(r.new.id for r in overrun))
 
@@ -247,7 +247,7 @@ class MemoryStore:
         queue.records[record.serial] = record
         queue.enqueue(record)
         if job.replay_of is not None:
-            queue.replayed(job.replay_of, job.id)
+            queue.mark_replayed(job.replay_of, job.id)
         queue.accepted += 1
         if job.idempotency_key:
             queue.keys[job.owner, job.idempotency_key] = KeyUse(job.fingerprint, job.id, now + IDEMPOTENCY_S)
@@ -264,7 +264,7 @@ class MemoryStore:
             return Settled.CANCELLED
         return settle(queue, record, item)
 
-    def _crashed(self, queue: MemoryQueue, record: Record, now: float) -> None:
+    def _charge_crash(self, queue: MemoryQueue, record: Record, now: float) -> None:
         if record.cancel_requested:
             record.note(now=now, how="cancelled")
             queue.cancel(record, now=now)

@@ -24,9 +24,9 @@ class OwnerTurns:
     def take(self, version: str, band: int, owner: str) -> None:
         """Give the owner the last turn, unless the owner has one."""
         if not self.has(version, band, owner):
-            self.served(version, band, owner)
+            self.pass_turn(version, band, owner)
 
-    def served(self, version: str, band: int, owner: str) -> None:
+    def pass_turn(self, version: str, band: int, owner: str) -> None:
         """Move the owner's turn to the end."""
         numbers = self.numbers.setdefault((version, band), {})
         numbers[owner] = max(numbers.values(), default=0) + 1

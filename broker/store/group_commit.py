@@ -72,10 +72,10 @@ class GroupCommit(Generic[Item, Answer]):
         else:
             call = loop.create_task(self._commit(group, sent))
             self._calls.add(call)
-            call.add_done_callback(self._landed)
+            call.add_done_callback(self._on_landed)
         self._schedule(loop)
 
-    def _landed(self, call: asyncio.Task[None]) -> None:
+    def _on_landed(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
         self._schedule(call.get_loop())
 

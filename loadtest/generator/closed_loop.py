@@ -32,11 +32,11 @@ class ClosedLoop(LoadDriver):
     def _free(self, connection: Connection, now: float) -> None:
         request = next(self._requests, None) if now < self._ends_at else None
         if request is None:
-            self._unrevived()
+            self._on_connection_lost_for_good()
         else:
             connection.send(request, now)
 
-    def _unrevived(self) -> None:
+    def _on_connection_lost_for_good(self) -> None:
         self._active -= 1
         if self._active <= 0:
             self._done.set()

@@ -93,9 +93,9 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         if complete:
-            self._answered()
+            self._on_answer()
 
-    def _answered(self) -> None:
+    def _on_answer(self) -> None:
         self.busy = False
         if self.reader.closes:
             self.close()
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self.busy and exc is None and self.reader.ends_with_connection():
             self.reader.closes = True
-            self._answered()
+            self._on_answer()
         self._driver.on_lost(self)
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class LoadDriver:
         now = self._clock()
         # If the server closes the connection in the middle of a call, the call has no answer.
         (self.recorder.answer if more is None else self.recorder.lost)(connection, now)
-        self._settled()
+        self._on_call_over()
         if connection.usable:
             self._free(connection, now)
 
@@ -120,7 +120,7 @@ class LoadDriver:
         if connection.busy:
             connection.busy = False
             self.recorder.lost(connection, self._clock())
-            self._settled()
+            self._on_call_over()
         if not self._done.is_set():
             self._spawn(self._revive())
 
@@ -139,7 +139,7 @@ class LoadDriver:
             else:
                 self._open.add(fresh)
                 return self._free(fresh, self._clock())
-        return self._unrevived()
+        return self._on_connection_lost_for_good()
 
     async def _shut(self) -> None:
         """Closes all connections; calls under way are unfinished, not lost."""
@@ -156,7 +156,7 @@ class LoadDriver:
     def _under_way(self) -> int:
         return sum(connection.busy for connection in self._open)
 
-    def _settled(self) -> None:
+    def _on_call_over(self) -> None:
         """One call is over, answered or lost."""
 
     def _free(self, connection: Connection, now: float) -> None:
@@ -166,5 +166,5 @@ class LoadDriver:
     def _forget(self, connection: Connection) -> None:
         """The connection has broken: no call may use it."""
 
-    def _unrevived(self) -> None:
+    def _on_connection_lost_for_good(self) -> None:
         """The load ended before a lost connection could be replaced."""

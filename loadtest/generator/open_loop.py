@@ -104,7 +104,7 @@ class OpenLoop(LoadDriver):
         else:
             self._idle.append(connection)
 
-    def _settled(self) -> None:
+    def _on_call_over(self) -> None:
         self._pending -= 1
         if self._pending == 0 and self._next_at >= self._ends_at:
             self._done.set()

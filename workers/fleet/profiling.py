@@ -43,11 +43,11 @@ class StageSums:
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._queued: dict[str, float] = {}
 
-    def claimed(self, batch: Batch) -> None:
+    def on_claimed(self, batch: Batch) -> None:
         waited = sum(max(0.0, batch.leased_at - job.created_at) for job in batch.jobs)
         self._queued[batch.nonce] = waited / max(1, batch.size)
 
-    def settled(self, stamp: BatchStamp, store_s: float) -> None:
+    def on_settled(self, stamp: BatchStamp, store_s: float) -> None:
         self.batches += 1
         self._sums["queue"] += self._queued.pop(stamp.id, 0.0)
         for name in ("batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess"):
@@ -125,12 +125,12 @@ class Profiler(Observer):
 
     def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if self._active and not batch.is_shard:
-            self._sums.claimed(batch)
+            self._sums.on_claimed(batch)
 
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # Not of a shard, which is many batches whose stages run beside each other.
         if self._active and batch.stamp.reason != BULK:
-            self._sums.settled(batch.stamp, store_s)
+            self._sums.on_settled(batch.stamp, store_s)
         if self._recording is not None and batch.stamp.id == self._recording.nonce:
             self._report(self._recording)
 

@@ -43,7 +43,7 @@ class SweepObserver(Protocol):
 
     def swept(self, report: SweepReport) -> None: ...
 
-    def repaired(self, found: Repair) -> None: ...
+    def on_repaired(self, found: Repair) -> None: ...
 
 
 class Sweeper:
@@ -149,6 +149,6 @@ class Sweeper:
         for model in sorted(self._models):
             found = self._store.reconcile(model, cursor=self._cursors.get(model, "0"))
             self._cursors[model] = found.cursor
-            self._observer.repaired(found)
+            self._observer.on_repaired(found)
             if found.orphans or found.tickets:
                 log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)

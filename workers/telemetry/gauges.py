@@ -56,7 +56,7 @@ class UpkeepMetrics:
             if count:
                 self._swept.labels(to).inc(count)
 
-    def repaired(self, found: Repair) -> None:
+    def on_repaired(self, found: Repair) -> None:
         for what, count in (("orphan", found.orphans), ("tickets", found.tickets)):
             if count:
                 self._repairs.labels(what).inc(count)

@@ -41,9 +41,9 @@ class WorkerJobLog(Observer):
         ended_at = time.monotonic()
         for ending, job, answer in zip(batch.endings, batch.jobs, answers, strict=False):
             if answer is not Settled.STALE:
-                self._finished(spec, batch, ending, job, answer, ended_at=ended_at)
+                self._log_finished(spec, batch, ending, job, answer, ended_at=ended_at)
 
-    def _finished(
+    def _log_finished(
         self, spec: ModelSpec, batch: Batch, ending: Ending, job: ClaimedJob, answer: Settled, *, ended_at: float
     ) -> None:
         state = _ENDED_BY_RETURN.get(answer, ending.state.public)

@@ -46,7 +46,7 @@ class Counts:
     def swept(self, report: SweepReport) -> None:
         self.sweeps += 1
 
-    def repaired(self, found: Repair) -> None:
+    def on_repaired(self, found: Repair) -> None:
         self.reconciled += 1
 
 

@@ -126,7 +126,7 @@ def kept_up(metrics: WorkerMetrics, models: list[str]) -> None:
     slots = [SlotInfo(name, "1", "ready", pid=os.getpid()) for name in models]
     upkeep = UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed)
     upkeep.swept(SweepReport(1, 1, 1, 1, 1, 1, workers_lost=("gone",)))
-    upkeep.repaired(Repair("0", 10, 1, 1))
+    upkeep.on_repaired(Repair("0", 10, 1, 1))
     for part in ("slot", "beat", "sweep"):
         metrics.on_store_failed(part)
 
