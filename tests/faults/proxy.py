@@ -28,7 +28,8 @@ class Proxy:
         self._listener: asyncio.Server | None = None
         self._links: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = {}
         self._kept: list[asyncio.StreamWriter] = []
-        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
+        # Transports and not writers: a link with data left to send outlives its writer, and its socket would stay open.
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
         self._open = asyncio.Event()
         self._delay_s = 0.0
 
@@ -98,18 +99,18 @@ class Proxy:
         await asyncio.sleep(0)
 
     def _abort_all(self) -> None:
-        for writer in list(self._writers):
-            writer.transport.abort()
+        for transport in list(self._transports):
+            transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self._transports.add(writer.transport)
         await self._open.wait()
         try:
             there, to_there = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             _reset(writer)
             return
-        self._writers.add(to_there)
+        self._transports.add(to_there.transport)
         task = asyncio.current_task()
         assert task is not None
         self._links[task] = (writer, to_there)
