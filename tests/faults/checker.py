@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tests.contract.dumps import Dump
 from tests.contract.invariants import check_invariants
+from tests.faults.asker import Asked
 from tests.faults.executions import Executions
 from tests.faults.ledger import Entry, Ledger
 
@@ -20,7 +21,9 @@ class Verdict:
     or took one back. `extra`: executions beyond one per job. `recover_s`: seconds from the fault (or its healing) to the first
     end of a job that the fault hit. `unexpected`: answers other than 2xx, 429, 503 with Retry-After. `gave_up`: jobs that ended
     otherwise than their input deserved. `notes`: what else was measured. `complaints`: why the fault did not pass. `took_s`:
-    seconds of the whole scenario. `others`: the share of the machine that other programs took meanwhile, from 0 to 1.
+    seconds of the whole scenario. `others`: the share of the machine that other programs took meanwhile, from 0 to 1. `asked`,
+    `right`: predictions asked for while all this went on, and those answered with the right output. `grown_mib`: by how much
+    the process that grew most has grown.
     """
 
     fault: str
@@ -38,9 +41,24 @@ class Verdict:
     complaints: tuple[str, ...] = ()
     took_s: float = 0.0
     others: float = 0.0
+    asked: int | None = None
+    right: int | None = None
+    grown_mib: float | None = None
 
     def row(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def with_asked(verdict: Verdict, asked: Asked) -> Verdict:
+    """Return the verdict with what users and operators met meanwhile; a fault passes only if both had no reason to complain."""
+    return replace(
+        verdict,
+        asked=asked.asked,
+        right=asked.right,
+        grown_mib=asked.grown_mib,
+        passed=verdict.passed and not asked.complaints,
+        complaints=(*verdict.complaints, *asked.complaints),
+    )
 
 
 def is_lost(entry: Entry) -> bool:

@@ -32,6 +32,7 @@ class Driver:
         self.ledger = ledger
         self.also_expected: set[int] = set()
         self._stop = threading.Event()
+        self._turns = itertools.count()
 
     def submit(self, work: dict[str, Any], *, hopes: str = "succeeded", within_s: float = 60.0) -> Entry:
         """Submit until accepted or until `within_s` is over, always under the same key, so that a lost answer costs nothing."""
@@ -83,12 +84,15 @@ class Driver:
             self._stop.clear()
 
     def _watch(self, pause_s: float) -> None:
-        for turn in itertools.count():
-            if self._stop.wait(pause_s):
-                return
-            pool = self.ledger.waiting() if turn % 4 else self.ledger.accepted()
-            if pool:
-                self.look(pool[turn * 31 % len(pool)])
+        while not self._stop.wait(pause_s):
+            self.poll()
+
+    def poll(self) -> None:
+        """Look at one accepted job; now and then it is one that has ended."""
+        turn = next(self._turns)
+        pool = self.ledger.waiting() if turn % 4 else self.ledger.accepted()
+        if pool:
+            self.look(pool[turn * 31 % len(pool)])
 
     def look_again(self) -> None:
         """Look once more at every accepted job, after everything has healed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,12 @@ class Ledger:
         with self._lock:
             self.unexpected.append(what)
             self._write(op="unexpected", what=what, at=time.time())
+
+    def forget(self, entries: Iterable[Entry]) -> None:
+        """Drop entries that the store has lost, in a scenario where the promise allows that."""
+        with self._lock:
+            for entry in entries:
+                del self.entries[entry.key]
 
     def accepted(self) -> list[Entry]:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What a run needs and nothing more: a store, a worker, and commands that drive runs. A test can kill each of them at will."""
+"""What a run needs: a store, a worker, commands that drive runs; and a gateway for the users who ask meanwhile."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from tests.eventually import eventually
+from tests.faults.asker import Asker, Question
+from tests.faults.face import HttpFace
+from tests.faults.memory import MemoryWatch, members
 from tests.faults.processes import Group
-from tests.faults.server import Server
+from tests.faults.server import Server, free_port
 
 MODEL = "rows"
 SOURCE = f"{Path(__file__).resolve().parent / 'rows_model.py'}:Rows"
 
 
+def row_question() -> Question:
+    return Question({"x": 21}, lambda output: bool(output == {"y": 42}))
+
+
 class RunStack:
+    """A test can kill each part at will. Runs are read by `penstock run`, so the asker has no job to poll."""
+
     def __init__(self, folder: Path, *, row_s: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -30,6 +41,12 @@ class RunStack:
             "PENSTOCK_MODELS": json.dumps({MODEL: table}),
         }
         self.worker = Group(["penstock.cli.main", "worker"], self._environment, folder / "worker.log")
+        port = free_port()
+        settings = {**self._environment, "PENSTOCK_GATEWAY__PORT": str(port)}
+        self.gateway = Group(["penstock.cli.main", "gateway"], settings, folder / "gateway.log")
+        self.face = HttpFace(port)
+        memory = MemoryWatch(self.processes)
+        self.asker = Asker(self.face, MODEL, make=row_question, poll=lambda: None, memory=memory)
 
     @property
     def log(self) -> Path:
@@ -45,6 +62,28 @@ class RunStack:
         log.touch()
         return Group(["penstock.cli.main", "run", *arguments, "--json"], self._environment, log)
 
+    def processes(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Yield the processes that run now, with their roles; the driver of a run is watched by the scenario."""
+        yield from members("gateway", self.gateway)
+        yield from members("worker", self.worker)
+        if self.server.running:
+            yield "store", psutil.Process(self.server.pid)
+
+    def start(self) -> None:
+        """Start everything, and return once the model is loaded."""
+        self.server.start()
+        self.worker.start()
+        self.gateway.start()
+        eventually(lambda: self.face.ask("GET", "/readyz").status == 200, timeout_s=60.0)
+        self.asker.start()
+
+    def stop(self) -> None:
+        self.gateway.stop()
+        self.worker.stop()
+        self.server.stop()
+        self.asker.stop()
+        self.face.close_all()
+
     def logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-2_000:] for path in sorted(self.folder.glob("*.log")))
 
@@ -53,13 +92,10 @@ class RunStack:
 def run_stack(folder: Path, *, row_s: float) -> Iterator[RunStack]:
     stack = RunStack(folder, row_s=row_s)
     try:
-        stack.server.start()
-        stack.worker.start()
-        eventually(stack.log.exists, timeout_s=30.0)
+        stack.start()
         yield stack
     finally:
-        stack.worker.stop()
-        stack.server.stop()
+        stack.stop()
 
 
 def write_rows(path: Path, rows: int) -> list[object]:

@@ -47,6 +47,10 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self, *, ready_s: float = 20.0) -> None:
         """Start the server, and return once it answers with its data loaded."""
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from tests.faults.catalogue import ABSENT, FAULTS
 from tests.faults.checker import Verdict
 from tests.faults.meter import DISTURBED
 
-_NUMBERS = ("accepted", "terminal", "lost", "views", "extra", "recover_s", "unexpected")
+_NUMBERS = ("accepted", "terminal", "lost", "views", "extra", "recover_s", "unexpected", "asked", "right", "grown_mib")
 _LEAST_WIDTH = 160
 _TABLE_BEGINS = "<!-- score sheet: python -m tests.faults --docs -->"
 _TABLE_ENDS = "<!-- end -->"
@@ -70,7 +70,7 @@ def markdown(path: Path) -> str:
     head = ["fault", "system", *_NUMBERS, "what happened"]
     lines = [head, ["---"] * len(head)]
     for row in json.loads(path.read_text()):
-        numbers = ["" if row[name] is None else str(row[name]) for name in _NUMBERS]
+        numbers = _numbers(row)
         short = "" if row["passed"] else f". **Fell short**: {len(row['complaints'])} limits missed"
         lines.append([row["fault"], row["system"], *numbers, told(row) + short])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -83,7 +83,12 @@ def put_into(docs: Path, path: Path) -> None:
     docs.write_text(f"{head}{mark}\n{markdown(path)}\n{end}{tail}")
 
 
+def _numbers(row: dict[str, Any]) -> list[str]:
+    """Return the numbers as text; a line that was saved before a number existed lacks it."""
+    return ["" if row.get(name) is None else str(row[name]) for name in _NUMBERS]
+
+
 def _cells(verdict: Verdict) -> list[str]:
     row = verdict.row()
-    numbers = ["" if row[name] is None else str(row[name]) for name in _NUMBERS]
+    numbers = _numbers(row)
     return [verdict.fault, verdict.system, *numbers, _PASSED if verdict.passed else _FAILED, told(row)]

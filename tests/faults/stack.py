@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.contract.dumps import Dump, RedisDump
 from tests.eventually import eventually
+from tests.faults.asker import Asker, echo_question
 from tests.faults.driver import Driver
 from tests.faults.executions import Executions
 from tests.faults.face import HttpFace
 from tests.faults.ledger import Ledger
+from tests.faults.memory import USUAL_GROWTH_MIB, MemoryWatch, members
 from tests.faults.processes import Group
 from tests.faults.proxy import Proxy
 from tests.faults.server import Server, free_port
@@ -26,7 +30,10 @@ SOURCE = f"{Path(__file__).resolve().parent / 'echo.py'}:Echo"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What differs between faults. `model` holds entries of the model's table, `options` those of its handler."""
+    """What differs between faults. `model` holds entries of the model's table, `options` those of its handler.
+
+    `excused` are error codes that the fault may give to an innocent prediction; `growth_mib` is what a process may grow by.
+    """
 
     workers: int = 1
     fsync: str = "always"
@@ -36,10 +43,15 @@ class Plan:
     model: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, str] = field(default_factory=dict)
+    excused: frozenset[str] = frozenset()
+    growth_mib: float = USUAL_GROWTH_MIB
 
 
 class Stack:
-    """`gateway_link` and one of `worker_links` per worker stand before the store; all pass data until a fault breaks them."""
+    """`gateway_link` and one of `worker_links` per worker stand before the store; all pass data until a fault breaks them.
+
+    `asker` asks from the start of the store on, whether or not a gateway listens yet.
+    """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,12 +66,21 @@ class Stack:
         self.workers = [self._worker(number) for number in range(plan.workers)]
         self.face = HttpFace(self.gateway_port)
         self.driver = Driver(self.face, Ledger(folder / "ledger.jsonl"))
+        self.asker = Asker(
+            self.face,
+            MODEL,
+            make=echo_question,
+            poll=self.driver.poll,
+            memory=MemoryWatch(self.processes, allowed_mib=plan.growth_mib),
+            excused=plan.excused,
+        )
 
     def start(self) -> None:
         """Start the store and its links; the fault starts the processes, in its own order."""
         self.server.start()
         for link in self.links:
             link.start()
+        self.asker.start()
 
     @property
     def links(self) -> list[Proxy]:
@@ -71,8 +92,11 @@ class Stack:
         for link in self.links:
             link.stop()
         self.server.stop()
-        self.driver.ledger.close()
-        self.face.close_all()
+        try:
+            self.asker.stop()
+        finally:
+            self.driver.ledger.close()
+            self.face.close_all()
 
     def await_gateway(self, *, within_s: float = 30.0) -> None:
         eventually(lambda: self.face.ask("GET", "/startupz").status == 200, timeout_s=within_s)
@@ -87,9 +111,22 @@ class Stack:
 
         eventually(ready, timeout_s=within_s)
 
+    def processes(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Yield the processes that run now, with their roles."""
+        yield from members("gateway", self.gateway)
+        for worker in self.workers:
+            yield from members("worker", worker)
+        if self.server.running:
+            yield "store", psutil.Process(self.server.pid)
+
     def dump(self) -> Dump:
         with self.server.client() as client:
             return RedisDump(client, MODEL).dump()
+
+    def made(self) -> int:
+        """Return how many jobs the store has, predictions not counted: their callers wait, which is noted as `watch`."""
+        with self.server.client() as client:
+            return sum(not client.hexists(key, "watch") for key in client.scan_iter(f"ps:{{{MODEL}}}:job:*", count=1_000))
 
     def counters(self) -> dict[str, int]:
         """Return what the store counted: accepted, stale, redelivered, repaired, ..."""
@@ -128,7 +165,8 @@ class Stack:
 
     def _table(self) -> dict[str, Any]:
         options = {"log": str(self.folder / "executions.log"), **self.plan.options}
-        return {"source": SOURCE, "threads": 1, "options": options, **self.plan.model}
+        # Predictions are kept until the store is looked at: a record that goes meanwhile would look like a fault.
+        return {"source": SOURCE, "threads": 1, "sync_result_ttl_s": 3_600, "options": options, **self.plan.model}
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.contract.dumps import Dump
 from tests.eventually import eventually
-from tests.faults.checker import Verdict, judge, recovery_s
+from tests.faults.checker import Verdict, judge, recovery_s, with_asked
 from tests.faults.driver import order
 from tests.faults.executions import Execution
 from tests.faults.ledger import Entry
@@ -30,10 +31,10 @@ def echoes(count: int, *, seconds: float = 0.0, **fields: Any) -> list[dict[str,
 
 
 def await_running(stack: Stack, *, within_s: float = 30.0) -> Execution:
-    """Return the latest execution that has begun and not ended; wait for one if need be."""
+    """Return the latest execution of a job that has begun and not ended; wait for one if need be."""
 
     def found() -> Execution | None:
-        running = stack.executions.running(time.time())
+        running = stack.executions.running(time.time()) & stack.driver.ledger.entries.keys()
         begun = [line for line in stack.executions.of("begin") if line.nonce in running]
         return begun[-1] if begun else None
 
@@ -76,24 +77,36 @@ def conclude(
     notes: str = "",
     complaints: Iterable[str] = (),
 ) -> Verdict:
-    """Wait until everything has ended, look at all jobs once more, and judge."""
+    """Wait until everything has ended and users are served again, look at all jobs once more, and judge."""
     entries = stack.driver.ledger.accepted()
     found = list(complaints)
     if not stack.driver.await_ends(entries, within_s=within_s):
         found.append(f"stuck: {len(stack.driver.ledger.waiting())} jobs {within_s:g} s later")
     stack.driver.look_again()
-    return judge(
+    asked = stack.asker.conclude()
+    verdict = judge(
         name,
         "penstock",
         stack.driver.ledger,
         stack.executions,
-        dump=stack.dump(),
+        dump=_settled_dump(stack),
         recover_s=recovery_s(entries, hit.nonces, hit.at) if hit else None,
         most_extra=most_extra,
         most_recover_s=most_recover_s,
         notes=notes,
         complaints=found,
     )
+    return with_asked(verdict, asked)
+
+
+def _settled_dump(stack: Stack) -> Dump:
+    """Return a dump without jobs under way. A prediction that nobody waits for any more may still run to its deadline."""
+    until = time.monotonic() + 30.0
+    dump = stack.dump()
+    while not all(job.state.final for job in dump.jobs.values()) and time.monotonic() < until:
+        time.sleep(0.1)
+        dump = stack.dump()
+    return dump
 
 
 def ended_as(entries: Sequence[Entry], status: str) -> int:

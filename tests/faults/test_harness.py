@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults import sheet
 from tests.faults.__main__ import DOCS, RESULTS
+from tests.faults.asker import Asked, Asker, Question
 from tests.faults.catalogue import FAULTS
-from tests.faults.checker import Verdict, judge
+from tests.faults.checker import Verdict, judge, with_asked
 from tests.faults.driver import order
 from tests.faults.echo import Log, digest
 from tests.faults.executions import Executions
+from tests.faults.face import HttpFace
 from tests.faults.ledger import Entry, Ledger, View
+from tests.faults.memory import MemoryWatch
 from tests.faults.meter import expected_s
 from tests.faults.proxy import Proxy
 from tests.faults.scenarios import every_fault
@@ -146,8 +154,83 @@ def test_the_time_left_is_that_of_the_last_run_and_a_guess_for_what_is_new() -> 
     assert expected_s(faults, {("F1", "penstock"): 4.0}) == 4.0 + expected_s(faults[1:], {}) > 4.0
 
 
+class _Stub(BaseHTTPRequestHandler):
+    """A product that is ready, and that answers predictions as its server's `outputs` say, one after another."""
+
+    def do_GET(self) -> None:
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        status, body = next(self.server.answers)  # type: ignore[attr-defined]
+        self._answer(status, body)
+
+    def _answer(self, status: int, body: object) -> None:
+        said = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def asking(*answers: tuple[int, object], excused: frozenset[str] = frozenset()) -> Iterator[Asker]:
+    """Yield an asker of a product that answers so, and from then on rightly."""
+    with HTTPServer(("127.0.0.1", 0), _Stub) as server:
+        server.answers = itertools.chain(answers, itertools.repeat((200, "right")))  # type: ignore[attr-defined]
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        face = HttpFace(server.server_port)
+        watch = MemoryWatch(lambda: iter([("this", psutil.Process())]))
+        question = Question(1, lambda output: output == "right")
+        yield Asker(face, "m", make=lambda: question, poll=lambda: None, memory=watch, excused=excused)
+        face.close_all()
+        server.shutdown()
+        serving.join()
+
+
+def test_a_prediction_that_is_wrong_or_fails_is_a_complaint_and_a_refusal_is_none() -> None:
+    with asking((200, "wrong"), (500, {"code": "poison"}), (504, {}), (429, {}), (500, {"code": "timeout"})) as asker:
+        asked = asker.conclude()
+    assert asked.answers == {"wrong": 1, "unexpected": 2, "late": 1, "refused": 1, "right": 1}
+    assert [text.split(":")[0] for text in asked.complaints] == [
+        "a prediction was answered wrong",
+        *["a prediction was answered unexpected"] * 2,
+    ]
+
+
+def test_a_fault_may_give_its_own_error_to_an_innocent_prediction() -> None:
+    with asking((500, {"code": "timeout"}), excused=frozenset({"timeout"})) as asker:
+        assert (asker.conclude().answers, asker.conclude().complaints) == ({"timeout": 1, "right": 1}, ())
+
+
+def test_a_verdict_does_not_pass_when_a_user_complains(ledger: Ledger, executions: Executions) -> None:
+    accepted(ledger, DONE)
+    verdict = judge("F0", "penstock", ledger, executions)
+    assert with_asked(verdict, Asked({"right": 2, "late": 1}, 1.5, ())).passed
+    sad = with_asked(verdict, Asked({"wrong": 1}, 0.0, ("a wrong answer",)))
+    assert (sad.passed, sad.asked, sad.right, sad.complaints) == (False, 1, 0, ("a wrong answer",))
+
+
+def test_a_process_that_grows_past_its_allowance_is_named() -> None:
+    grown: list[bytes] = []
+    watch = MemoryWatch(lambda: iter([("gateway", psutil.Process())]), allowed_mib=8.0)
+    watch.look()
+    watch.settle()
+    watch.look()
+    assert watch.complaints() == []
+    grown.append(b"\xff" * (32 << 20))
+    watch.look()
+    assert watch.complaints() == [f"gateway grew by {watch.grown_mib():.0f} MiB, 8 MiB allowed"]
+    assert len(grown) == 1
+
+
 ORPHANED = """
 import os, subprocess, sys, time
+from tests.faults.memory import MemoryWatch
 from tests.faults.meter import Meter, adopt_orphans
 adopt_orphans()
 meter = Meter()

@@ -85,7 +85,9 @@ def item_raises(setting: Setting) -> Verdict:
         stack.driver.submit(order("raise"), hopes="failed")
         stack.workers[0].start()
         stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=60.0)
-        calls = len(stack.executions.of("call"))
+        # A prediction that was asked for meanwhile costs one call of its own at most.
+        asked = len(stack.executions.runs().keys() - stack.driver.ledger.entries.keys())
+        calls = len(stack.executions.of("call")) - asked
         complaints = [f"{calls} handler calls, at most 7 allowed"] if calls > 7 else []
         verdict = conclude(stack, "F8", notes=f"{calls} handler calls", complaints=complaints)
         return _with_errors(verdict, stack, {"handler_error"}, succeeded=ended_as(good, "succeeded"))
@@ -120,7 +122,8 @@ def memory_short(setting: Setting) -> Verdict:
 @fault("F12", "the model leaks memory up to the limit of its process")
 def memory_leaks(setting: Setting) -> Verdict:
     # 40 calls of 20 MiB are twice what the limit leaves.
-    plan = Plan(model={"max_batch_size": 1, "memory_limit_bytes": 700 * _MIB}, options={"leak_mib": 20})
+    model = {"max_batch_size": 1, "memory_limit_bytes": 700 * _MIB}
+    plan = Plan(model=model, options={"leak_mib": 20}, growth_mib=700)
     with whole_stack(plan, setting.folder) as stack:
         for work in echoes(40):
             stack.driver.submit(work)

@@ -24,17 +24,19 @@ def killed_before_reply(setting: Setting) -> Verdict:
         complaints: list[str] = []
         for _ in range(rounds):
             stack.gateway.stop()
-            stack.gateway.start(PENSTOCK_FAULT="after_submit_before_reply:kill")
-            stack.await_gateway()
             work = order()
             entry = stack.driver.ledger.open_entry(work["nonce"], digest(work), "succeeded")
-            answered = stack.driver.submit_once(entry, work)
-            stack.gateway.wait()
-            stored = stack.dump().accepted
+            # The submit that the gateway dies of must be this one.
+            with stack.asker.still():
+                stack.gateway.start(PENSTOCK_FAULT="after_submit_before_reply:kill")
+                stack.await_gateway()
+                answered = stack.driver.submit_once(entry, work)
+                stack.gateway.wait()
+            stored = stack.made()
             stack.gateway.start()
             stack.await_gateway()
             stack.driver.submit(work)
-            again = stack.dump().accepted
+            again = stack.made()
             complaints += ["the gateway answered before it died"] if answered else []
             complaints += [f"the retry made another job: {stored}, then {again}"] if stored != again else []
         return conclude(stack, "F14", most_extra=0, notes=f"{rounds} kills, each key made one job", complaints=complaints)
@@ -51,7 +53,7 @@ def killed_under_load(setting: Setting) -> Verdict:
                 stack.gateway.start()
                 stack.await_gateway()
             hit = healed_now(stack)
-        keys, made = len(stack.driver.ledger.entries), stack.dump().accepted
+        keys, made = len(stack.driver.ledger.entries), stack.made()
         complaints = [f"{keys} keys made {made} jobs"] if keys != made else []
         return conclude(stack, "F15", hit, most_extra=0, notes=f"{kills} kills, {keys} keys", complaints=complaints)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.eventually import eventually
 from tests.faults.catalogue import Setting, fault
-from tests.faults.checker import Verdict, judge
+from tests.faults.checker import Verdict, judge, with_asked
 from tests.faults.driver import order
 from tests.faults.echo import digest
 from tests.faults.flow import Flow
@@ -25,11 +25,11 @@ def one_key(setting: Setting) -> Verdict:
     with whole_stack(Plan(), setting.folder) as stack, ThreadPoolExecutor(50) as pool:
         complaints = []
         for _ in range(setting.count(3, 30)):
-            before = stack.dump().accepted
+            before = stack.made()
             work = order()
             entry = stack.driver.ledger.open_entry(work["nonce"], digest(work), "succeeded")
             list(pool.map(lambda _: stack.driver.submit_once(entry, work), range(50)))  # noqa: B023 - awaited here
-            made = stack.dump().accepted - before
+            made = stack.made() - before
             other = stack.face.submit(entry.key, order())[0].status
             complaints += [f"{made} jobs under one key"] if made != 1 else []
             complaints += [f"the key with another body is answered {other}"] if other != 422 else []
@@ -77,17 +77,20 @@ def _race(stack: Stack, number: int) -> list[str]:
 @fault("F36", "reads around the end of retention; blobs go with their records")
 def retention_over(setting: Setting) -> Verdict:
     ttl_s = 3.0
-    with whole_stack(Plan(model={"result_ttl_s": ttl_s}), setting.folder) as stack:
+    with whole_stack(Plan(model={"result_ttl_s": ttl_s, "sync_result_ttl_s": ttl_s}), setting.folder) as stack:
+        stack.driver.also_expected = {410}
         entries = stack.driver.submit_all(echoes(setting.count(4, 40), pad=_LARGE, pad_in="x" * _LARGE))
         stack.driver.await_ends(entries, within_s=20.0)
         before = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
         path = f"/v1/jobs/{entries[0].job}"
         status = eventually(lambda: (found := stack.face.ask("GET", path).status) != 200 and found, timeout_s=ttl_s + 5.0)
-        eventually(lambda: not stack.dump().jobs, timeout_s=5.0)
+        asked = stack.asker.conclude()
+        eventually(lambda: not stack.dump().jobs, timeout_s=ttl_s + 5.0)
         torn = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
         eventually(lambda: not stack.blobs(), timeout_s=5.0)
         complaints = [] if (before, status, torn) == ({200}, 410, {410}) else [f"answered {before}, then {status}, then {torn}"]
-        return judge("F36", "penstock", stack.driver.ledger, stack.executions, dump=stack.dump(), complaints=complaints)
+        verdict = judge("F36", "penstock", stack.driver.ledger, stack.executions, dump=stack.dump(), complaints=complaints)
+        return with_asked(verdict, asked)
 
 
 @fault("F37", "under load a new version is loaded, takes over and the old one goes; in the middle a worker is killed")

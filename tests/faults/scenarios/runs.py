@@ -16,7 +16,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.run import Run, RunState
 from tests.faults.catalogue import PENSTOCK, Setting, fault
-from tests.faults.checker import Verdict
+from tests.faults.checker import Verdict, with_asked
 from tests.faults.processes import Group
 from tests.faults.run_stack import MODEL, RunStack, outputs, run_stack, write_rows
 
@@ -46,13 +46,15 @@ def long_input(setting: Setting) -> Verdict:
         code = run.wait()
         complaints = [] if code == 0 else [f"the run ended with {code}: {stack.logs()}"]
         complaints += _differences(setting.folder / "out.jsonl", wanted)
+        asked = stack.asker.conclude()
     half = len(resident) // 2
     grown = (max(resident[half:]) - max(resident[:half])) / _MIB
     most = max(open_rows)
     complaints += [f"{most} rows were under way, {WINDOW_ROWS} allowed"] if most > WINDOW_ROWS else []
     complaints += [f"the driver grew by {grown:.0f} MiB, 16 allowed"] if grown > 16 else []
     notes = f"{rows:,} rows, at most {most:,} under way, driver {grown:+.1f} MiB in the second half; uploads: gateway tests"
-    return verdict("F33", rows=rows, missing=0 if code == 0 else rows, extra=0, complaints=complaints, notes=notes)
+    found = verdict("F33", rows=rows, missing=0 if code == 0 else rows, extra=0, complaints=complaints, notes=notes)
+    return with_asked(found, asked)
 
 
 def _watched(stack: RunStack, run: Group) -> Iterator[tuple[int, int]]:
@@ -77,12 +79,15 @@ def everything_killed(setting: Setting) -> Verdict:
             out = setting.folder / f"out{seed}.jsonl"
             kills += _run_with_kills(stack, out, Random(seed), rows * _ROW_S)
             complaints += [f"seed {seed}: {what}" for what in _differences(out, wanted)]
-        extra = stack.rows_run() - warm - seeds * rows
+        asked = stack.asker.conclude()
+        # A prediction is a row too.
+        extra = stack.rows_run() - warm - seeds * rows - asked.asked
     allowed = kills * (_KILL_WINDOW_ROWS + 64)
     complaints += [f"{extra} rows ran twice, {allowed} allowed"] if extra > allowed else []
     notes = f"{seeds} runs of {rows:,} rows, {kills} kills, {extra:,} rows ran twice"
     missing = rows * len(complaints)
-    return verdict("F39", rows=seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
+    found = verdict("F39", rows=seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
+    return with_asked(found, asked)
 
 
 def _run_with_kills(stack: RunStack, out: Path, random: Random, lasts_s: float) -> int:
