@@ -75,7 +75,10 @@ class JobStore(Protocol):
         ...
 
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
-        """Take back the jobs of workers that are `gone` or whose lease has passed; promote, expire and collect what is due."""
+        """Take back the jobs of workers that are `gone` or whose lease has passed; promote, expire and collect what is due.
+
+        One call moves at most `limit` jobs, however much is due; the report says whether to call again.
+        """
         ...
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus: ...

@@ -207,7 +207,10 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one `sweep` did, promotions and expiries included. `blobs` may now be deleted."""
+    """What one `sweep` did, promotions and expiries included. `blobs` may now be deleted.
+
+    `gone`: jobs that stood in a line but whose record was evicted or deleted. `more`: the limit was met, and more is due.
+    """
 
     requeued: int = 0
     dead: int = 0
@@ -218,6 +221,8 @@ class SweepReport:
     blobs: tuple[str, ...] = ()
     workers_lost: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    gone: int = 0
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

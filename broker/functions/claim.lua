@@ -137,7 +137,7 @@ local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply
     reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, attempts, job[6] or 0
     reply[n + 11], reply[n + 12] = job[10] or '', job[11] or ''
   end
-  redis.call('HSET', p .. 'held:' .. worker, unpack(held))
+  send('HSET', p .. 'held:' .. worker, held)
   for band, n in pairs(popped) do pop_tickets(p, band, n, now) end
   return leased
 end

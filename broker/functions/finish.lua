@@ -32,7 +32,7 @@ local function finish(keys, args)
     end
     reply[#reply + 1] = answer
   end
-  if #gone > 0 then redis.call('HDEL', held, unpack(gone)) end
+  send('HDEL', held, gone)
   flush(p, todo)
   return reply
 end

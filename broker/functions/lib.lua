@@ -87,27 +87,38 @@ end
 
 -- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
 -- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, `todo.changes` the changes to report to the
--- caller, all other entries commands by name and key.
+-- caller, `todo.store` and `todo.drop` values to set and keys to delete; all other entries are commands, by name and key and in
+-- the order in which they came.
 -- D20: docs/design/store.md
 local function later(todo, command, key, ...)
   local id = command .. key
   local list = todo[id]
   if not list then
-    list = {command, key}
-    todo[id] = list
+    list = {command = command, key = key, id = id}
+    todo[id], todo[#todo + 1] = list, list
   end
   for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
 end
 
 local function store(todo, key, value)
-  todo.store = todo.store or {'MSET'}
+  todo.store = todo.store or {}
   local n = #todo.store
   todo.store[n + 1], todo.store[n + 2] = key, value
 end
 
 local function drop(todo, key)
-  todo.drop = todo.drop or {'DEL'}
+  todo.drop = todo.drop or {}
   todo.drop[#todo.drop + 1] = key
+end
+
+-- Send one command for a whole list. Lua passes at most about 8,000 values to one call, and a call that fails there would be half
+-- done, so a long list goes in parts; their size is even, which keeps pairs together.
+local PART = 4000
+local function send(command, key, values)
+  for from = 1, #values, PART do
+    local to = math.min(from + PART - 1, #values)
+    if key then redis.call(command, key, unpack(values, from, to)) else redis.call(command, unpack(values, from, to)) end
+  end
 end
 
 local function count(todo, what, n)
@@ -134,19 +145,25 @@ local function append(reply, list)
   for _, value in ipairs(list or {}) do reply[#reply + 1] = value end
 end
 
+local function add_up(key, counts)
+  for what, n in pairs(counts or {}) do
+    if n ~= 0 then redis.call('HINCRBY', key, what, n) end
+    counts[what] = nil
+  end
+end
+
 local function flush(p, todo)
-  for what, n in pairs(todo.tally or {}) do
-    if n ~= 0 then redis.call('HINCRBY', p .. 'counters', what, n) end
+  if todo.store then send('MSET', nil, todo.store) end
+  todo.store = nil
+  while todo[1] do
+    send(todo[1].command, todo[1].key, todo[1])
+    todo[table.remove(todo, 1).id] = nil
   end
-  for owner, n in pairs(todo.open or {}) do
-    if n ~= 0 then redis.call('HINCRBY', p .. 'open', owner, n) end
-  end
+  if todo.drop then send('DEL', nil, todo.drop) end
+  add_up(p .. 'counters', todo.tally)
+  add_up(p .. 'open', todo.open)
   for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
-  todo.tally, todo.open, todo.pushes, todo.changes = nil, nil, nil, nil
-  for id, list in pairs(todo) do
-    redis.call(unpack(list))
-    todo[id] = nil
-  end
+  todo.drop, todo.tally, todo.open, todo.pushes, todo.changes = nil, nil, nil, nil, nil
 end
 
 local function push_tickets(p, band, n)
@@ -331,7 +348,7 @@ local function drop_job(p, serial)
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial)
   for _, index in ipairs({'final', 'index', 'outbox'}) do redis.call('ZREM', p .. index, serial) end
   if code then redis.call('ZREM', p .. 'inbox', serial) end
-  return blobs, owner or '', tonumber(ttl)
+  return blobs, owner or '', tonumber(ttl or 0)
 end
 
 -- Note an attempt that ended without ending the job, while the record still has the attempt's token. Entries of `past` are
@@ -351,7 +368,15 @@ local function note_past(p, serial, now, how, delay)
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call'}
+  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call', 'worker'}
+
+-- A record that is gone was evicted or deleted by hand, and nothing can be said of its job any more. Its places are cleared, so
+-- that it holds up no other job, and it is counted. `ended`: the job had ended.
+local function forget_gone(p, serial, todo, ended)
+  for _, index in ipairs({'index', 'delayed', 'final', 'outbox', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
+  count(todo, 'gone', 1)
+  if ended then count(todo, 'gone:ended', 1) end
+end
 
 local function expire_job(p, serial, job, now, todo)
   end_job(p, serial, job, 'expired', now, todo, {code = 'expired', message = 'the deadline passed before the job finished'})

@@ -5,7 +5,7 @@
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 local SUBMIT_STRIDE = 19
-local SUBMIT_MAX = 1000 -- Lua passes at most about 8,000 values to one command; a call that failed there would be half done
+local SUBMIT_MAX = 1000
 
 local function known(p, digest, fingerprint)
   if digest == '' then return end
@@ -99,7 +99,7 @@ end
 local function submit(keys, args)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now, todo = keys[1], now_ms(), {}
-  local waiting, before, reply = depth(p), repeated(keys[1], args), {}
+  local waiting, before, reply = depth(p), repeated(keys[1], args), {0}
   local call = {places = {}, joined = {}, waiting = waiting}
   for i = 3, #args, SUBMIT_STRIDE do
     local serial, foreign = args[i], args[i + 14]
@@ -122,7 +122,8 @@ local function submit(keys, args)
     flush(p, todo)
     wake(p, call.shards) -- guard:shard_wake
   end
-  return {waiting, unpack(reply)}
+  reply[1] = waiting
+  return reply
 end
 
 register('submit', submit, {})

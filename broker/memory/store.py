@@ -116,11 +116,13 @@ class MemoryStore:
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         queue, now = self.queue(model), self._clock()
         queue.changes.clear()
-        # Collect first, so that jobs that end in this sweep can be read until the next one.
-        collected, blobs = self._collect(queue, limit=limit, now=now)
-        report = replace(self._take_back(queue, gone, now=now), collected=collected, blobs=blobs)
-        report = self._promote(queue, report, limit=limit, now=now)
-        return replace(self._expire(queue, report, limit=limit, now=now), changes=tuple(queue.changes))
+        # Only what has ended before is collected, so that jobs that end in this sweep can be read until the next one.
+        over = [r for r in queue.records.values() if r.state.final and r.collect_at <= now]
+        report = self._take_back(queue, gone, limit=limit, now=now)
+        report = self._promote(queue, report, limit=limit - _moved(report), now=now)
+        report = self._expire(queue, report, limit=limit - _moved(report), now=now)
+        report = self._collect(queue, report, over[: limit - _moved(report)], now=now)
+        return replace(report, changes=tuple(queue.changes), more=_moved(report) >= limit)
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)
@@ -271,10 +273,18 @@ class MemoryStore:
         else:
             queue.crash(record, now=now)
 
-    def _take_back(self, queue: MemoryQueue, gone: Sequence[str], *, now: float) -> SweepReport:
-        lost = [worker for worker, until in queue.leases.items() if until <= now or worker in gone]
+    def _take_back(self, queue: MemoryQueue, gone: Sequence[str], *, limit: int, now: float) -> SweepReport:
+        """A worker keeps its lease until all its jobs are back: a sweep that meets its limit before goes on with the rest the
+        next time.
+        """
         ends = {JobState.QUEUED: 0, JobState.CANCELLED: 0, JobState.DEAD: 0, JobState.EXPIRED: 0}
-        held = [record for worker in lost for record in self._held(queue, worker)]
+        lost: list[str] = []
+        held: list[Record] = []
+        for worker in [worker for worker, until in queue.leases.items() if until <= now or worker in gone]:
+            held += self._held(queue, worker)[: limit - len(held)]
+            if len(held) >= limit:
+                break
+            lost.append(worker)
         queue.counters["loss_events"] += bool(held)
         for record in sorted(held, key=lambda record: record.serial):
             ends[self._redeliver(queue, record, now)] += 1
@@ -315,13 +325,16 @@ class MemoryStore:
             queue.expire(record, now=now)
         return replace(report, expired=report.expired + len(late))
 
-    def _collect(self, queue: MemoryQueue, *, limit: int, now: float) -> tuple[int, tuple[str, ...]]:
-        over = [r for r in queue.records.values() if r.state.final and r.collect_at <= now][:limit]
+    def _collect(self, queue: MemoryQueue, report: SweepReport, over: Sequence[Record], *, now: float) -> SweepReport:
         blobs = [payload.blob for r in over for payload in (r.new.input, r.output) if payload is not None and payload.blob]
         for record in over:
             queue.collect(record, now=now)
         queue.counters["collected"] += len(over)
-        return len(over), tuple(blobs)
+        return replace(report, collected=len(over), blobs=tuple(blobs))
+
+
+def _moved(report: SweepReport) -> int:
+    return report.requeued + report.dead + report.expired + report.cancelled + report.promoted + report.collected
 
 
 def _page(queue: MemoryQueue, serials: Iterable[str], before: str, limit: int) -> list[Job]:

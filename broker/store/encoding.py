@@ -34,7 +34,7 @@ IDEMPOTENCY_TTL_S = 48 * 3600.0
 _FIELDS = 34  # the fields of RECORD in lib.lua, then position and output
 _CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
 _CHANGE_STRIDE = 6
-_SWEEP_HEAD = 8
+_SWEEP_HEAD = 10
 _STATES = {state.value.encode(): state for state in JobState}
 _size_at = struct.Struct(">I").unpack_from
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
@@ -186,12 +186,22 @@ def text_reply(reply: bytes | None) -> str | None:
 
 
 def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
-    requeued, dead, expired, cancelled, promoted, collected, lost, blobs = reply[:_SWEEP_HEAD]
+    requeued, dead, expired, cancelled, promoted, collected, lost, blobs, gone, more = reply[:_SWEEP_HEAD]
     names_end = _SWEEP_HEAD + lost + blobs
     names = [name.decode() for name in reply[_SWEEP_HEAD:names_end]]
     changes = _changes(reply[names_end:], model)
     return SweepReport(
-        requeued, dead, expired, cancelled, promoted, collected, tuple(names[lost:]), tuple(names[:lost]), changes
+        requeued,
+        dead,
+        expired,
+        cancelled,
+        promoted,
+        collected,
+        blobs=tuple(names[lost:]),
+        workers_lost=tuple(names[:lost]),
+        changes=changes,
+        gone=gone,
+        more=more == b"1",
     )
 
 
