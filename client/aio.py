@@ -278,7 +278,7 @@ class AsyncJobHandle:
         return await self._client.timeline(self.id)
 
     async def cancel(self) -> JobView:
-        """The job, cancelled at once if it waits, or at the end of its batch if it runs. `Conflict` if the job has ended."""
+        """The job, cancelled at once if it waits, or at its batch's end if it runs. `Conflict` if the job ended otherwise."""
         self.view = protocol.job_of(await self._client.send(calls.cancel_call(self.view)))
         return self.view
 

@@ -62,7 +62,7 @@ class AsyncRunHandle:
         return self.view
 
     async def cancel(self) -> RunView:
-        """The run with the cancel request recorded. Raises `Conflict` if the run has ended."""
+        """The run with the cancel request recorded. Raises `Conflict` if the run ended otherwise."""
         self.view = runs.run_of(await self._client.send(runs.cancel_call(self.id)))
         return self.view
 

@@ -100,6 +100,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         log_jobs=settings.log.jobs,
         dashboard=is_loopback(table.host) if table.dashboard is None else table.dashboard,
         root_path=table.root_path,
+        cors_origins=table.cors_origins,
         files_dir=settings.files_dir,
         max_file_bytes=settings.runs.max_file_bytes,
         max_batch_lines=settings.runs.max_batch_lines,
@@ -185,7 +186,11 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
         PARENT_VARIABLE: 1,
     }
-    return {**os.environ, **{name: str(value) for name, value in settled.items() if value is not None}}
+    return {**os.environ, **{name: _as_text(value) for name, value in settled.items() if value is not None}}
+
+
+def _as_text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def main(arguments: list[str]) -> int:

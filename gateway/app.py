@@ -15,6 +15,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.cors import CrossOrigin
 from penstock.gateway.asgi.negotiation import (
     EXPLAIN,
     MAX_TARGET_BYTES,
@@ -27,7 +28,7 @@ from penstock.gateway.asgi.negotiation import (
     read_head,
 )
 from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
+from penstock.gateway.asgi.wire import ClientGone, HeadOnly, Receive, Scope, Send
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -62,6 +63,7 @@ class Gateway:
         self._lifetime = lifetime
         self._tracing = tracing
         self._open = 0
+        self._cross_origin = CrossOrigin(options.cors_origins) if options.cors_origins else None
         self._starting: asyncio.Task[None] | None = None
         self.parts = parts = GatewayParts(
             options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, open_requests=lambda: self._open
@@ -74,7 +76,12 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._serve(self._below_root(scope) if self._options.root_path else scope, receive, send)
+            scope = self._below_root(scope) if self._options.root_path else scope
+            if self._cross_origin is not None and not is_page(scope["path"]):
+                if await self._cross_origin.answer_preflight(scope, send):
+                    return
+                send = self._cross_origin.opened(scope, send)
+            await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
 
@@ -199,9 +206,9 @@ class Gateway:
 
     async def _answer_with_fastapi(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         status = [CLIENT_GONE]
-        if scope["method"] == "HEAD" and scope["path"] in PROBES:
-            # Routed as a GET. The server knows that the request was a HEAD and sends no body.
-            scope = {**scope, "method": "GET"}
+        if scope["method"] == "HEAD":
+            head_only = HeadOnly(scope, send)
+            scope, receive, send = head_only.scope, head_only.receive, head_only.send
 
         async def send_and_note(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":

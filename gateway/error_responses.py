@@ -16,7 +16,6 @@ from penstock.gateway.asgi.negotiation import caller_trace_in
 from penstock.gateway.asgi.problems import EndedWithoutOutput, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import Scope
 from penstock.gateway.openai.views import as_openai, speaks_openai
-from penstock.gateway.telemetry.health import PROBES
 
 log = structlog.get_logger(__name__)
 
@@ -62,4 +61,4 @@ def methods_of_path(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
     for route in (route for router in routers for route in router.routes):
         if route.matches(scope)[0] is not Match.NONE:
             found |= getattr(route, "methods", None) or set()
-    return sorted(found | ({"HEAD"} if scope["path"] in PROBES else set()))
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore
 from penstock.errors import NotFound
+from penstock.gateway.asgi.wire import HEAD_ONLY
 from penstock.gateway.auth.keys import Caller
 
 
@@ -25,7 +26,9 @@ class WholeFile(FileResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [item for item in scope["headers"] if item[0] not in (b"range", b"if-range")]
-        await super().__call__({**scope, "headers": headers}, receive, send)
+        # A HEAD must not read the file; routes see it as a GET.
+        method = "HEAD" if scope.get(HEAD_ONLY) else scope["method"]
+        await super().__call__({**scope, "method": method, "headers": headers}, receive, send)
 
 
 async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRecord:

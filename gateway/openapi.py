@@ -32,6 +32,7 @@ _PARAMETERS = [
     {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}},
 ]
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
+_NO_RESULT = "The job ended without an output; the code says how"
 _TEXT = {"type": "string"}
 _PROBLEM_SCHEMA = {
     "type": "object",
@@ -131,6 +132,7 @@ def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
     }
     if path == f"{_JOB_PATH}/result":
         responses["202"] = {"description": "The job has not ended yet", "content": _JOB_CONTENT}
+        responses["409"] = _problem(_NO_RESULT)
     if path == _JOB_PATH and success == "200":
         responses["304"] = {"description": "Unchanged since If-None-Match"}
     return responses
@@ -205,6 +207,7 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
         "responses": {
             "200": {"description": "The output, if the job ended within the seconds of Prefer: wait", "content": answer},
             "202": {"description": "Stored", "content": _JOB_CONTENT},
+            "409": _problem(_NO_RESULT),
             "default": _problem("Any refusal"),
         },
     }

@@ -23,6 +23,7 @@ class GatewayOptions:
     `log_jobs`: which changes of jobs are logged. `blob_dir`: the folder whose free disk space /metrics shows.
     `dashboard`: whether the pages are served; their links begin with `root_path`.
     `files_dir`: where uploaded and produced files lie, each kept for `file_ttl_s` unless its uploader says otherwise.
+    `cors_origins`: the web origins whose pages may call the API from a browser.
     `run_roots`: the folders below which runs may read by path.
     """
 
@@ -45,6 +46,7 @@ class GatewayOptions:
     blob_dir: Path | None = None
     dashboard: bool = True
     root_path: str = ""
+    cors_origins: tuple[str, ...] = ()
     files_dir: Path = Path("files")
     max_file_bytes: int = 200 * MIB
     max_batch_lines: int = 50_000

@@ -30,6 +30,8 @@ _FOLDERS = (
     ("worker", "profile_dir"),
 )
 _FOLDER_LISTS = (("runs", "roots"),)
+# In the environment the items of these lists are separated by commas.
+_TEXT_LISTS = (("gateway", "cors_origins"),)
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source with one of these endings is a file even without a folder; any other source without a slash is a module.
 _MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
@@ -58,6 +60,8 @@ class Layer:
             return [str(self.folder / Path(item).expanduser()) if isinstance(item, str) else item for item in value]
         if not isinstance(value, str) or not value:
             return value
+        if path in _TEXT_LISTS:
+            return [item.strip() for item in value.split(",") if item.strip()]
         if path in _FOLDERS:
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_source(path) else value

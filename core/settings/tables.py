@@ -37,6 +37,8 @@ Name = Annotated[str, AfterValidator(_named)]
 Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+# As browsers write it: without a path or a slash at the end. `*` is none, since it would open the API to every page.
+Origin = Annotated[str, Field(pattern=r"^https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?$")]
 Task = Literal["", "image-classification", "segmentation", "object-detection", "text-classification", "text-embedding"]
 
 
@@ -61,7 +63,8 @@ class GatewaySettings(Table):
     """`rate_per_s` and `burst` limit a gateway without keys (rate 0: no limit); with keys, each key has its own limits.
 
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
-    `root_path` is the path under which a proxy publishes this gateway.
+    `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
+    call the API from a browser.
     """
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -82,6 +85,7 @@ class GatewaySettings(Table):
     torchserve_metrics: bool = False
     dashboard: bool | None = None
     root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9_.~-]+)*$")
+    cors_origins: tuple[Origin, ...] = ()
 
 
 class WorkerSettings(Table):

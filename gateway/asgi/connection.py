@@ -106,6 +106,27 @@ def write_in_one(cycle: RequestResponseCycle | Any) -> None:
     cycle.transport = SingleWriteTransport(cycle.transport, cycle)
 
 
+def keep_open(cycle: RequestResponseCycle | Any) -> None:
+    """Keep the connection of an HTTP/1.0 client that asks for it, as `ab -k` does.
+
+    Such a client learns of the end of a response by its length alone, so a response without one still ends the connection.
+    """
+    send = cycle.send
+
+    async def send_and_keep(message: Any) -> None:
+        if message["type"] == "http.response.start" and _has_end(message):
+            cycle.keep_alive = True
+            message = {**message, "headers": [*message["headers"], (b"connection", b"keep-alive")]}
+        await send(message)
+
+    cycle.send = send_and_keep
+
+
+def _has_end(message: Mapping[str, Any]) -> bool:
+    names = {name for name, _ in message["headers"]}
+    return b"connection" not in names and (b"content-length" in names or message["status"] in (204, 304))
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """Adds deadlines for slow clients and a limit on heads, which the HTTP server itself does not have.
 
@@ -154,6 +175,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.due_at = self.loop.time() + self.body_s
         super().on_headers_complete()
         write_in_one(self.cycle)
+        if self.scope["http_version"] == "1.0" and self.parser.should_keep_alive():
+            keep_open(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self.due_at += len(body) / BODY_BYTES_PER_S

@@ -101,6 +101,10 @@ class EndedWithoutOutput(PenstockError):
         self.again = retryable
 
 
+class NoResult(EndedWithoutOutput):
+    """A reader asked for the result of a job that ended without one: 409, whatever the job's end (D53)."""
+
+
 STATUS: dict[type[PenstockError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
@@ -124,7 +128,7 @@ STATUS: dict[type[PenstockError], int] = {
     PenstockError: 500,
 }
 
-# By the code of a failed job. Codes that are not listed are failures of the model: 500.
+# The status of an answer-now request by the code of its failed job. Codes that are not listed are failures of the model: 500.
 FAILURE_STATUS = {
     "bad_request": 400,
     "invalid_input": 422,
@@ -256,7 +260,7 @@ def _redacted(error: PenstockError) -> dict[str, Any]:
 
 
 def _ended_status(error: EndedWithoutOutput) -> int:
-    if error.state is JobState.CANCELLED:
+    if isinstance(error, NoResult) or error.state is JobState.CANCELLED:
         return 409
     if error.state is JobState.EXPIRED:
         return 504

@@ -24,6 +24,10 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 DRAIN_BYTES = 64 * 1024 * 1024
 # Refusals that are sent before the body is read.
 _UNREAD = frozenset({401, 403, 413, 429, 503})
+# For bytes that a caller or a model chose: a browser must not take them for anything else, nor run them as a page of ours.
+UNTRUSTED = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+HEAD_ONLY = "penstock.head_only"
 _HEADER_SAFE = str.maketrans({chr(code): None for code in (*range(32), 127)})
 
 
@@ -97,6 +101,28 @@ async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: Body
         return bytes(body)
     finally:
         memory.give_back(taken)
+
+
+class HeadOnly:
+    """Answers a HEAD as the GET of its path is answered, up to the body: a stream ends behind its head.
+
+    Routes see a GET. `receive` reports that the client has gone once the head is sent, so that nothing goes on for it.
+    """
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.scope = {**scope, "method": "GET", HEAD_ONLY: True}
+        self._send = send
+        self._answered = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        await self._answered.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            await self._send(message)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._answered.set()
 
 
 def declared_length(head: Head) -> int | None:

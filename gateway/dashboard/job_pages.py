@@ -24,7 +24,7 @@ from penstock.gateway.jobs.results import end_in_record, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import PUBLIC_STATES, Job, Payload, parse_job_id
+from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
 
 PAGE_JOBS = 50
 
@@ -132,7 +132,7 @@ class JobPages:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         outcome = await self._store.cancel(job.id, owner=job.owner)
         self._job_log.log_cancelled(job.id, outcome, version=job.version, trace=job.trace)
-        if outcome is CancelStatus.FINAL:
+        if outcome is CancelStatus.FINAL and (await visible_job(self._store, job.id, caller)).state is not JobState.CANCELLED:
             raise Conflict(f"job {job.id} has already ended", hint="The job's page shows how it ended.")
         return self._renderer.redirect(f"/ui/jobs/{job.id}")
 

@@ -9,13 +9,13 @@ import structlog
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.errors import BadRequest, Gone, NoWorker, StoreUnavailable
+from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
 from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
-from penstock.gateway.asgi.wire import ClientGone, Receive, Scope, Send
-from penstock.gateway.jobs.results import ResultReader, end_in_record, next_end
+from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
+from penstock.gateway.jobs.results import ResultReader, end_in_record, first_is_gone, next_end
 from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
@@ -71,6 +71,7 @@ class PredictEndpoint:
             (b"content-length", b"%d" % len(output.data)),
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
+            NOSNIFF,
             *trace_header(request.trace),
         ]
         await wire.answer(send, 200, headers, output.data)
@@ -111,7 +112,7 @@ class PredictEndpoint:
         with self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
-                raise Gone(f"job {job} of this Idempotency-Key is gone: its retention is over")
+                raise first_is_gone(job)
             end = end_in_record(known, None)
             return end or await self._wait(waiter, job, connection, deadline_s, request=request)
 

@@ -19,7 +19,7 @@ from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.asgi.wire import UNTRUSTED, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
@@ -30,7 +30,7 @@ from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
 from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.views import model_view, worker_view
-from penstock.job import PUBLIC_STATES, Job, JobId, parse_job_id
+from penstock.job import PUBLIC_STATES, Job, JobId, JobState, parse_job_id
 
 JSON = "application/json"
 
@@ -114,8 +114,9 @@ class JobReads:
             end = end_in_record(*found)
             if end is None:
                 return self._job_response(found[0], status=202, headers={})
-        output = await self._results.output(end)
-        return Response(output.data, headers={"content-type": wire.header_value(output.content_type).decode("latin-1")})
+        output = await self._results.result(end)
+        media = wire.header_value(output.content_type).decode("latin-1")
+        return Response(output.data, headers={"content-type": media, **UNTRUSTED})
 
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
@@ -128,7 +129,8 @@ class JobReads:
         outcome = await self._store.cancel(job, owner=found.owner)
         self._job_log.log_cancelled(job, outcome, version=found.version, trace=found.trace)
         found = await visible_job(self._store, job, caller)
-        if outcome is CancelStatus.FINAL:
+        # A repeat is answered like the first call, whose answer may have been lost.
+        if outcome is CancelStatus.FINAL and found.state is not JobState.CANCELLED:
             raise Conflict(f"job {job} has already ended: {found.state.public}", hint="A job that has ended never changes.")
         return self._job_response(found, status=202, headers={})
 

@@ -11,7 +11,7 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import Gone, NotFound
-from penstock.gateway.asgi.problems import EndedWithoutOutput
+from penstock.gateway.asgi.problems import EndedWithoutOutput, NoResult
 from penstock.gateway.auth.keys import Caller
 from penstock.job import Job, JobId, JobState, Payload
 
@@ -34,6 +34,11 @@ async def missing_job(store: AsyncStore, job: JobId, caller: Caller) -> Gone | N
     return NotFound(f"there is no job {job}")
 
 
+def first_is_gone(job: JobId) -> Gone:
+    """The error for a repeated request whose idempotency key outlived its job."""
+    return Gone(f"job {job} of this Idempotency-Key is gone: its retention is over", hint="Use a new key for a new job.")
+
+
 class ResultReader:
     """Reads outputs from the push, the store or the blobs, wherever they are."""
 
@@ -42,9 +47,16 @@ class ResultReader:
         self._blobs = blobs
 
     async def output(self, end: Push) -> Payload:
-        """The output with its bytes; raises `EndedWithoutOutput` if the job did not succeed."""
+        """The output with its bytes, for an answer-now request; raises `EndedWithoutOutput` if the job did not succeed."""
+        return await self._output(end, EndedWithoutOutput)
+
+    async def result(self, end: Push) -> Payload:
+        """As `output`, for a reader of the job; raises `NoResult` if the job did not succeed."""
+        return await self._output(end, NoResult)
+
+    async def _output(self, end: Push, refusal: type[EndedWithoutOutput]) -> Payload:
         if end.state is not JobState.SUCCEEDED:
-            raise ended_without_output(end)
+            raise ended_without_output(end, refusal)
         payload = end.output if end.output is not None else await self._stored(end.id)
         return payload if not payload.blob else await self._fetched(end.id, payload)
 
@@ -65,14 +77,14 @@ class ResultReader:
         return Payload(payload.content_type, data)
 
 
-def ended_without_output(end: Push) -> EndedWithoutOutput:
+def ended_without_output(end: Push, refusal: type[EndedWithoutOutput] = EndedWithoutOutput) -> EndedWithoutOutput:
     """The error for the reader of a job that ended without an output."""
     code = end.error_code or {JobState.CANCELLED: "cancelled", JobState.EXPIRED: "expired"}.get(end.state, "failed")
     message = end.error_message or {
         JobState.CANCELLED: "The job was cancelled.",
         JobState.EXPIRED: "The job's deadline passed before it finished.",
     }.get(end.state, "The job failed.")
-    return EndedWithoutOutput(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
+    return refusal(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
 
 
 def end_in_record(job: Job, output: Payload | None) -> Push | None:

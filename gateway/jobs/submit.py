@@ -11,8 +11,8 @@ from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
-from penstock.gateway.asgi.wire import Receive, Scope, Send
-from penstock.gateway.jobs.results import ResultReader, next_end
+from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send
+from penstock.gateway.jobs.results import ResultReader, end_in_record, first_is_gone, next_end
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_body
 from penstock.gateway.models.admission import eta_s
@@ -49,19 +49,29 @@ class SubmitEndpoint:
         job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:
             submitted = await self._submit(request, job, reply_to=self._store.channel)
-            if submitted.id != job:
-                return await self._accepted(send, request, submitted, extra)
-            end = await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
+            is_first = submitted.id == job
+            end = await next_end(waiter, wait_s, stop=self._lifetime.is_draining) if is_first else None
+        if not is_first:
+            end = await self._end_of_first(submitted.id, wait_s)
         if end is None:
             return await self._accepted(send, request, submitted, extra)
         return await self._ended(send, end, extra)
 
+    async def _end_of_first(self, job: JobId, wait_s: float) -> Push | None:
+        """The end of the job that an earlier request with the same idempotency key made; None if the wait passes first."""
+        with self._store.waiter(job) as waiter:
+            known = await self._store.watch(job)
+            if known is None:
+                raise first_is_gone(job)
+            return end_in_record(known, None) or await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
+
     async def _ended(self, send: Send, end: Push, extra: Headers) -> int:
-        output = await self._results.output(end)
+        output = await self._results.result(end)
         headers = [
             (b"content-type", wire.header_value(output.content_type)),
             (b"content-length", b"%d" % len(output.data)),
             (b"location", b"/v1/jobs/%b" % str(end.id).encode("ascii")),
+            NOSNIFF,
             *extra,
         ]
         await wire.answer(send, 200, headers, output.data)
@@ -86,8 +96,9 @@ class SubmitEndpoint:
     async def _body(self, request: SubmitRequest, submitted: Submitted, own: int, wait_s: float | None) -> bytes:
         if submitted.status is SubmitStatus.EXISTING:
             known = await self._store.read(submitted.id)
-            if known is not None:
-                return job_body(known)
+            if known is None:
+                raise first_is_gone(submitted.id)
+            return job_body(known)
         return accepted_body(
             submitted.id,
             version=request.version.name,

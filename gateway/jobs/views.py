@@ -146,7 +146,8 @@ def change_id(job: Job) -> str:
 
 def etag(job: Job) -> str:
     """A weak tag: position and estimate may differ between responses with equal tags."""
-    return f'W/"{change_id(job)}"'
+    replayed = f".{job.replayed_as.serial}" if job.replayed_as is not None else ""
+    return f'W/"{change_id(job)}{replayed}"'
 
 
 def _error_view(job: Job) -> dict[str, Any] | None:

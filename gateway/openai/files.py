@@ -16,7 +16,7 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
 from penstock.errors import BadParameter, StoreUnavailable
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.problems import GatewayBusy
-from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.asgi.wire import UNTRUSTED, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import WholeFile, file_view, visible_file
@@ -32,8 +32,7 @@ CLIENT_GONE = 499
 SWEEP_S = 600.0
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _SHORTEST_S, _LONGEST_S = 3600.0, 2_592_000.0
-# A browser must not run an uploaded file as a page of ours.
-_HEADERS = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox", "cache-control": "no-store"}
+_HEADERS = {**UNTRUSTED, "cache-control": "no-store"}
 _UPLOAD_BODY = {
     "required": True,
     "content": {

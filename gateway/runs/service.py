@@ -16,7 +16,7 @@ from penstock.errors import Conflict, KeyReused, NotFound
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.runs.request import RESERVED, run_id_of
 from penstock.job import new_serial
-from penstock.run import Run, RunSpec
+from penstock.run import Run, RunSpec, RunState
 
 FINGERPRINT = RESERVED + "fingerprint"
 _ROWS_PER_READ = 200
@@ -84,10 +84,12 @@ class RunService:
         return found[:limit], len(found) > limit
 
     async def cancel(self, run: Run) -> Run:
-        """The run with the cancel request recorded. Raises `Conflict` if the run has ended."""
-        if await self._runs.ask_cancel(run.id) is CancelStatus.FINAL:
+        """The run with the cancel request recorded, also if that was so before. Raises `Conflict` if it ended otherwise."""
+        outcome = await self._runs.ask_cancel(run.id)
+        run = await self._runs.read(run.id) or run
+        if outcome is CancelStatus.FINAL and run.state is not RunState.CANCELLED:
             raise Conflict(f"the run has ended; its state is {run.state.value}")
-        return await self._runs.read(run.id) or run
+        return run
 
     async def output_files(self, run: Run) -> RunOutputFiles:
         """The files that an ended run has written; none for a run that goes on."""

@@ -50,5 +50,5 @@ class MetricsPort:
             raise WrongHost("this port accepts its loopback names only")
         if scope["path"] != "/metrics":
             raise NotFound("this port serves only /metrics")
-        if scope["method"] != "GET":
-            raise MethodNotAllowed("/metrics takes GET", allow="GET")
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodNotAllowed("/metrics takes GET", allow="GET, HEAD")

@@ -52,7 +52,7 @@ async def test_a_missing_gateway_is_reported_as_unreachable() -> None:
 
 
 async def test_a_failed_job_raises() -> None:
-    script = [Line(202, job()), problem(500, "handler_error"), Line(200, job("failed"))]
+    script = [Line(202, job()), problem(409, "handler_error"), Line(200, job("failed"))]
     with playing(*script) as gateway:
         async with AsyncClient(gateway.url) as client:
             handle = await client.submit("square", 4)

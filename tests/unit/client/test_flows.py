@@ -102,8 +102,8 @@ def test_a_result_elsewhere_is_fetched_from_where_it_lies() -> None:
 
 
 def test_a_failed_job_raises_with_its_own_error_and_record() -> None:
-    problem = {"status": 500, "code": "handler_error", "detail": "ValueError: no"}
-    answers = script(said(500, problem), said(200, job("failed", error={"code": "handler_error", "message": "ValueError: no"})))
+    problem = {"status": 409, "code": "handler_error", "detail": "ValueError: no"}
+    answers = script(said(409, problem), said(200, job("failed", error={"code": "handler_error", "message": "ValueError: no"})))
     with pytest.raises(JobFailed, match="ValueError: no") as caught:
         played(flows.result_flow(QUEUED, timeout_s=None, now=0.0), answers)
     assert caught.value.job.status == "failed"

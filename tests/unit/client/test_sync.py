@@ -83,7 +83,7 @@ def test_a_key_is_not_sent_to_the_host_that_keeps_the_blob() -> None:
 
 
 def test_a_failed_job_raises_with_its_problem() -> None:
-    script = [Line(202, job()), problem(500, "handler_error"), Line(200, job("failed", error={"code": "x", "message": "boom"}))]
+    script = [Line(202, job()), problem(409, "handler_error"), Line(200, job("failed", error={"code": "x", "message": "boom"}))]
     with playing(*script) as gateway, Client(gateway.url) as client, pytest.raises(JobFailed, match="boom"):
         client.submit("square", 4).result()
 

@@ -37,6 +37,65 @@ async def ask(app: Gateway, path: str, *, method: str = "GET", fail: Exception |
     return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
 
 
+PAGE = b"https://app.example"
+PREFLIGHT = {b"origin": PAGE, b"access-control-request-method": b"POST", b"access-control-request-headers": b"prefer"}
+
+
+async def headers_of(
+    app: Gateway, path: str, sent: dict[bytes, bytes], *, method: str = "GET"
+) -> tuple[int, dict[bytes, bytes]]:
+    """Return status and headers of the answer to a browser's request."""
+    messages: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        messages.append(message)
+
+    head = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
+    await app({**head, "headers": list(sent.items()), "asgi": {"version": "3.0"}}, receive, send)
+    return messages[0]["status"], dict(messages[0]["headers"])
+
+
+async def test_a_page_of_a_named_origin_may_call_and_read_refusals_too() -> None:
+    app = gateway(GatewayOptions(cors_origins=(PAGE.decode(),)))
+    status, preflight = await headers_of(app, "/v1/models/m/jobs", PREFLIGHT, method="OPTIONS")
+    assert (status, preflight[b"access-control-allow-origin"]) == (204, PAGE)
+    assert b"POST" in preflight[b"access-control-allow-methods"]
+    assert {b"authorization", b"idempotency-key", b"prefer"} <= set(preflight[b"access-control-allow-headers"].split(b", "))
+    status, answer = await headers_of(app, "/v1/nothing", {b"origin": PAGE})
+    assert (status, answer[b"access-control-allow-origin"], answer[b"vary"]) == (404, PAGE, b"origin")
+    assert b"location" in answer[b"access-control-expose-headers"]
+    # A browser sends no cookie along, so a session of the dashboard is of no use to the page.
+    assert b"access-control-allow-credentials" not in preflight | answer
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "path"),
+    [
+        ((), PAGE, "/v1/models"),
+        (("https://app.example",), b"https://evil.example", "/v1/models"),
+        (("https://app.example",), b"http://app.example", "/v1/models"),
+        (("https://app.example",), b"null", "/v1/models"),
+        (("https://app.example",), PAGE, "/ui/api"),
+    ],
+)
+async def test_no_other_page_may_call_and_none_may_read_the_dashboard(
+    origins: tuple[str, ...], origin: bytes, path: str
+) -> None:
+    app = gateway(GatewayOptions(cors_origins=origins))
+    status, preflight = await headers_of(app, path, {**PREFLIGHT, b"origin": origin}, method="OPTIONS")
+    assert status == 405
+    _, answer = await headers_of(app, path, {b"origin": origin})
+    assert not [name for name in (preflight | answer) if name.startswith(b"access-control")]
+
+
+async def test_a_head_of_a_path_without_a_get_is_a_wrong_method() -> None:
+    status, headers = await headers_of(gateway(GatewayOptions()), "/v1/models/m/jobs", {}, method="HEAD")
+    assert (status, headers[b"allow"]) == (405, b"POST")
+
+
 async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_are_not() -> None:
     app = gateway(GatewayOptions(max_requests=0))
     status, body = await ask(app, "/v1/models")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.gateway.__main__ import gateway_options
+from penstock.gateway.__main__ import child_environment, gateway_options
 from penstock.settings.tables import Settings
 
 KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["read"]\n'
@@ -38,3 +38,10 @@ def test_the_path_under_which_a_proxy_shows_the_gateway_begins_with_a_slash_and_
     else:
         with pytest.raises(ConfigError, match="root_path"):
             Settings.load(tmp_path / "penstock.toml", {})
+
+
+def test_every_process_of_a_gateway_gets_the_web_origins_in_force(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("[gateway]\ncors_origins = ['https://a.example', 'http://b:1']\n")
+    settings = Settings.load(tmp_path / "penstock.toml", {})
+    child = Settings.load(None, child_environment(settings, port=1))
+    assert child.gateway.cors_origins == ("https://a.example", "http://b:1")

@@ -48,6 +48,19 @@ def test_every_value_knows_where_it_came_from(tmp_path: Path) -> None:
     assert origins == ["flag", "env PENSTOCK_GATEWAY__HOST", str(config), "default"]
 
 
+def test_web_origins_come_from_the_file_as_a_list_and_from_the_environment_with_commas(tmp_path: Path) -> None:
+    config = write(tmp_path, "[gateway]\ncors_origins = ['https://app.example', 'http://localhost:5173']\n")
+    assert Settings.load(config, {}).gateway.cors_origins == ("https://app.example", "http://localhost:5173")
+    env = {"PENSTOCK_GATEWAY__CORS_ORIGINS": "https://a.example, http://[::1]:80"}
+    assert Settings.load(config, env).gateway.cors_origins == ("https://a.example", "http://[::1]:80")
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "https://app.example/", "app.example", "https://App.example", "file://x"])
+def test_what_no_browser_sends_as_an_origin_is_refused(tmp_path: Path, origin: str) -> None:
+    [fault] = faults_of(write(tmp_path, f"[gateway]\ncors_origins = ['{origin}']\n"))
+    assert "gateway.cors_origins" in fault
+
+
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     config = write(tmp_path, "[worker]\ngrace_s = 5\n")
     assert Settings.load(None, {"PENSTOCK_CONFIG": str(config)}).worker.grace_s == 5

@@ -82,6 +82,33 @@ async def test_a_body_in_parts_follows_its_head() -> None:
     assert wire.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no", b"k"]
 
 
+OLD = b"GET / HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n"
+
+
+async def test_an_old_client_that_asks_for_it_keeps_its_connection() -> None:
+    # Regression: HTTP/1.0 connections were always closed, so `ab -k` measured the opening of connections.
+    wire = await answered(OLD, [start(LENGTH), body(b"ok")])
+    assert wire.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok"]
+    assert not wire.closed
+
+
+@pytest.mark.parametrize(
+    ("request_", "headers"),
+    [
+        (OLD.replace(b"Keep-Alive", b"close"), LENGTH),
+        (b"GET / HTTP/1.0\r\n\r\n", LENGTH),
+        (OLD, [*LENGTH, (b"connection", b"close")]),
+        (OLD, []),
+    ],
+)
+async def test_an_old_clients_connection_ends_where_nothing_else_tells_the_end(
+    request_: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    wire = await answered(request_, [start(headers), body(b"ok")])
+    assert wire.closed
+    assert b"keep-alive" not in b"".join(wire.writes)
+
+
 async def test_a_stream_shows_its_head_at_once() -> None:
     wire = await answered(GET, [start(), body(b"ok", more=True), body(b"")])
     assert wire.writes[0] == b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

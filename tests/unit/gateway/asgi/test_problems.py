@@ -12,6 +12,7 @@ from penstock.gateway.asgi.problems import (
     EndedWithoutOutput,
     MethodNotAllowed,
     NoAnswerYet,
+    NoResult,
     ProblemResponse,
     internal_error,
     render,
@@ -68,6 +69,15 @@ def test_a_job_without_output_is_answered_by_its_end(state: JobState, code: str,
     problem = render(EndedWithoutOutput("why", job=job, state=state, code=code), request_id="r1", instance="/x")
     assert problem.status == status
     assert content_of(problem)["job"] == str(job)
+    assert (b"x-should-retry", b"false") in problem.headers
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD, JobState.CANCELLED, JobState.EXPIRED])
+@pytest.mark.parametrize("code", ["handler_error", "timeout", "load_failed", "oom", "invalid_input"])
+def test_reading_the_result_of_a_job_without_one_is_a_conflict_whatever_the_model_did(state: JobState, code: str) -> None:
+    # Regression: a 5xx for what a model did makes a proxy take the gateway out of service.
+    problem = render(NoResult("why", job=new_job_id("square"), state=state, code=code), request_id="r1", instance="/x")
+    assert (problem.status, content_of(problem)["code"]) == (409, code)
     assert (b"x-should-retry", b"false") in problem.headers
 
 
