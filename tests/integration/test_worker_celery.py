@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
 from penstock.broker.celery_app import broker_url
@@ -72,6 +73,39 @@ def test_a_task_that_cannot_become_a_job_is_answered_and_leaves_no_job(
         rejected.get(timeout=60, propagate=False)
     assert rejected.state == "FAILURE"
     assert client.store.stats(MODEL).accepted == 0
+
+
+MALFORMED = {
+    "too deep": b'[["faulty", ' + b"[" * 100_000 + b"]" * 100_000 + b"], {}, {}]",
+    "a number that no float holds": b'[["faulty", 1], {"deadline_s": 1' + b"0" * 5_000 + b"}, {}]",
+    "the line of another owner": b'[["faulty", {"do": "echo", "tag": 1}], {"version": "1:somebody"}, {}]',
+    "wrong types": b'[{"faulty": 1}, [], 7]',
+}
+
+
+def as_message(id: str, body: bytes) -> bytes:
+    """Return what kombu puts into a queue for this body."""
+    headers = {"id": id, "task": "penstock.infer"}
+    return json.dumps({"body": body.decode(), "headers": headers, "content-type": "application/json"}).encode()
+
+
+def test_a_malformed_task_is_answered_once_and_costs_no_slot_a_turn(
+    stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path
+) -> None:
+    """Deep JSON and huge numbers were a fault of the slot, which gave back its batch, every 15 seconds and for ever."""
+    with worker(fresh_redis, tmp_path) as process, redis.Redis.from_url(fresh_redis) as store:
+        for id, body in MALFORMED.items():
+            store.lpush(QUEUE, as_message(id, body))
+        good = stock.send_task("penstock.infer", args=[MODEL, {"do": "echo", "tag": 1}], queue=QUEUE)
+        assert good.get(timeout=60) == 1
+        for id in MALFORMED:
+            told = stock.AsyncResult(id)
+            assert "invalid_message" in str(told.get(timeout=60, propagate=False))
+            assert told.state == "FAILURE"
+        assert store.hgetall("ps:{faulty}:foreign") == {}
+        assert store.hget("ps:{faulty}:counters", "foreign_rejected") == str(len(MALFORMED)).encode()
+        assert process.events("slot_fault") == []
+    assert client.store.stats(MODEL).accepted == 1
 
 
 def test_remote_control_sees_and_stops_the_worker(stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path) -> None:

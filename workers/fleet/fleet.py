@@ -216,6 +216,7 @@ class Fleet:
     def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo]) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
         models, workers = store.models(), store.workers()
+        self._versions.announced = {info.name: info for info in models}
         self._swept_models |= {info.model for info in infos} | unserved(models, workers)
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))

@@ -148,7 +148,7 @@ class Roster:
             observers=(*self._observers, profiler, _ChangeObserver(self._on_change)),
             lease_s=self._settings.worker.lease_s,
             inline_output_bytes=self._settings.store.inline_output_bytes,
-            default_version=lambda: self._versions.default_version(spec),
+            info=self._versions.info,
             declared_policy=self._versions.declared_policy(spec),
             profile_dir=profiler.folder,
         )

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.rollout import Rollout, followed
@@ -21,6 +21,7 @@ class VersionChange:
 
 class ServedVersions:
     """`specs` are the versions to serve, `infos` the models that the settings name, `refused` says why others cannot be served.
+    `announced` are the models of the registry, as the last beat found them.
 
     Only the beat's thread changes them; any thread may read.
     """
@@ -30,6 +31,7 @@ class ServedVersions:
         self.specs = settings.specs()
         self.infos = {info.name: info for info in settings.model_infos()}
         self.rollouts: Mapping[str, Rollout] = {}
+        self.announced: Mapping[str, ModelInfo] = {}
         self.refused: dict[Key, str] = {}
         self._served = {key_of(spec) for spec in self.specs}
 
@@ -60,11 +62,12 @@ class ServedVersions:
         """Note that a version which was to start has no place here."""
         self.refused[key_of(spec)] = why
 
-    def default_version(self, spec: ModelSpec) -> str:
-        """The version that a caller of this model gets who names none."""
-        declared = self.infos.get(spec.name) or ModelInfo(spec.name, spec.version)
-        info = followed(declared, self.rollouts.get(spec.name))
-        return info.default_version if info else spec.version
+    def info(self, spec: ModelSpec) -> ModelInfo:
+        """The model as callers may name it: its default version, and all versions that anybody announced."""
+        declared = self.infos.get(spec.name) or ModelInfo(spec.name, spec.version, versions={spec.version: None})
+        announced = self.announced.get(spec.name)
+        known = replace(declared, versions={**(announced.versions if announced else {}), **declared.versions})
+        return followed(known, self.rollouts.get(spec.name)) or replace(known, versions={})
 
     def declared_policy(self, spec: ModelSpec) -> frozenset[str]:
         """The fields of the batch policy that nobody set, so that the handler's own wishes hold."""

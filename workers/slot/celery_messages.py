@@ -1,22 +1,29 @@
-"""Stock Celery messages (`send_task("penstock.infer", args=[model, input])`, protocol 2, JSON) as penstock jobs. Pure."""
+"""Stock Celery messages (`send_task("penstock.infer", args=[model, input])`, protocol 2, JSON) as penstock jobs. Pure.
+
+Anybody who reaches the broker may put anything into a queue, so each part is read as a type of its own: what does not fit is
+told to its sender, and nothing here raises.
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
+from msgspec import Raw, Struct
 
 from penstock import trace_context
 from penstock.broker.records import NewJob
 from penstock.job import JobId, Payload, Priority
-from penstock.model_spec import Limits, ModelSpec
+from penstock.model_spec import Limits, ModelInfo, ModelSpec
 
 TASK = "penstock.infer"
-_KNOWN = frozenset({"model", "input", "version", "priority", "deadline_s"})
+_FOLLOW_UPS = ("chain", "chord", "callbacks", "errbacks")
+# Celery's own ids have 36 characters. A longer one is not answered, because it becomes the name of a key.
+_MAX_ID_CHARS = 255
+_MAX_REASON_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +39,51 @@ class _Unreadable(Exception):
     """A message cannot become a job; the text is the reason that its sender gets."""
 
 
-def job_from(message: bytes, id: JobId, *, spec: ModelSpec, default_version: str, now: float) -> NewJob | Rejected:
-    """The job that a message asks for. `now` is Unix seconds; the same message always gives the same idempotency key."""
+class _Call(Struct, forbid_unknown_fields=True):
+    """What a task asks for. The input stays as it was written: the model reads it, as it reads the body of a request."""
+
+    model: str = ""
+    input: Raw = Raw(b"")
+    version: str | None = None
+    priority: str | None = None
+    deadline_s: float | None = None
+
+
+# A part is decoded where it is needed, so that a bad one does not hide the id.
+_Parts = Mapping[str, Raw]
+_Body = tuple[list[Raw], dict[str, Raw] | None, dict[str, Raw] | None]
+_objects = msgspec.json.Decoder(dict[str, Raw])
+_bodies = msgspec.json.Decoder(_Body)
+_values = msgspec.json.Decoder()
+_UNREADABLE = (_Unreadable, msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+def job_from(message: bytes, id: JobId, *, spec: ModelSpec, info: ModelInfo, now: float) -> NewJob | Rejected:
+    """The job that a message asks for. `now` is Unix seconds; the same message always gives the same idempotency key.
+
+    `info` says which versions the model has, and which of them serves a caller who names none.
+    """
     celery_id = ""
     try:
-        envelope = msgspec.json.decode(message)
-        headers = _dict(_dict(envelope).get("headers"))
-        celery_id = str(headers.get("id") or "")
-        return _job(message, envelope, headers, id=id, spec=spec, default_version=default_version, now=now)
-    except (_Unreadable, msgspec.DecodeError, binascii.Error, ValueError) as error:
-        return Rejected(message, celery_id, str(error))
+        envelope = _objects.decode(message)
+        headers = _objects.decode(envelope.get("headers", b"{}"))
+        celery_id = _celery_id(headers)
+        _check_task(headers, celery_id)
+        return _job(message, _call(_body(envelope)), headers, celery_id, id=id, spec=spec, info=info, now=now)
+    except _UNREADABLE as error:
+        return Rejected(message, celery_id, str(error)[:_MAX_REASON_CHARS])
 
 
 def _job(
-    message: bytes,
-    envelope: dict[str, Any],
-    headers: dict[str, Any],
-    *,
-    id: JobId,
-    spec: ModelSpec,
-    default_version: str,
-    now: float,
+    message: bytes, call: _Call, headers: _Parts, celery_id: str, *, id: JobId, spec: ModelSpec, info: ModelInfo, now: float
 ) -> NewJob:
-    celery_id = str(headers.get("id") or "")
-    if headers.get("task") != TASK or not celery_id:
-        raise _Unreadable(f"this queue takes tasks named {TASK!r}, not {headers.get('task')!r}")
-    call = _call(_body(envelope))
-    if call.get("model") != id.model:
-        raise _Unreadable(f"this is the queue of the model {id.model!r}, but the task asks for {call.get('model')!r}")
+    if call.model != id.model:
+        raise _Unreadable(f"this is the queue of the model {id.model!r}, but the task asks for {call.model[:80]!r}")
     priority = _priority(call)
     return NewJob(
         id=id,
-        version=str(call.get("version") or default_version),
-        input=Payload("application/json", msgspec.json.encode(call["input"])),
+        version=_version(call, info),
+        input=Payload("application/json", bytes(call.input)),
         priority=priority,
         deadline_s=_deadline_s(call, headers, spec.limits, priority, now),
         result_ttl_s=spec.limits.result_ttl_s,
@@ -78,59 +97,83 @@ def _job(
     )
 
 
-def _trace(headers: dict[str, Any]) -> str:
+def _check_task(headers: _Parts, celery_id: str) -> None:
+    task = _text(headers, "task")
+    if task != TASK:
+        raise _Unreadable(f"this queue takes tasks named {TASK!r}, not {task[:80]!r}")
+    if not celery_id:
+        raise _Unreadable(f"a task needs an id of 1 to {_MAX_ID_CHARS} characters")
+
+
+def _celery_id(headers: _Parts) -> str:
+    found = _text(headers, "id")
+    return found if len(found) <= _MAX_ID_CHARS else ""
+
+
+def _text(parts: _Parts, name: str) -> str:
+    """The part if it is a text; empty if it is anything else, or is not there."""
+    try:
+        return msgspec.json.decode(parts.get(name, b'""'), type=str)
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _trace(headers: _Parts) -> str:
     """The trace that OpenTelemetry's instrumentation of Celery puts into a task's headers."""
-    found = trace_context.read(str(headers.get("traceparent") or ""), str(headers.get("tracestate") or ""))
+    found = trace_context.read(_text(headers, "traceparent"), _text(headers, "tracestate"))
     return found.text if found else ""
 
 
-def _body(envelope: dict[str, Any]) -> list[Any]:
-    body = envelope.get("body")
-    if _dict(envelope.get("properties")).get("body_encoding") == "base64" and isinstance(body, str):
-        body = base64.b64decode(body, validate=True)
-    if envelope.get("content-type") != "application/json" or not isinstance(body, (str, bytes)):
+def _body(envelope: _Parts) -> _Body:
+    if _text(envelope, "content-type") != "application/json":
         raise _Unreadable("only the json serializer is accepted")
-    decoded = msgspec.json.decode(body)
-    if not isinstance(decoded, list) or len(decoded) != 3:
-        raise _Unreadable("only Celery's message protocol 2 is accepted")
-    return decoded
+    body: str | bytes = _text(envelope, "body")
+    if _text(_objects.decode(envelope.get("properties", b"{}")), "body_encoding") == "base64":
+        body = base64.b64decode(body, validate=True)
+    try:
+        return _bodies.decode(body)
+    except msgspec.ValidationError as error:
+        raise _Unreadable(f"only Celery's message protocol 2 is accepted: [args, kwargs, embed]; {error}") from error
 
 
-def _call(body: list[Any]) -> dict[str, Any]:
+def _call(body: _Body) -> _Call:
     args, kwargs, embed = body
-    if not isinstance(args, list) or len(args) > 2:
+    if len(args) > 2:
         raise _Unreadable(f"{TASK} takes args=[model, input]")
-    if any(_dict(embed or {}).get(name) for name in ("chain", "chord", "callbacks", "errbacks")):
+    if any(_values.decode((embed or {}).get(name, b"null")) for name in _FOLLOW_UPS):
         raise _Unreadable("chains, chords and callbacks are not supported; send the next task when this one has its result")
-    call = {**dict(zip(("model", "input"), args, strict=False)), **_dict(kwargs or {})}
-    unknown = sorted(set(call) - _KNOWN)
-    if unknown or "input" not in call:
-        raise _Unreadable(
-            f"{TASK} takes args=[model, input] and kwargs version, priority, deadline_s; got {', '.join(unknown) or 'no input'}"
-        )
+    given = {**dict(zip(("model", "input"), args, strict=False)), **(kwargs or {})}
+    try:
+        call = msgspec.json.decode(msgspec.json.encode(given), type=_Call)
+    except msgspec.ValidationError as error:
+        raise _Unreadable(f"{TASK} takes args=[model, input] and kwargs version, priority, deadline_s: {error}") from error
+    if "input" not in given:
+        raise _Unreadable(f"{TASK} takes args=[model, input]; got no input")
     return call
 
 
-def _priority(call: dict[str, Any]) -> Priority:
+def _version(call: _Call, info: ModelInfo) -> str:
+    # A version becomes a part of the names of keys: one that nobody announced may be the name of another owner's line.
+    if call.version and call.version not in info.versions:
+        raise _Unreadable(f"the model has no version {call.version[:80]!r}; its versions: {', '.join(info.versions)}")
+    return call.version or info.default_version
+
+
+def _priority(call: _Call) -> Priority:
     try:
-        return Priority(call.get("priority") or Priority.INTERACTIVE)
+        return Priority(call.priority or Priority.INTERACTIVE)
     except ValueError:
-        raise _Unreadable(f"priority is 'interactive' or 'bulk', not {call['priority']!r}") from None
+        raise _Unreadable(f"priority is 'interactive' or 'bulk', not {str(call.priority)[:80]!r}") from None
 
 
-def _deadline_s(call: dict[str, Any], headers: dict[str, Any], limits: Limits, priority: Priority, now: float) -> float:
+def _deadline_s(call: _Call, headers: _Parts, limits: Limits, priority: Priority, now: float) -> float:
     most = limits.deadline_s if priority is Priority.INTERACTIVE else limits.bulk_deadline_s
-    wanted = call.get("deadline_s")
-    if wanted is not None and not (isinstance(wanted, (int, float)) and wanted > 0):
+    wanted, expires = call.deadline_s, _values.decode(headers.get("expires", b"null"))
+    if wanted is not None and not wanted > 0:
         raise _Unreadable(f"deadline_s is a number of seconds above 0, not {wanted!r}")
-    expires = headers.get("expires")
-    ends = [most, *([float(wanted)] if wanted else [])]
-    if isinstance(expires, str):
+    if not (expires is None or isinstance(expires, str)):
+        raise _Unreadable("expires is a moment as ISO 8601 writes it, which Celery makes of any expires that it is given")
+    ends = [most, *([] if wanted is None else [wanted])]
+    if expires:
         ends.append(max(0.001, datetime.fromisoformat(expires).timestamp() - now))
     return min(ends)
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _Unreadable("the message is not a Celery task message")
-    return value

@@ -223,9 +223,17 @@ class Claims:
         now = time.monotonic()
         self.batcher.on_claim(claim, asked_at=asked_at, now=now)
         self._shards.note(claim)
-        if claim.foreign:
-            self.settlements.adopt(claim, self._context.default_version())
+        # First what is leased to this slot: a call for the messages that fails must not cost it.
         self._take(claim, request, asked_at=asked_at, now=now)
+        if claim.foreign:
+            self._adopt(claim)
+
+    def _adopt(self, claim: Claim) -> None:
+        try:
+            self.settlements.adopt(claim, self._context.info(self._spec))
+        except StoreUnavailable as error:
+            # The store keeps the messages, and hands them out again.
+            self._on_failure(error)
 
     def claim_shard(self, *, is_draining: bool) -> bool:
         """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if the store was asked."""

@@ -19,7 +19,7 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
-from penstock.model_spec import DEFAULT_VERSION, ModelSpec
+from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child_events import Cause
@@ -97,7 +97,8 @@ class SlotContext:
     observers: tuple[Observer, ...]
     lease_s: float
     inline_output_bytes: int
-    default_version: Callable[[], str] = lambda: DEFAULT_VERSION
+    # The versions that a caller of the model may name, and the one of a caller who names none.
+    info: Callable[[ModelSpec], ModelInfo] = lambda spec: ModelInfo(spec.name, spec.version, versions={spec.version: None})
     # Fields of the batch policy that nobody set: for these the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
     # The folder in which the child is to record this batch; empty for nearly every batch.

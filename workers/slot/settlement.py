@@ -17,7 +17,7 @@ from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest,
 from penstock.errors import InternalError
 from penstock.failpoints import failpoint
 from penstock.job import Payload, new_job_id
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import (
     Batch,
@@ -155,13 +155,13 @@ class Settlements:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
         self._notify(lambda observer: observer.on_settled(self._spec, batch, answers, store_s))
 
-    def adopt(self, claim: Claim, default_version: str) -> None:
+    def adopt(self, claim: Claim, info: ModelInfo) -> None:
         """Turn the stock Celery messages that a claim found into jobs, and answer those that cannot become one.
 
         The messages already stood in the queue (D3), so no limit of its depth applies.
         """
         read = [
-            job_from(message, new_job_id(self._spec.name), spec=self._spec, default_version=default_version, now=claim.now)
+            job_from(message, new_job_id(self._spec.name), spec=self._spec, info=info, now=claim.now)
             for message in claim.foreign
         ]
         jobs = [item for item in read if isinstance(item, NewJob)]

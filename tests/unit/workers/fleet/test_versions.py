@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.model_spec import ModelInfo
 from penstock.rollout import SETTLED_AFTER_S, Rollout
 from penstock.settings.tables import Settings
 from penstock.workers.fleet.versions import ServedVersions, VersionChange
@@ -61,6 +62,15 @@ def test_a_version_whose_file_comes_back_is_not_started_twice(served: ServedVers
 
 def test_the_default_version_is_the_operators(served: ServedVersions) -> None:
     [spec] = served.specs
-    assert served.default_version(spec) == "1"
+    assert served.info(spec).default_version == "1"
     changed(served, {"m": SECOND["m"].switch("2")})
-    assert served.default_version(spec) == "2"
+    assert served.info(spec).default_version == "2"
+
+
+def test_the_versions_of_a_model_are_those_that_anybody_announced_and_nobody_removed(served: ServedVersions) -> None:
+    """A stock Celery message may name a version that only another worker serves."""
+    [spec] = served.specs
+    served.announced = {"m": ModelInfo("m", "3", versions={"1": None, "3": None, "4": None})}
+    changed(served, {"m": SECOND["m"].unload("4", 0.0)})
+    assert sorted(served.info(spec).versions) == ["1", "2", "3"]
+    assert served.info(spec).default_version == "1"

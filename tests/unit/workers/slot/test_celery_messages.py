@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
 from celery import Celery
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.broker.records import NewJob
+from penstock.broker.store.encoding import submit_args
 from penstock.job import JobId, Priority
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.slot.celery_messages import Rejected, job_from
 
 SPEC = ModelSpec("square", "square.py", version="2")
+INFO = ModelInfo("square", "1", versions={"1": None, "2": None})
 ID = JobId("0" * 26, "square")
 NOW = 1_800_000_000.0
 
@@ -24,8 +29,23 @@ def message(name: str = "penstock.infer", *, args: Any = ("square", 4), kwargs: 
         return json.dumps(connection.default_channel._get("penstock.{square}")).encode()
 
 
+# Deeper than any reader goes. As text, because json.dumps goes no deeper either.
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+def in_body(body: str | None) -> bytes:
+    """Return a message whose body is this text."""
+    parts = json.loads(message())
+    return json.dumps(parts | {"body": base64.b64encode(body.encode()).decode() if body else body}).encode()
+
+
+def in_header(name: str, value: Any) -> bytes:
+    parts = json.loads(message())
+    return json.dumps(parts | {"headers": parts["headers"] | {name: value}}).encode()
+
+
 def read(raw: bytes) -> NewJob | Rejected:
-    return job_from(raw, ID, spec=SPEC, default_version="1", now=NOW)
+    return job_from(raw, ID, spec=SPEC, info=INFO, now=NOW)
 
 
 def accepted(raw: bytes) -> NewJob:
@@ -37,7 +57,7 @@ def accepted(raw: bytes) -> NewJob:
 def test_a_task_becomes_a_job_that_remembers_who_asked() -> None:
     raw = message(args=["square", {"x": 4}])
     job = accepted(raw)
-    assert job.input.data == b'{"x":4}'
+    assert json.loads(job.input.data) == {"x": 4}
     assert (job.id, job.version, job.priority) == (ID, "1", Priority.INTERACTIVE)
     assert (job.celery_id, job.idempotency_key, job.foreign) == ("task-1", "celery:task-1", raw)
 
@@ -66,6 +86,16 @@ def test_no_task_outlives_the_models_own_limit() -> None:
         (lambda: message(kwargs={"priority": "high"}), "'interactive' or 'bulk'"),
         (lambda: message(kwargs={"deadline_s": -1}), "above 0"),
         (lambda: message(chain=[{"task": "next"}]), "chains"),
+        (lambda: message(kwargs={"version": "3"}), "no version '3'; its versions: 1, 2"),
+        (lambda: message(kwargs={"version": "1:someone-else"}), "no version '1:someone-else'"),
+        (lambda: message(kwargs={"version": ["1"]}), "Expected `str | null`, got `array`"),
+        (lambda: message(kwargs={"deadline_s": 10**400}), "out of range"),
+        (lambda: message(args=[["square"], 4]), "Expected `str`, got `array`"),
+        (lambda: in_body('{"input": 4}'), "message protocol 2"),
+        (lambda: in_body(f"[{NESTED}, {{}}, {{}}]"), "recursion"),
+        (lambda: in_body(None), "truncated"),
+        (lambda: in_header("expires", 5), "ISO 8601"),
+        (lambda: in_header("expires", "tomorrow"), "isoformat"),
     ],
 )
 def test_what_cannot_become_a_job_is_answered_with_the_reason(raw: Any, reason: str) -> None:
@@ -73,6 +103,65 @@ def test_what_cannot_become_a_job_is_answered_with_the_reason(raw: Any, reason: 
     assert isinstance(rejected, Rejected)
     assert rejected.celery_id == "task-1"
     assert reason in rejected.reason
+
+
+def test_an_input_stays_as_its_sender_wrote_it() -> None:
+    """A number beyond 64 bits was a fault of the slot, every 15 seconds; now the model reads it, as it reads a request's."""
+    body = f'[["square", {10**30}], {{}}, {{"chain": null}}]'
+    assert accepted(in_body(body)).input.data == str(10**30).encode()
+
+
+def test_an_id_that_is_no_celery_id_names_no_key() -> None:
+    for id in ("x" * 300, 7, {"id": 1}, ""):
+        rejected = read(in_header("id", id))
+        assert isinstance(rejected, Rejected)
+        assert rejected.celery_id == ""
+
+
+def test_a_reason_is_short_whatever_was_sent() -> None:
+    rejected = read(message("x" * 10_000))
+    assert isinstance(rejected, Rejected)
+    assert len(rejected.reason) <= 300
+
+
+SENT = message()
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([10**400, "square", "1", "bulk"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+CALLS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("model", "input", "version", "priority", "deadline_s", "other"), JSON_VALUES)
+)
+BODIES = JSON_VALUES | st.tuples(st.lists(JSON_VALUES, max_size=3) | st.just(["square", 4]), CALLS, JSON_VALUES)
+HEADERS = st.fixed_dictionaries(
+    {"task": st.just("penstock.infer"), "id": st.just("task-1") | JSON_VALUES},
+    optional=dict.fromkeys(("expires", "traceparent", "tracestate"), JSON_VALUES),
+)
+
+
+@st.composite
+def malformed(draw: st.DrawFn) -> bytes:
+    """A Celery message with foreign values in some of its places."""
+    parts = json.loads(SENT)
+    body = json.dumps(draw(BODIES)).encode()
+    parts |= {"body": base64.b64encode(body).decode(), "headers": draw(HEADERS)}
+    parts |= draw(st.dictionaries(st.sampled_from(["body", "headers", "properties", "content-type"]), JSON_VALUES, max_size=1))
+    return json.dumps(parts).encode()
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(malformed() | st.binary(max_size=64))
+def test_whatever_is_sent_becomes_a_job_of_a_known_version_or_is_rejected_with_a_reason(raw: bytes) -> None:
+    found = read(raw)
+    if isinstance(found, Rejected):
+        assert found.reason
+        assert (found.reason + found.celery_id).encode()
+        return
+    assert found.version in INFO.versions
+    assert 0 < found.deadline_s <= max(SPEC.limits.deadline_s, SPEC.limits.bulk_deadline_s)
+    # What the store is sent: numbers that are whole and fit, texts that have a form in bytes.
+    assert all(isinstance(arg, (int, bytes)) or arg.encode() is not None for arg in submit_args([found], 1))
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x80\x04pickle", b"[]", b"{}", b'{"headers": 1}', b'{"headers": {"id": null}}'])
