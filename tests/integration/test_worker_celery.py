@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import socket
@@ -85,8 +86,13 @@ MALFORMED = {
 
 def as_message(id: str, body: bytes) -> bytes:
     """Return what kombu puts into a queue for this body."""
-    headers = {"id": id, "task": "penstock.infer"}
-    return json.dumps({"body": body.decode(), "headers": headers, "content-type": "application/json"}).encode()
+    parts = {
+        "body": base64.b64encode(body).decode(),
+        "headers": {"id": id, "task": "penstock.infer"},
+        "properties": {"body_encoding": "base64"},
+        "content-type": "application/json",
+    }
+    return json.dumps(parts).encode()
 
 
 def test_a_malformed_task_is_answered_once_and_costs_no_slot_a_turn(
