@@ -246,6 +246,34 @@ class Payload:
     blob: str = ""
 
 
+# The charsets that texts may have, with Python's name of each: all of them are read in time that grows with the text only. Not all
+# codecs of Python are: 2 MB of punycode take more than a minute.
+CHARSETS = {
+    "utf-8": "utf-8",
+    "utf8": "utf-8",
+    "us-ascii": "ascii",
+    "ascii": "ascii",
+    "iso-8859-1": "latin-1",
+    "latin-1": "latin-1",
+    "latin1": "latin-1",
+    "iso-8859-15": "iso8859-15",
+    "windows-1252": "cp1252",
+    "utf-16": "utf-16",
+    "utf-16le": "utf-16-le",
+    "utf-16be": "utf-16-be",
+}
+
+
+def split_media_type(content_type: str) -> tuple[str, str]:
+    """The media type alone, and its charset (`utf-8` unless it is named), both in lower case."""
+    media, _, parameters = content_type.partition(";")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return media.strip().lower(), value.strip().strip('"').lower()
+    return media.strip().lower(), "utf-8"
+
+
 @dataclass(frozen=True, slots=True)
 class BlobPlace:
     """Where payloads are kept that are too large for a record: an object store at `url`, or else files in `folder`.

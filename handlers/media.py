@@ -12,6 +12,7 @@ import orjson
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import Reader, reader_for
+from penstock.job import CHARSETS, split_media_type
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -130,21 +131,14 @@ def _as_bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else _encoder.encode(value)
 
 
-def split_media_type(content_type: str) -> tuple[str, str]:
-    """The media type alone in lower case, and its charset, which is `utf-8` unless it is named."""
-    media, _, parameters = content_type.partition(";")
-    for parameter in parameters.split(";"):
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset":
-            return media.strip().lower(), value.strip().strip('"')
-    return media.strip().lower(), "utf-8"
-
-
 def _text(data: bytes, charset: str) -> str:
+    codec = CHARSETS.get(charset)
+    if codec is None:
+        raise UnsupportedMedia(f"texts in the charset {charset[:40]!r} are not read; send UTF-8")
     try:
-        return data.decode(charset)
-    except (LookupError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the text cannot be read as {charset[:40]}: {error}") from error
+        return data.decode(codec)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the text cannot be read as {charset}: {error}") from error
 
 
 def _foreign(value: Any) -> Any:

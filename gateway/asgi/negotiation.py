@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from penstock import trace_context
 from penstock.errors import BadRequest, CallerError, UnsupportedMedia
-from penstock.job import Priority
+from penstock.job import CHARSETS, Priority, split_media_type
 from penstock.trace_context import TraceContext
 
 MAX_HEADERS = 100
@@ -237,7 +237,8 @@ def refuse_encoded(head: Head) -> None:
 def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
     """The full media type of a request's body; without a Content-Type, JSON unless the model lists raw bytes before JSON.
 
-    Raises `UnsupportedMedia` for a type that the model does not accept. Multipart always passes: its part is checked later.
+    Raises `UnsupportedMedia` for a type that the model does not accept, and for a text in a charset that no model can read.
+    Multipart always passes: its part is checked later.
     """
     if content_type is None:
         return JSON if not accepts or JSON in accepts[: _index(OCTETS, accepts)] else OCTETS
@@ -246,11 +247,20 @@ def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
     full = content_type.decode("latin-1").strip()
     base = base_type(full)
     if base == MULTIPART or is_accepted(base, accepts):
+        _check_charset(full, base, accepts)
         return full if base != JSON else JSON
     raise UnsupportedMedia(
         f"Content-Type {base[:80]!r} is not accepted by this model; it accepts {', '.join(accepts) or 'any but forms'}",
         hint="curl -d sends a form by default: add -H 'content-type: application/json'." if base == _FORM else None,
     )
+
+
+def _check_charset(full: str, base: str, accepts: tuple[str, ...]) -> None:
+    # A model of bytes takes any type and reads no text.
+    if base.startswith("text/") and "*/*" not in accepts and split_media_type(full)[1] not in CHARSETS:
+        raise UnsupportedMedia(
+            f"texts in the charset {split_media_type(full)[1][:40]!r} are not read", hint=f"Send one of {', '.join(CHARSETS)}."
+        )
 
 
 def _index(media: str, accepts: tuple[str, ...]) -> int:

@@ -109,6 +109,16 @@ def test_a_media_type_that_the_model_does_not_take_is_refused(given: bytes, acce
         media_type(given, accepts=accepts)
 
 
+@pytest.mark.parametrize("accepts", [("application/json", "text/plain"), ("text/*",), ()])
+def test_a_text_in_a_charset_that_is_not_on_the_list_is_refused_before_its_body_is_read(accepts: tuple[str, ...]) -> None:
+    with pytest.raises(UnsupportedMedia, match="'punycode' are not read"):
+        media_type(b"text/plain; charset=punycode", accepts=accepts)
+
+
+def test_a_model_of_bytes_is_sent_texts_of_any_charset() -> None:
+    assert media_type(b"text/csv; charset=Shift_JIS", accepts=("*/*",)) == "text/csv; charset=Shift_JIS"
+
+
 def test_a_form_is_refused_even_by_a_model_of_unknown_tastes_and_says_how_to_send_json() -> None:
     with pytest.raises(UnsupportedMedia) as refused:
         media_type(b"application/x-www-form-urlencoded", accepts=())
