@@ -246,8 +246,8 @@ class Payload:
     blob: str = ""
 
 
-# The charsets that texts may have, with Python's name of each: all of them are read in time that grows with the text only. Not all
-# codecs of Python are: 2 MB of punycode take more than a minute.
+# The charsets that texts may have, with Python's name of each. Each takes time in proportion to the text.
+# Some of Python's other codecs do not: 2 MB of punycode take more than a minute.
 CHARSETS = {
     "utf-8": "utf-8",
     "utf8": "utf-8",
