@@ -17,7 +17,6 @@ from penstock.errors import InvalidInput
 from penstock.runs.rows import RowError
 
 RESERVED = "output"
-SCALARS = frozenset({"string", "number", "integer", "boolean", "array", "null"})
 
 
 @dataclass(frozen=True)
@@ -110,11 +109,6 @@ def build_mapping(columns: dict[str, str], carry: tuple[str, ...], scalar: bool)
     if len(set(carry)) != len(carry):
         raise InvalidInput("a column is carried twice")
     return Mapping(dict(columns), tuple(carry), scalar)
-
-
-def takes_scalar(schema: dict[str, Any] | None) -> bool:
-    """Whether a model with this input schema takes a value other than an object."""
-    return bool(schema) and isinstance(kind := (schema or {}).get("type"), str) and kind in SCALARS
 
 
 def _of_object(value: Any, name: str) -> Any:

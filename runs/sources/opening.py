@@ -9,11 +9,12 @@ from penstock.errors import InvalidInput
 from penstock.run import RunSpec, format_of
 from penstock.runs import files
 from penstock.runs.sources.folder import FolderSource
+from penstock.runs.sources.input_shape import InputShape, shape_of
 from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
-from penstock.runs.sources.mapping import Mapping, build_mapping, takes_scalar
+from penstock.runs.sources.mapping import Mapping, build_mapping
 from penstock.runs.sources.parquet import ParquetFile
 from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, PartsSource, RowFile
-from penstock.runs.sources.table_text import DelimitedTable, kinds_of
+from penstock.runs.sources.table_text import DelimitedTable
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
 _TABLES = {"csv": ",", "tsv": "\t"}
@@ -23,20 +24,24 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
     """The input, not read yet. The model's `input_schema` decides whether a file's only column is the bare input, and how text
     cells are read.
 
-    Raises `NotFound` if there is no file, `InvalidInput` for an unknown format or columns that a table lacks.
+    Raises `NotFound` if there is no file, `InvalidInput` for an unknown format, columns that a table lacks, and columns that do
+    not fit the model's fields.
     """
     names, many = files.expand(spec.input)
     kind = spec.input_format or input_format(names, many)
-    mapping = build_mapping(spec.columns, spec.carry, takes_scalar(input_schema))
+    shape = shape_of(input_schema)
+    mapping = build_mapping(spec.columns, spec.carry, shape.is_scalar)
     if kind == "files":
         return FolderSource(names, mapping.carry)
+    if mapping.columns:
+        shape.check_mapped(mapping.columns)
     if kind == "parquet":
-        return _parquet(names, mapping)
-    open_part = _opener(kind, mapping, kinds_of(input_schema))
+        return _parquet(names, mapping, shape)
+    open_part = _opener(kind, mapping, shape)
     by_line = kind in ("jsonl", "text") and len(names) == 1
     source = PartsSource(names, open_part, first_line=1 if by_line else None)
     if kind in _TABLES:
-        _check_tables(names, open_part, mapping)
+        _check_tables(names, open_part, mapping, shape)
     return source
 
 
@@ -46,9 +51,9 @@ def input_format(names: list[str], many: bool) -> str:
     return "files" if many and kind == "text" else kind
 
 
-def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str], RowFile]:
+def _opener(kind: str, mapping: Mapping, shape: InputShape) -> Callable[[str], RowFile]:
     if kind in _TABLES:
-        return lambda name: DelimitedTable(LineFile(name), mapping, _TABLES[kind], kinds)
+        return lambda name: DelimitedTable(LineFile(name), mapping, _TABLES[kind], shape)
     if kind == "jsonl":
         return lambda name: JsonLines(LineFile(name), mapping)
     if kind == "text":
@@ -60,23 +65,30 @@ def _opener(kind: str, mapping: Mapping, kinds: dict[str, str]) -> Callable[[str
     raise InvalidInput(f"unknown input format {kind!r}", hint=f"use one of {', '.join(FORMATS)}")
 
 
-def _check_tables(names: list[str], open_part: Callable[[str], RowFile], mapping: Mapping) -> None:
+def _check_tables(names: list[str], open_part: Callable[[str], RowFile], mapping: Mapping, shape: InputShape) -> None:
     for name in names:
         part = open_part(name)
         try:
             if isinstance(part, DelimitedTable):
-                mapping.check_there(part.header()[0], name)
+                _check_columns(part.header()[0], name, mapping, shape)
         finally:
             part.close()
 
 
-def _parquet(names: list[str], mapping: Mapping) -> PartsSource:
+def _check_columns(there: list[str], name: str, mapping: Mapping, shape: InputShape) -> None:
+    """Raises `InvalidInput` if every row of a table with the columns `there` would fail."""
+    mapping.check_there(there, name)
+    if not mapping.columns and not mapping.is_bare(there):
+        shape.check_columns(there, name)
+
+
+def _parquet(names: list[str], mapping: Mapping, shape: InputShape) -> PartsSource:
     binary: set[bool] = set()
     for name in names:
         file = ParquetFile(name, mapping)
         try:
             there = file.columns()
-            mapping.check_there(there, name)
+            _check_columns(there, name, mapping, shape)
             binary.add(mapping.is_bare(there) and file.is_binary(mapping.inputs_from(there)[0]))
         finally:
             file.close()

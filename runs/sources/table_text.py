@@ -1,7 +1,7 @@
 """CSV and TSV with a header line. A position is the byte offset where a record starts.
 
-Cells are text. A field that the model's schema calls a number, boolean, list or object is read as JSON; if the schema does not
-say, a cell that looks like a JSON number becomes one.
+Cells are text. A field that the model's schema calls a number, boolean, list or object is read as JSON; one that may be text is
+text; if the schema does not say, a cell that looks like a JSON number becomes one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.errors import InvalidInput
 from penstock.runs.rows import RowError
+from penstock.runs.sources.input_shape import InputShape
 from penstock.runs.sources.lines import LineFile
 from penstock.runs.sources.mapping import Mapping
 from penstock.runs.sources.parts import FileRows
@@ -79,12 +80,12 @@ class _Feed:
 
 @dataclass
 class DelimitedTable:
-    """`kinds`: "text", "json" or "guess" by field of the model ("" for the bare value)."""
+    """`shape`: what the model takes, which decides how cells are read."""
 
     file: LineFile
     mapping: Mapping
     delimiter: str = ","
-    kinds: dict[str, str] = field(default_factory=dict)
+    shape: InputShape = field(default_factory=InputShape)
     _header: tuple[list[str], int] | None = field(default=None, repr=False)
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
@@ -167,29 +168,16 @@ class DelimitedTable:
         bare = self.mapping.is_bare(list(read))
         typed: dict[str, list[Any]] = {}
         for column in self.mapping.inputs_from(list(read)):
-            kind = self.kinds.get("" if bare else fields.get(column, column), "guess")
-            typed[column] = _read_as(kind, column, read[column], bad)
+            types = self.shape.types_of("" if bare else fields.get(column, column))
+            typed[column] = _read_as(types, column, read[column], bad)
         return typed
 
 
-def kinds_of(schema: dict[str, Any] | None) -> dict[str, str]:
-    """By field, how to read its cells for a model with this input schema."""
-    schema = schema or {}
-    return {"": _kind(schema)} | {name: _kind(each) for name, each in (schema.get("properties") or {}).items()}
-
-
-def _kind(schema: Any) -> str:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
-    if not kinds:
-        return "guess"
-    return "text" if "string" in kinds else "json"
-
-
-def _read_as(kind: str, column: str, cells: list[str], bad: dict[int, RowError]) -> list[Any]:
-    if kind == "text":
+def _read_as(types: frozenset[str], column: str, cells: list[str], bad: dict[int, RowError]) -> list[Any]:
+    """The values of cells where values of these JSON types are wanted; no types: any."""
+    if "string" in types:
         return list(cells)
-    if kind == "guess":
+    if not types:
         return [msgspec.json.decode(cell) if _NUMBER.fullmatch(cell) else cell for cell in cells]
     values = []
     for place, cell in enumerate(cells):
@@ -199,7 +187,12 @@ def _read_as(kind: str, column: str, cells: list[str], bad: dict[int, RowError])
             bad.setdefault(
                 place, RowError("invalid_input", f"column {column!r} holds {cell[:40]!r}, which is not a JSON value")
             )
-    return values
+    return _as_integers(values) if "number" not in types and "integer" in types else values
+
+
+def _as_integers(values: list[Any]) -> list[Any]:
+    """Programs write a column of integers as 1.0, 2.0 as soon as one of its cells is empty."""
+    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
 
 
 def _json_cell(cell: str) -> tuple[Any, bool]:
