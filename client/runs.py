@@ -49,6 +49,7 @@ class RunOptions:
     """Options of a run besides its model and input. Empty or None: the gateway's default.
 
     `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
+    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail.
     """
 
     version: str = ""
@@ -56,7 +57,7 @@ class RunOptions:
     carry: tuple[str, ...] = ()
     input_format: str = ""
     output_format: str = "jsonl"
-    max_failed: int | None = None
+    max_failed: int | str | None = None
     deadline_s: float = 0.0
     metadata: Mapping[str, str] = field(default_factory=dict)
 

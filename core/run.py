@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec import Struct
 
+from penstock.errors import InvalidInput
+
+_MANY_FAILED = 100
 _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -45,7 +49,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     """The specification of a run. `input` and `output` are paths, globs or fsspec URLs. `columns` maps the model's input
     fields to columns of the input (empty: the whole row; one entry with an empty field name: that column's value alone).
     `carry`: input columns that the output repeats. `errors`: empty for a file beside the output. `max_failed`: more failed
-    rows than this stop the run (None: never). `window_rows`: the limit of rows that are submitted and not yet written.
+    rows than this end the run (see `FailureLimit.parse`). `window_rows`: the limit of rows submitted and not yet written.
     `kind`: "files", or "openai" for the lines of an OpenAI batch.
     """
 
@@ -59,13 +63,49 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     columns: dict[str, str] = {}
     carry: tuple[str, ...] = ()
     errors: str = ""
-    max_failed: int | None = None
+    max_failed: int | str | None = None
     shard_rows: int = 0
     window_rows: int = 10_000
     deadline_s: float = 0.0
     overwrite: bool = False
     endpoint: str = ""
     metadata: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class FailureLimit:
+    """How many rows of a run may fail: `rows`, or if that is None `share` of all rows in runs of more than `beyond` rows."""
+
+    rows: int | None = None
+    share: float = 0.10
+    beyond: int = 100
+
+    @staticmethod
+    def parse(value: int | str | None) -> FailureLimit:
+        """A number of rows, a percentage such as "5%", or None for the default. "100%" is no limit. Raises `InvalidInput`."""
+        if value is None:
+            return FailureLimit()
+        text = str(value).strip()
+        number = text.removesuffix("%").strip()
+        if not number.isascii() or not number.isdigit() or (text.endswith("%") and int(number) > 100):
+            raise InvalidInput(
+                f"{text!r} is no limit of failed rows", hint='give a number of rows, or a share of them from "0%" to "100%"'
+            )
+        return FailureLimit(share=int(number) / 100, beyond=0) if text.endswith("%") else FailureLimit(int(number))
+
+    def is_passed(self, counts: RunCounts, *, ended: bool = False) -> bool:
+        """Whether too many rows have failed. While the number of all rows is unknown, a share is judged by the rows until now,
+        and only after more than 100 have failed: a few bad rows at the start say little.
+        """
+        if self.rows is not None:
+            return counts.failed > self.rows
+        if counts.total is None and not ended and counts.failed <= _MANY_FAILED:
+            return False
+        rows = counts.done + counts.failed if ended or counts.total is None else counts.total
+        return rows > self.beyond and counts.failed > self.share * rows
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows" if self.rows is not None else f"{self.share:.0%} of the rows"
 
 
 class RunCounts(Struct, frozen=True, kw_only=True):

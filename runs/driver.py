@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from penstock.errors import CallerError
-from penstock.run import RunCounts
+from penstock.run import FailureLimit, RunCounts
 from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import ProgressMeter, RunProgress
 from penstock.runs.read_ahead import ReadAhead
@@ -30,7 +30,7 @@ _NOT_RETRIED = frozenset({"expired", "cancelled"})
 
 
 class TooManyFailed(CallerError):
-    """More rows failed than `--max-failed` allows. The rows written so far are kept, and the run can be resumed."""
+    """More rows failed than `max_failed` allows. The rows written so far are kept, and the run can be resumed."""
 
     kind: ClassVar[str] = "too_many_failed"
 
@@ -60,7 +60,7 @@ class RunLimits:
 
     window_rows: int = 10_000
     shard_rows: int = 0
-    max_failed: int | None = None
+    max_failed: FailureLimit | None = None
 
 
 class RunWatch(Protocol):
@@ -97,6 +97,7 @@ class Driver:
         self._meter = ProgressMeter(checkpoint.counts, now=time.monotonic())
         self._after = checkpoint.after
         self._uncommitted = 0
+        self._first_failure = ""
         self._commit_at = 0.0
         self._slots = 1
 
@@ -111,6 +112,8 @@ class Driver:
         self._ahead.start()
         try:
             reason = self._turn_until_over(shards)
+            if not reason:
+                self._check_failed(ended=True)
         finally:
             self._ahead.close()
             shards.cancel()
@@ -177,16 +180,20 @@ class Driver:
         # D43: a batch that was read is written as a whole, so the position behind it is one to resume from.
         self._sink.append(finished.results)
         rows, failed = len(finished.results.outputs), len(finished.results.failed)
+        if failed and not self._first_failure:
+            place, error = min(finished.results.failed.items())
+            self._first_failure = f"row {finished.results.first + place}: {error.code}: {error.message}"
         self._meter.add_rows(done=rows - failed, failed=failed, now=time.monotonic())
         self._after = finished.after
         self._uncommitted += rows
 
-    def _check_failed(self) -> None:
+    def _check_failed(self, *, ended: bool = False) -> None:
         most, counts = self._limits.max_failed, self._meter.counts
-        if most is not None and counts.failed > most:
+        if most is not None and most.is_passed(counts, ended=ended):
             self._commit_now()
+            first = f"; the first was {self._first_failure}" if self._first_failure else ""
             raise TooManyFailed(
-                f"{counts.failed:,} of {counts.done + counts.failed:,} rows failed, more than --max-failed {most:,} allows"
+                f"{counts.failed:,} of {counts.done + counts.failed:,} rows failed, and the limit is {most}{first}"
             )
 
     def _commit_if_due(self) -> None:

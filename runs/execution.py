@@ -16,7 +16,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable
 from penstock.job import BlobPlace
-from penstock.run import RunCounts, RunState
+from penstock.run import FailureLimit, RunCounts, RunState
 from penstock.runs.driver import Driver, RunLimits, StopReason
 from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
@@ -54,7 +54,7 @@ class ResumeOptions:
     """What a resumed run may do beyond its spec: continue over a changed input or version; fail more rows."""
 
     accept_changes: bool = False
-    max_failed: int | None = None
+    max_failed: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ class Execution:
 
     def _limits(self) -> RunLimits:
         spec, most = self._owned.run.spec, self._options.max_failed
-        return RunLimits(
-            window_rows=spec.window_rows, shard_rows=spec.shard_rows, max_failed=spec.max_failed if most is None else most
-        )
+        # OpenAI's protocol completes a batch of which every line failed, and counts its failures.
+        limit = None if spec.kind == OPENAI else FailureLimit.parse(spec.max_failed if most is None else most)
+        return RunLimits(window_rows=spec.window_rows, shard_rows=spec.shard_rows, max_failed=limit)
 
     def _terms(self, files: RunFiles, model: ServedModel) -> ShardTerms:
         run, spec = self._owned.run, self._owned.run.spec

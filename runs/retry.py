@@ -20,6 +20,8 @@ RETRY_OF = "penstock:retry-of"
 _OUTPUT = "output"
 _ERRORS_SUFFIX = ".errors.jsonl"
 _PARQUET_ROWS = 1_024
+# The rows that this run repeats have failed before, and their run was completed all the same.
+_NO_LIMIT = "100%"
 
 
 class _OutputLine(msgspec.Struct):
@@ -55,7 +57,7 @@ def retry_spec(run: Run) -> RunSpec:
     if not run.counts.failed:
         raise Conflict(f"no row of run {run.id} failed")
     metadata = run.spec.metadata | {RETRY_OF: run.id}
-    return msgspec.structs.replace(run.spec, version=run.version, overwrite=True, max_failed=None, metadata=metadata)
+    return msgspec.structs.replace(run.spec, version=run.version, overwrite=True, max_failed=_NO_LIMIT, metadata=metadata)
 
 
 class RetrySource:

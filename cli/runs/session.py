@@ -31,9 +31,28 @@ ModelsOption = Annotated[
     list[str] | None,
     typer.Option("--models", help="Serve this source during the run: model.py, model.onnx, name=SOURCE. Repeatable."),
 ]
-MaxFailedOption = Annotated[int | None, typer.Option("--max-failed", min=0, help="Stop when more rows than this fail.")]
 
-_EXIT_CODES = {"completed": OK, "running": INTERRUPTED}
+
+def _check_limit(text: str | None) -> str | None:
+    from penstock.errors import InvalidInput
+    from penstock.run import FailureLimit
+
+    try:
+        FailureLimit.parse(text)
+    except InvalidInput as fault:
+        raise typer.BadParameter(f"{fault.message}; {fault.hint}") from fault
+    return text
+
+
+MaxFailedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-failed",
+        metavar="N|N%",
+        callback=_check_limit,
+        help="The run fails if more rows fail; 100% is no limit. Default: 10% in runs of more than 100 rows.",
+    ),
+]
 
 
 class RunSession:
@@ -76,7 +95,7 @@ class RunSession:
                 environment, find_checked, stop=stop, on_progress=on_progress, on_start=self._report_start, options=options
             )
         self._report_end(owned, result)
-        return _EXIT_CODES.get(result.state.value, FAILED)
+        return exit_code_of(result)
 
     @contextmanager
     def records(self) -> Iterator[RunStore]:
@@ -114,7 +133,7 @@ class RunSession:
 
     def _report_end(self, owned: OwnedRun, result: DriveResult) -> None:
         if self._as_json:
-            return print_json({"event": "ended", "run": owned.run.id, **end_fields(result)})
+            return print_json({"event": "ended", "run": owned.run.id, **end_fields(owned.run, result)})
         return typer.echo("\n".join(end_lines(owned.run, result)))
 
 
@@ -138,12 +157,23 @@ def read_run(runs: Runs, run_id: str) -> Run:
     return run
 
 
-def end_fields(result: DriveResult) -> dict[str, Any]:
+def exit_code_of(result: DriveResult) -> int:
+    """A completed run of which no row has an output is a failure to every script that reads its files next."""
+    if result.state.value == "running":
+        return INTERRUPTED
+    return OK if result.state.value == "completed" and not _is_all_failed(result) else FAILED
+
+
+def _is_all_failed(result: DriveResult) -> bool:
+    return result.counts is not None and result.counts.failed > 0 and not result.counts.done
+
+
+def end_fields(run: Run, result: DriveResult) -> dict[str, Any]:
     """The end of a drive as programs read it."""
     counts = result.counts
     error = {"code": result.error_code, "message": result.error_message} if result.error_code else None
-    if error and result.hint:
-        error["hint"] = result.hint
+    if error and (result.hint or result.error_code == "too_many_failed"):
+        error["hint"] = next_step(run, result)
     return {
         "state": "interrupted" if result.state.value == "running" else result.state.value,
         "done": counts.done if counts else 0,
@@ -163,7 +193,15 @@ def end_lines(run: Run, result: DriveResult) -> list[str]:
     lines = [f"run {run.id} {word}: {rows}{rate}" if rows else f"run {run.id} {word}"]
     if state == "completed":
         files = {name: file for name, file in (result.details or {}).items() if isinstance(file, dict)}
-        return [*lines, *(f"  {name:<8} {file['path']}" for name, file in files.items())]
+        lines += [f"  {name:<8} {file['path']}" for name, file in files.items()]
+        return [*lines, "  no row has an output; the errors file says why"] if _is_all_failed(result) else lines
     lines += [f"  {result.error_code}: {result.error_message}"] if result.error_code else []
+    return [*lines, f"  next: {next_step(run, result)}"]
+
+
+def next_step(run: Run, result: DriveResult) -> str:
+    """What to do about a run that is not completed."""
+    if result.error_code == "too_many_failed":
+        return f"correct the input or the model; or accept the failed rows: penstock run resume {run.id} --max-failed 100%"
     # If the error has a hint, resuming the run unchanged would end with the same error.
-    return [*lines, f"  next: {result.hint or f'penstock run resume {run.id}'}"]
+    return result.hint or f"penstock run resume {run.id}"

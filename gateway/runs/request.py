@@ -31,7 +31,7 @@ class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     output_format: str = "jsonl"
     columns: dict[str, str] = {}
     carry: list[str] = []
-    max_failed: int | None = None
+    max_failed: int | str | None = None
     shard_rows: int = 0
     deadline_s: float = 0.0
     metadata: dict[str, str] = {}

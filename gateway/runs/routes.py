@@ -28,12 +28,16 @@ from penstock.gateway.runs.request import (
 )
 from penstock.gateway.runs.service import RunOutputFiles, RunService
 from penstock.gateway.runs.views import run_view
-from penstock.run import Run, RunSpec, RunState, format_of
+from penstock.run import FailureLimit, Run, RunSpec, RunState, format_of
 
 OUTPUT_FORMATS = ("jsonl", "parquet")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
 MAX_COLUMNS = 256
 _TEXT = {"type": "string"}
+_MAX_FAILED = {
+    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+ *%?$"}],
+    "description": "The run fails if more rows fail: a number, or a share of all rows. Default: 10% in runs of over 100 rows",
+}
 _BODY = {
     "required": True,
     "content": {
@@ -49,7 +53,7 @@ _BODY = {
                     "output_format": {"enum": list(OUTPUT_FORMATS)},
                     "columns": {"type": "object", "additionalProperties": _TEXT},
                     "carry": {"type": "array", "items": _TEXT},
-                    "max_failed": {"type": "integer", "minimum": 0},
+                    "max_failed": _MAX_FAILED,
                     "shard_rows": {"type": "integer", "minimum": 0},
                     "deadline_s": {"type": "number", "minimum": 0},
                     "metadata": {"type": "object", "additionalProperties": _TEXT},
@@ -161,12 +165,20 @@ class RunRoutes:
         return run_view(run, files, input_name=input_name, now=time.time())
 
 
+def _is_limit(value: int | str | None) -> bool:
+    try:
+        FailureLimit.parse(value)
+    except InvalidInput:
+        return False
+    return True
+
+
 def check_ranges(wanted: RunRequest) -> None:
     """Raises `InvalidInput` with a pointer to each member that is out of its range."""
     wrong = {
         "/input_format": wanted.input_format not in INPUT_FORMATS and f"must be one of {', '.join(INPUT_FORMATS[1:])}",
         "/output_format": wanted.output_format not in OUTPUT_FORMATS and f"must be one of {', '.join(OUTPUT_FORMATS)}",
-        "/max_failed": (wanted.max_failed or 0) < 0 and "must be at least 0",
+        "/max_failed": not _is_limit(wanted.max_failed) and "must be a number of rows, or a share of them, 0% to 100%",
         "/shard_rows": not 0 <= wanted.shard_rows <= 1_000_000 and "must be from 0 to 1000000",
         "/deadline_s": not 0 <= wanted.deadline_s <= LONGEST_WINDOW_S and f"must be from 0 to {LONGEST_WINDOW_S:.0f}",
         "/columns": len(wanted.columns) > MAX_COLUMNS and f"may have at most {MAX_COLUMNS} entries",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -145,6 +146,29 @@ def test_too_many_failed_rows_stop_the_run_and_a_resume_with_patience_completes_
     done = up.penstock("run", "resume", run_id, "--max-failed", "1000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(up.folder / "worse_out.jsonl") == expected(300, *range(0, 300, 3))
+
+
+def test_a_run_of_which_too_many_rows_fail_is_no_success_for_a_script(up: Up) -> None:
+    # Regression: a run with every row failed was `completed`, with exit code 0.
+    write_input(up.folder / "all_bad.jsonl", 20, **{f"row_{row}": {"x": "no"} for row in range(20)})
+    done = up.penstock("run", "double", "all_bad.jsonl", "-o", "all_bad_out.jsonl")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no row has an output" in done.stdout
+    write_input(up.folder / "fifth_bad.jsonl", 300, **{f"row_{row}": {"x": "no"} for row in range(0, 300, 5)})
+    done = up.penstock("run", "double", "fifth_bad.jsonl", "-o", "fifth_bad_out.jsonl")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "60 of 300 rows failed, and the limit is 10% of the rows; the first was row 0: not_a_number" in done.stdout
+    assert not (up.folder / "fifth_bad_out.jsonl").exists()
+    done = subprocess.run(
+        [*COMMAND, *shlex.split(done.stdout.rpartition("penstock ")[2])],
+        cwd=up.folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(up.folder / "fifth_bad_out.jsonl") == expected(300, *range(0, 300, 5))
 
 
 def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_twice(up: Up) -> None:

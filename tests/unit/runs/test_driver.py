@@ -9,7 +9,7 @@ import pytest
 
 from penstock.backoff import Backoff
 from penstock.broker.blobs.files import BlobStore
-from penstock.run import RunCounts
+from penstock.run import FailureLimit, RunCounts
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
 from penstock.runs.rows import RowError
 from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
@@ -171,11 +171,40 @@ def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
         return ShardOutcome([None] * len(rows), [RowFailure(place, "wrong", "x") for place in range(len(rows))])
 
     stage = Stage(hopeless)
-    with pytest.raises(TooManyFailed, match="--max-failed 100"):
-        stage.drive(max_failed=100, shard_rows=30)
+    with pytest.raises(TooManyFailed, match="the limit is 100 rows; the first was row 0: wrong: x"):
+        stage.drive(max_failed=FailureLimit.parse(100), shard_rows=30)
     # The run writes at most the batch of eight shards in which the limit was passed.
     assert 100 < len(stage.sink.lines) <= 100 + 8 * 30
     assert stage.checkpoints[-1].counts.failed == len(stage.sink.lines)
+
+
+def failing_every(nth: int) -> Model:
+    def run(rows: list[Any]) -> ShardOutcome:
+        failures = [RowFailure(place, "wrong", "x") for place, row in enumerate(rows) if row % nth == 0]
+        return ShardOutcome([None if row % nth == 0 else 2 * row for row in rows], failures)
+
+    return run
+
+
+@pytest.mark.parametrize(("rows", "nth", "fails"), [(100, 1, False), (200, 9, True), (200, 10, False), (3_000, 11, False)])
+def test_by_default_a_tenth_of_the_rows_may_fail_in_runs_of_more_than_a_hundred(rows: int, nth: int, fails: bool) -> None:
+    stage = Stage(failing_every(nth), range(rows))
+    if not fails:
+        assert stage.drive(max_failed=FailureLimit.parse(None)) is StopReason.GO_ON
+        return
+    with pytest.raises(TooManyFailed, match="and the limit is 10% of the rows"):
+        stage.drive(max_failed=FailureLimit.parse(None))
+    # All rows are written: only the number of all rows decides. With another limit the run goes on, and is complete.
+    assert len(stage.sink.lines) == rows
+    assert stage.drive(max_failed=FailureLimit.parse("100%")) is StopReason.GO_ON
+    assert len(stage.sink.lines) == rows
+
+
+def test_a_hopeless_run_stops_long_before_its_last_row() -> None:
+    stage = Stage(failing_every(1), range(3_000))
+    with pytest.raises(TooManyFailed):
+        stage.drive(max_failed=FailureLimit.parse(None), shard_rows=30)
+    assert len(stage.sink.lines) <= 100 + 8 * 30
 
 
 def test_a_worker_that_returns_the_wrong_number_of_outputs_fails_rows_and_not_the_run() -> None:
