@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, is_disk_full
 
 OK = 0
 FAILED = 1
@@ -22,8 +22,9 @@ BUG = 70
 INTERRUPTED = 130
 
 HELP = (
-    "Exit codes: 0 ok; 1 the job or a check failed; 2 wrong usage; 3 no gateway answers; 4 settings or model files are wrong; "
-    "5 the gateway refused the request; 6 not yet, try again later; 7 could not start; 70 a bug; 130 interrupted."
+    "Exit codes: 0 ok; 1 the job or a check failed, or the disk is full; 2 wrong usage; 3 no gateway answers; "
+    "4 settings or model files are wrong; 5 the gateway refused the request; 6 not yet, try again later; 7 could not start; "
+    "70 a bug; 130 interrupted."
 )
 
 # By class name, so that reporting an error imports none of the modules that define these classes.
@@ -51,11 +52,16 @@ def code_of(error: BaseException) -> int:
     """The exit code of an error: that of its nearest known base class."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if not isinstance(error, PenstockError) and is_disk_full(error):
+        return FAILED
     return next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), BUG)
 
 
 def message_of(error: BaseException) -> str:
     """What happened and why; if the error has a hint, the next step on a second line."""
+    if not isinstance(error, PenstockError) and is_disk_full(error):
+        where = getattr(error, "filename", None)
+        return f"the disk is full{f': {where} cannot be written' if where else ''}\n  next: free some space, and run it again"
     if not isinstance(error, PenstockError):
         what = f"{type(error).__name__}: {error}; this is a bug"
         return f"{what}\n  next: run it again with PENSTOCK_DEBUG=1 and report the output"
@@ -84,6 +90,8 @@ def record_of(error: BaseException) -> dict[str, Any]:
     if code_of(error) == USAGE:
         return {"code": "usage", "detail": _usage(error), "hint": "penstock COMMAND --help lists every option"}
     if not isinstance(error, PenstockError):
+        if is_disk_full(error):
+            return {"code": "disk_full", "detail": str(error), "hint": "free some space, and run it again"}
         return {"code": "bug", "detail": f"{type(error).__name__}: {error}"}
     problem = getattr(error, "problem", None)
     body = dict(problem.body) if problem is not None else {}

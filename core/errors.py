@@ -31,8 +31,20 @@ PenstockError
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+_NO_SPACE = os.strerror(errno.ENOSPC)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a write was refused because a disk, or this user's share of it, has no room left: here or at the store."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    # A store sends only its text; a library that writes files may raise an error of its own.
+    return _NO_SPACE in str(error) or (error.__cause__ is not None and is_disk_full(error.__cause__))
 
 
 class PenstockError(Exception):

@@ -14,7 +14,7 @@ from penstock.broker.blobs.places import open_blobs
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable
+from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.job import BlobPlace
 from penstock.run import FailureLimit, RunCounts, RunState
 from penstock.runs.driver import Driver, RunLimits, StopReason
@@ -123,6 +123,9 @@ class Execution:
             details = {"errors": faults} if faults else None
             return _with_error(error, DriveResult(RunState.FAILED, details=details))
         except OSError as error:
+            if is_disk_full(error):
+                where = error.filename or self._owned.run.spec.output
+                return DriveResult(RunState.FAILED, error_code="disk_full", error_message=f"the disk of {where} is full")
             return DriveResult(RunState.FAILED, error_code="io_error", error_message=str(error))
 
     def _open_and_drive(self, lease: RunLease) -> DriveResult:

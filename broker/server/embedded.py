@@ -48,6 +48,7 @@ _MALLOC = ":".join(
 )
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005
+_PAGE_BYTES = 4096
 # If a server dies this often in a row, its data or its disk is the cause, and another start would not help.
 _RESTARTS_IN_A_ROW = 5
 _STEADY_S = 30.0
@@ -166,12 +167,15 @@ class EmbeddedServer:
         """Start the server again if it has died, and return whether it had. Call this about once a second; a restart blocks
         until the server answers.
 
-        Raises `StoreUnavailable` if the server died too often in a row.
+        Raises `StoreUnavailable` if the server died too often in a row, or if its disk is full.
         """
         if not self._process or self._process.poll() is None:
             return False
         lasted_s = time.monotonic() - self._started_at
         self._restarts = 1 if lasted_s > _STEADY_S else self._restarts + 1
+        if is_full(self._folder):
+            # Another server would end at its first write too.
+            raise self._failure("died")
         if self._restarts > _RESTARTS_IN_A_ROW:
             raise self._failure(f"died {self._restarts} times in a row")
         log.warning("embedded_server_restarted", extra={"exit_code": self._process.returncode, "lasted_s": round(lasted_s, 3)})
@@ -243,8 +247,19 @@ class EmbeddedServer:
         return f"AUTH {ADMIN} {self._passwords.admin}\r\n".encode() if self._passwords else b""
 
     def _failure(self, what: str) -> StoreUnavailable:
+        if is_full(self._folder):
+            return StoreUnavailable(
+                f"the embedded Valkey server {what}: the disk of {self._folder} is full",
+                hint="free some space there and start again: accepted jobs are kept; or name another folder with --state-dir",
+            )
         tail = self.log_path.read_text("utf-8", "replace").splitlines()[-5:]
         return StoreUnavailable("\n".join([f"the embedded Valkey server {what}; the end of {self.log_path}:", *tail]))
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the disk has no room for another page of a file, or no room for another file."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize < _PAGE_BYTES or (found.f_files > 0 and found.f_favail == 0)
 
 
 def find_server() -> Path:

@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from penstock.errors import StoreUnavailable
+from penstock.errors import StoreUnavailable, is_disk_full
 
 
 class RedisConnection(Protocol):
@@ -125,8 +125,19 @@ _REFUSED = ("MISCONF", "NOREPLICAS")
 _FORBIDDEN_HINT = "give this Redis user the rights that `penstock store users` prints"
 
 
+class LoginRefused(StoreUnavailable):
+    """Redis answers, and does not take the user name or the password. Trying again does not help."""
+
+
 def store_error(error: Exception) -> Exception:
     """`StoreUnavailable` if Redis is away, refuses writes or forbids the command; else the error itself."""
+    if isinstance(error, redis.AuthenticationError):
+        return LoginRefused(
+            f"Redis refuses the user name or the password: {error}",
+            hint="correct them in PENSTOCK_REDIS_URL or store.url, as redis://USER:PASSWORD@HOST:PORT",
+        )
+    if is_disk_full(error):
+        return StoreUnavailable(f"the disk of the job store is full: {error}", hint="free some space on that disk")
     if isinstance(error, AWAY):
         return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
     if isinstance(error, redis.exceptions.NoPermissionError):

@@ -203,5 +203,7 @@ def next_step(run: Run, result: DriveResult) -> str:
     """What to do about a run that is not completed."""
     if result.error_code == "too_many_failed":
         return f"correct the input or the model; or accept the failed rows: penstock run resume {run.id} --max-failed 100%"
+    if result.error_code == "disk_full":
+        return f"free some space, then: penstock run resume {run.id}"
     # If the error has a hint, resuming the run unchanged would end with the same error.
     return result.hint or f"penstock run resume {run.id}"

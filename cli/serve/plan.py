@@ -96,6 +96,14 @@ def need_store(settings: Settings) -> None:
     )
 
 
+def need_login(settings: Settings) -> None:
+    """Raises `StartError` if the configured Redis answers and refuses the user name or password."""
+    if settings.store.url:
+        from penstock.cli.serve.start_watch import check_login
+
+        check_login(settings.store.url)
+
+
 def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:
     """`env` with the store's address in the variable that takes precedence; the other variables for it are removed."""
     others = {name: value for name, value in env.items() if name not in (f"{URL_VARIABLE}_FILE", "PENSTOCK_STORE__URL")}

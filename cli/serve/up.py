@@ -19,6 +19,7 @@ from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOpti
 from penstock.cli.serve import plan
 from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import managed_process, store_server
+from penstock.cli.serve.start_watch import StartWatch
 from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
 from penstock.cli.state import Readiness, RunningStack, check_readiness, state_lock, write_note
 from penstock.settings.keys import is_loopback
@@ -29,6 +30,7 @@ app = typer.Typer(add_completion=False)
 # The worker's own shutdown, on top of the time that it grants its running batches.
 _EXTRA_GRACE_S = 5.0
 _CHECK_EVERY_S = 0.05
+_CHECK_LATE_S = 0.5
 _SAY_AFTER_S = 5.0
 
 
@@ -47,12 +49,15 @@ def up(
     state_dir: StateDirOption = None,
     workers: WorkersOption = None,
     fsync: FsyncOption = None,
+    keep_trying: Annotated[
+        bool, typer.Option("--keep-trying", help="Go on although no model can be loaded. Default: end with code 7.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when ready; nothing else on stdout.")] = False,
 ) -> None:
     """Start everything: a store (unless PENSTOCK_REDIS_URL names one), a gateway, a worker, and a runner of runs over files.
 
     Without MODELS, ./penstock.toml says what to serve. Ctrl-C finishes running batches, then ends; a second Ctrl-C ends at
-    once. Jobs stay in the state folder, and the next start continues with them.
+    once. Jobs stay in the state folder, and the next start continues with them. Ends with code 7 when no model can be loaded.
     """
     flags = {
         "gateway.host": host,
@@ -68,13 +73,14 @@ def up(
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:
-        raise typer.Exit(_serve(chosen, note, stop, as_json=as_json))
+        raise typer.Exit(_serve(chosen, note, stop, keep_trying=keep_trying, as_json=as_json))
 
 
-def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, as_json: bool) -> int:
+def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: bool, as_json: bool) -> int:
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
+    plan.need_login(settings)
     with store_server(settings) as server:
         write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))
@@ -83,7 +89,8 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, as_json: bool
         supervisor = ProcessSupervisor(list(processes.values()), server, stop=stop, say=_say)
         try:
             supervisor.start()
-            ready = _await_ready(supervisor, url)
+            watch = StartWatch(settings.store.url or server.url, list(settings.models), keep_trying=keep_trying)
+            ready = _await_ready(supervisor, url, watch)
             if ready:
                 _announce(settings, url, as_json=as_json)
                 supervisor.add(runner)
@@ -95,9 +102,9 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, as_json: bool
     return OK if clean else NOT_STARTED
 
 
-def _await_ready(supervisor: ProcessSupervisor, url: str) -> bool:
-    """True once the gateway is ready, False if a stop signal comes first."""
-    poller = _ReadinessPoller(url)
+def _await_ready(supervisor: ProcessSupervisor, url: str, watch: StartWatch) -> bool:
+    """True once the gateway is ready, False if a stop signal comes first. Raises `StartError` if it cannot become ready."""
+    poller = _ReadinessPoller(url, watch)
     with _progress("starting") as show:
         poller.show = show
         supervisor.run_until(poller)
@@ -107,25 +114,29 @@ def _await_ready(supervisor: ProcessSupervisor, url: str) -> bool:
 class _ReadinessPoller:
     """Polls the gateway's readiness; shows what is missing when the start takes long."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, watch: StartWatch) -> None:
+        self._url, self._watch = url, watch
         self._said = ""
         self.last = Readiness(False)
         self.show = print_faint
 
     def __call__(self) -> bool:
         # In short steps within the supervisor's turn, so that readiness is noticed at once.
+        is_late = time.monotonic() - STARTED_AT > _SAY_AFTER_S
+        # A gateway logs each refused probe, so a long wait asks seldom.
+        pause_s = _CHECK_LATE_S if is_late else _CHECK_EVERY_S
         ends_at = time.monotonic() + 4 * _CHECK_EVERY_S
         while not self.last.ready and time.monotonic() < ends_at:
             self.last = check_readiness(self._url)
             if not self.last.ready:
-                time.sleep(_CHECK_EVERY_S)
-        self._say_if_long()
+                time.sleep(pause_s)
+        self._say_if_late(is_late=is_late)
+        if not self.last.ready:
+            self._watch.check()
         return self.last.ready
 
-    def _say_if_long(self) -> None:
-        late = time.monotonic() - STARTED_AT > _SAY_AFTER_S
-        if late and not self.last.ready and self.last.why != self._said:
+    def _say_if_late(self, *, is_late: bool) -> None:
+        if is_late and not self.last.ready and self.last.why != self._said:
             self._said = self.last.why
             self.show(f"waiting: {self.last.why}")
 

@@ -30,6 +30,7 @@ from penstock.errors import (
     Unauthorized,
     UnsupportedMedia,
     WrongRole,
+    is_disk_full,
 )
 from penstock.gateway.asgi.negotiation import HeadersTooLarge, trace_header
 from penstock.job import JobId, JobState
@@ -254,6 +255,8 @@ def _redacted(error: PenstockError) -> dict[str, Any]:
     """Replacements for texts that may hold internal names; the log has the original under the request id."""
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
+    if isinstance(error, StoreUnavailable) and is_disk_full(error):
+        return {"detail": "The disk of the server or of its job store is full.", "hint": "Its operator has to free some space."}
     if isinstance(error, StoreUnavailable):
         return {"detail": STORE_UNREACHABLE, "hint": "Try again after Retry-After; `penstock doctor` says what is wrong."}
     return {}

@@ -13,7 +13,7 @@ import pytest
 from kombu.connection import Connection
 from redis import Redis
 
-from penstock.broker.server.embedded import EmbeddedServer, ask, find_server
+from penstock.broker.server.embedded import EmbeddedServer, ask, find_server, is_full
 from penstock.errors import ConfigError, StoreUnavailable
 from tests.eventually import eventually
 
@@ -198,3 +198,9 @@ def test_without_a_packaged_server_the_error_names_the_way_out(monkeypatch: pyte
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(ConfigError, match=r"riscv64.*docker compose"):
         EmbeddedServer(tmp_path).start()
+
+
+def test_a_disk_without_room_is_recognized(state_dir: Path) -> None:
+    assert not is_full(state_dir.parent)
+    # A file system without a single block.
+    assert is_full(Path("/proc"))

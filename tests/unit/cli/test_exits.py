@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -30,6 +31,17 @@ JOB = JobView(id="x-square", status="failed")
 )
 def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert exits.code_of(error) == code
+
+
+def test_a_full_disk_is_named_and_is_no_bug() -> None:
+    with pytest.raises(OSError, match="No space left") as caught, open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"x")
+    assert exits.code_of(caught.value) == exits.FAILED
+    assert exits.message_of(caught.value).startswith("the disk is full")
+    assert "bug" not in exits.message_of(caught.value)
+    named = OSError(errno.ENOSPC, "No space left on device", "/data/up.json")
+    assert "/data/up.json cannot be written" in exits.message_of(named)
+    assert exits.record_of(named)["code"] == "disk_full"
 
 
 def test_a_message_says_what_and_what_next_once_each() -> None:

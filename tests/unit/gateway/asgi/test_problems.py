@@ -115,6 +115,14 @@ def test_our_own_faults_reveal_nothing_but_the_request_id() -> None:
     assert b"leased" not in body
 
 
+def test_a_full_disk_is_named_without_its_path() -> None:
+    fault = errors.StoreUnavailable("2 blobs cannot be written to /srv/secret: No space left on device")
+    body = render(fault, request_id="r1", instance="/x").body
+    assert b"disk" in body
+    assert b"full" in body
+    assert b"secret" not in body
+
+
 def test_a_bug_is_a_500_that_names_the_request() -> None:
     problem = render(internal_error(), request_id="r1", instance="/x")
     assert (problem.status, content_of(problem)["request_id"]) == (500, "r1")

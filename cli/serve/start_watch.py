@@ -1,0 +1,90 @@
+"""Watches a start that takes long, and ends it when it is hopeless: the store refuses the login, or no model can be loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from penstock.cli.exits import StartError
+from penstock.errors import StoreUnavailable
+from penstock.model_spec import SlotInfo, WorkerInfo
+
+_FIRST_LOOK_S = 1.0
+_EVERY_S = 0.5
+_TRIES = 2
+
+
+@dataclass(slots=True)
+class LoadFailures:
+    """What keeps the declared `models` from being loaded. Pure: gets what workers announce, look after look."""
+
+    models: Sequence[str]
+    # By slot: how often its process had ended when its error was first seen, and the error.
+    _first: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+
+    def hopeless(self, workers: Iterable[WorkerInfo]) -> dict[str, str]:
+        """The load error by model, once every slot of every model has failed twice with the same error; else nothing."""
+        slots = [((worker.name, at), slot) for worker in workers for at, slot in enumerate(worker.slots)]
+        found = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
+        going_on = any(slot.model in self.models and not self._is_hopeless(key, slot) for key, slot in slots)
+        return {} if going_on or set(found) != set(self.models) else found
+
+    def _is_hopeless(self, key: tuple[str, int], slot: SlotInfo) -> bool:
+        if slot.state != "failed":
+            self._first.pop(key, None)
+            return False
+        ends, error = self._first.setdefault(key, (slot.restarts, slot.error))
+        if error != slot.error:
+            self._first[key] = (slot.restarts, slot.error)
+            return False
+        return slot.restarts >= max(_TRIES, ends + 1)
+
+
+class StartWatch:
+    """Call `check` often; it looks twice a second at most. `keep_trying`: a model that cannot be loaded is waited for."""
+
+    def __init__(self, redis_url: str, models: Sequence[str], *, keep_trying: bool) -> None:
+        self._redis_url, self._keep_trying = redis_url, keep_trying
+        self._failures = LoadFailures(models)
+        self._look_at = time.monotonic() + _FIRST_LOOK_S
+
+    def check(self) -> None:
+        """Raises `StartError` if waiting longer is useless."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _EVERY_S
+        check_login(self._redis_url)
+        if not self._keep_trying and (found := self._failures.hopeless(_workers(self._redis_url))):
+            raise StartError(
+                "; ".join(f"{model} cannot be loaded, twice for the same reason: {why}" for model, why in found.items()),
+                hint="correct it and start again; with --keep-trying, `penstock up` goes on trying",
+            )
+
+
+def check_login(redis_url: str) -> None:
+    """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for."""
+    # Imported here: most starts are ready before the first look, and need no Redis client.
+    from redis import RedisError
+
+    from penstock.broker.store.connection import LoginRefused, connect, store_error
+
+    with closing(connect(redis_url, name="penstock-start")) as client:
+        try:
+            client.ping()
+        except (RedisError, OSError) as error:
+            found = store_error(error)
+            if isinstance(found, LoginRefused):
+                raise StartError(found.message, hint=found.hint) from error
+
+
+def _workers(redis_url: str) -> list[WorkerInfo]:
+    from penstock.broker.store.sync import RedisStore
+
+    try:
+        with closing(RedisStore(redis_url, name="penstock-start")) as store:
+            return store.workers()
+    except StoreUnavailable:
+        return []

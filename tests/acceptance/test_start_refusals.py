@@ -1,0 +1,130 @@
+"""A start that cannot succeed ends by itself, with one line that says why: a script that waits for it must not hang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.server.embedded import EmbeddedServer
+from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment, started, stopped
+from tests.eventually import eventually
+
+BROKEN = """
+import os
+
+import penstock
+
+with open("loads", "a") as file:
+    file.write("x")
+if not os.path.exists("mended"):
+    raise RuntimeError("the weights are missing")
+
+
+@penstock.model
+def broken(x: int) -> int:
+    return x
+"""
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command that is expected to end by itself."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=clean_environment() | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_up_ends_after_the_second_load_that_failed_alike(tmp_path: Path) -> None:
+    # Regression: `up` went on for ever, and continuous integration hung.
+    (tmp_path / "broken.py").write_text(BROKEN)
+    done = run(tmp_path, "up", "broken.py", "--port", "0")
+    assert done.returncode == 7, done.stderr
+    last = done.stderr[done.stderr.index("error: ") :]
+    assert "broken cannot be loaded, twice for the same reason" in last
+    assert "the weights are missing" in last
+    assert "--keep-trying" in last
+
+
+def test_up_goes_on_if_asked_to_and_is_ready_once_the_model_can_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+
+    def mend() -> None:
+        eventually(
+            lambda: len((tmp_path / "loads").read_text()) >= 3 if (tmp_path / "loads").exists() else False, timeout_s=60.0
+        )
+        (tmp_path / "mended").touch()
+
+    thread = threading.Thread(target=mend)
+    thread.start()
+    try:
+        up = started(tmp_path, "broken.py", "--keep-trying")
+    finally:
+        thread.join()
+    assert up.penstock("call", "broken", "3").stdout == "3\n"
+    assert stopped(up) == 0
+
+
+@pytest.mark.parametrize(
+    "command", [["up", str(SQUARE), "--port", "0"], ["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]]
+)
+def test_a_wrong_password_of_the_store_is_said_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    # Regression: 46 warnings in 12 s, and so on for ever.
+    with EmbeddedServer(tmp_path / "store", users=True) as server:
+        wrong = server.url.replace("@", "-is-wrong@")
+        done = run(tmp_path, *command, PENSTOCK_REDIS_URL=wrong)
+    assert done.returncode == 7, done.stderr
+    said = done.stderr.splitlines()
+    assert len(said) == 2, done.stderr
+    assert said[0].startswith("error: Redis refuses the user name or the password")
+    assert said[1].startswith("  next: correct them in PENSTOCK_REDIS_URL")
+
+
+FILL_AND_START = f"""
+set -e
+mount -t tmpfs -o size=4m tmpfs disk
+cp /dev/zero disk/fill 2>/dev/null || true
+set +e
+"{sys.executable}" -m penstock.cli.main up "{SQUARE}" --state-dir disk/state --port 0
+"""
+
+
+def has_namespaces() -> bool:
+    tried = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    try:
+        return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="a small disk of one's own needs user namespaces")
+@pytest.mark.parametrize("room_kib", [0, 60], ids=["no room", "room for the start alone"])
+def test_a_full_disk_is_named(tmp_path: Path, room_kib: int) -> None:
+    # Regression: a full disk was never named, and then it was "a bug".
+    (tmp_path / "disk").mkdir()
+    script = FILL_AND_START
+    if room_kib:
+        script = script.replace("set +e", f"truncate -s -{room_kib}K disk/fill\nset +e")
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        cwd=tmp_path,
+        env=clean_environment() | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    last = done.stderr[done.stderr.rindex("error: ") :]
+    assert done.returncode in (1, 6, 7), done.stderr
+    assert "disk" in last, done.stderr
+    assert "full" in last or "No space left" in last, done.stderr
+    assert "bug" not in last
