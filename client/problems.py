@@ -128,6 +128,7 @@ _BY_CODE: dict[str, type[errors.PenstockError]] = {
         errors.Overloaded,
         errors.RateLimited,
         errors.QuotaSpent,
+        errors.StorageFull,
         errors.StoreUnavailable,
         errors.NoWorker,
         errors.HandlerError,

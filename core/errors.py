@@ -19,7 +19,8 @@ PenstockError
 │   ├── Overloaded         the model's queue is at its limit, or the deadline cannot be met
 │   │   ├── DeadlineUnlikely   the job would most likely end after its deadline
 │   │   ├── RateLimited    this caller sends too many requests
-│   │   └── QuotaSpent     this owner has too many jobs under way
+│   │   └── QuotaSpent     this owner has too many jobs or runs under way, or too many files
+│   ├── StorageFull        the disk has no room beyond what is kept for the store
 │   ├── StoreUnavailable   Redis cannot be reached or cannot write
 │   └── NoWorker           answer-now route and no live worker
 ├── HandlerError           the model's code failed on this item
@@ -160,6 +161,10 @@ class QuotaSpent(Overloaded):
 
 class StoreUnavailable(CapacityError):
     kind = "store_unavailable"
+
+
+class StorageFull(CapacityError):
+    kind = "storage_full"
 
 
 class NoWorker(CapacityError):

@@ -105,6 +105,10 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         max_file_bytes=settings.runs.max_file_bytes,
         max_batch_lines=settings.runs.max_batch_lines,
         file_ttl_s=settings.runs.file_ttl_s,
+        max_owner_files=settings.runs.max_owner_files,
+        max_owner_bytes=settings.runs.max_owner_bytes,
+        max_owner_runs=settings.runs.max_owner_runs,
+        reserve_bytes=settings.store.reserve_bytes,
         run_roots=settings.runs.roots,
     )
 

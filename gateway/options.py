@@ -24,6 +24,8 @@ class GatewayOptions:
     `dashboard`: whether the pages are served; their links begin with `root_path`.
     `files_dir`: where uploaded and produced files lie, each kept for `file_ttl_s` unless its uploader says otherwise.
     `cors_origins`: the web origins whose pages may call the API from a browser.
+    `max_owner_files`, `max_owner_bytes`, `max_owner_runs`: what one owner may have of files, of bytes in them, and of runs that
+    have not ended. `reserve_bytes`: how much of a disk is left to the store.
     `run_roots`: the folders below which runs may read by path.
     """
 
@@ -51,4 +53,8 @@ class GatewayOptions:
     max_file_bytes: int = 200 * MIB
     max_batch_lines: int = 50_000
     file_ttl_s: float = 30 * 86_400.0
+    max_owner_files: int = 10_000
+    max_owner_bytes: int = 20 * 1024 * MIB
+    max_owner_runs: int = 100
+    reserve_bytes: int = 0
     run_roots: tuple[Path, ...] = ()

@@ -11,12 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.space import DiskReserve, FileCensus
 from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.asgi.negotiation import read_head
+from penstock.gateway.asgi.wire import headers_for, json_response
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -34,6 +36,7 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
 from penstock.gateway.openai.batches import OpenAIBatches
 from penstock.gateway.openai.embeddings import Embeddings
+from penstock.gateway.openai.file_quota import FileQuota
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
@@ -75,8 +78,14 @@ class GatewayParts:
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
         self._waiting = WaitingResponses()
         file_store = FileStore(options.files_dir)
-        self.files = OpenAIFiles(file_store, options)
-        self._runs = RunService(AsyncRunStore(store), file_store, file_ttl_s=options.file_ttl_s)
+        quota = FileQuota(
+            FileCensus(file_store),
+            DiskReserve(options.files_dir, options.reserve_bytes),
+            max_files=options.max_owner_files,
+            max_bytes=options.max_owner_bytes,
+        )
+        self.files = OpenAIFiles(file_store, options, quota)
+        self._runs = RunService(AsyncRunStore(store), file_store, options, require_room=quota.require_room)
         self.pages = self._dashboard() if options.dashboard else None
         self.routers = self._routers()
         self.api = self._build_api()
@@ -193,5 +202,5 @@ class GatewayParts:
         if self.pages is not None and is_page(request.scope["path"]):
             return await self.pages.error_page(request, problem, ours)
         response = Response(problem.body, status_code=problem.status)
-        response.raw_headers = problem.headers
+        response.raw_headers = headers_for(problem, read_head(request.headers.raw))
         return response

@@ -133,6 +133,10 @@ class FileStore:
             if shown is not None and not _expired(shown, now):
                 yield shown
 
+    def ids(self) -> Iterator[str]:
+        """Yield the id of everything that has a folder, also of what is being written."""
+        return (home.name for home in self._homes())
+
     def content(self, record: FileRecord) -> Path:
         return self._home(record.id) / (_CONTENT + record.suffix)
 

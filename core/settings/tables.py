@@ -46,7 +46,7 @@ class StoreSettings(Table):
     """Where jobs are stored. Without `url`, `penstock up` starts its own server in `state_dir`. `url` may hold a password.
 
     With `blob_url`, large payloads are objects in S3, Google or Azure storage instead of files in `blob_dir`. The credentials
-    come from the environment, and `blob_url` must not hold them.
+    come from the environment, and `blob_url` must not hold them. Uploads and large inputs leave `reserve_bytes` of a disk free.
     """
 
     url: str | None = Field(default=None, repr=False, pattern=r"^(rediss?|unix|redis\+socket|sentinel|valkeys?)://")
@@ -57,6 +57,7 @@ class StoreSettings(Table):
     files_dir: Path | None = None
     inline_input_bytes: Bytes = 32 * KIB
     inline_output_bytes: Bytes = 64 * KIB
+    reserve_bytes: Bytes = 1024 * MIB
 
 
 class GatewaySettings(Table):
@@ -115,13 +116,17 @@ class WorkerSettings(Table):
 
 class RunsSettings(Table):
     """Runs over files. `roots`: folders in which a run that is created over HTTP may read files by path; without any, such a
-    run reads uploaded files only. Uploaded files and files that a run produced are kept for `file_ttl_s`.
+    run reads uploaded files only. Uploaded files and files that a run produced are kept for `file_ttl_s`. One owner may have
+    `max_owner_files` files of `max_owner_bytes` together, and `max_owner_runs` runs that have not ended.
     """
 
     roots: tuple[Path, ...] = ()
     max_file_bytes: Count = 200 * MIB
     max_batch_lines: Count = 50_000
     file_ttl_s: Seconds = 30 * 86_400.0
+    max_owner_files: Count = 10_000
+    max_owner_bytes: Count = 20 * 1024 * MIB
+    max_owner_runs: Count = 100
 
 
 class LogSettings(Table):

@@ -95,10 +95,22 @@ class SingleWriteTransport:
         if self._head:
             self._transport.write(self._head)
             self._head = b""
-        self._transport.close()
+        if self._cycle.response_complete and self._cycle.more_body:
+            close_slowly(self._transport)
+        else:
+            self._transport.close()
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
+
+
+def close_slowly(transport: asyncio.Transport) -> None:
+    """Close behind a response that came before the end of the request.
+
+    Closing with unread bytes resets the connection, and the client may lose the response: so read and drop for a moment.
+    """
+    transport.write_eof()
+    asyncio.get_running_loop().call_later(LINGER_S, transport.close)
 
 
 def write_in_one(cycle: RequestResponseCycle | Any) -> None:
@@ -222,9 +234,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self.transport.write(_raw_problem(status, code, detail))
-        # Closing with unread bytes resets the connection, and the client may lose the response: so read and drop for a moment.
-        self.transport.write_eof()
-        self.loop.call_later(LINGER_S, self.transport.close)
+        close_slowly(self.transport)
 
 
 def guarded(*, head_s: float, body_s: float) -> type[GuardedProtocol]:

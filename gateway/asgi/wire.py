@@ -23,7 +23,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 # The rest of a refused upload is read up to this size, so that the client sees the refusal; above, the connection is closed.
 DRAIN_BYTES = 64 * 1024 * 1024
 # Refusals that are sent before the body is read.
-_UNREAD = frozenset({401, 403, 413, 429, 503})
+_UNREAD = frozenset({401, 403, 413, 429, 503, 507})
 # For bytes that a caller or a model chose: a browser must not take them for anything else, nor run them as a page of ours.
 UNTRUSTED = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
 NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -148,10 +148,13 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
 
 
 async def answer_problem(send: Send, problem: ProblemResponse, head: Head) -> None:
-    headers = problem.headers
-    if is_close_needed(problem.status, head):
-        headers = [*headers, (b"connection", b"close")]
-    await answer(send, problem.status, headers, problem.body)
+    await answer(send, problem.status, headers_for(problem, head), problem.body)
+
+
+def headers_for(problem: ProblemResponse, head: Head) -> Headers:
+    """The problem's headers, with the end of the connection where the rest of the body is not read."""
+    is_last = is_close_needed(problem.status, head)
+    return [*problem.headers, (b"connection", b"close")] if is_last else problem.headers
 
 
 def is_close_needed(status: int, head: Head) -> bool:

@@ -147,7 +147,8 @@ class JobReads:
         return json_response(view | ({"next_after": found.next_after} if found.next_after else {}))
 
     async def models(self) -> Response:
-        return json_response({"data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]})
+        views = [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]
+        return json_response({"object": "list", "data": views})
 
     async def model(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)

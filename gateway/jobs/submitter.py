@@ -12,6 +12,7 @@ import structlog
 
 from penstock import logs
 from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.space import DiskReserve
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
@@ -101,6 +102,7 @@ class Submitter:
         self._job_log = GatewayJobLog(options.log_jobs)
         self._store = store
         self._blobs = blobs
+        self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
         self._upload_memory = wire.BodyMemory(options.max_upload_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES, max_calls=_BLOBS_CALLS
@@ -233,7 +235,11 @@ class Submitter:
         return Payload(payload.content_type, blob=name)
 
     async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
-        return await asyncio.to_thread(self._blobs.put_all, blobs)
+        return await asyncio.to_thread(self._put_all, blobs)
+
+    def _put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+        self._reserve.require(sum(len(data) for _, data in blobs))
+        return self._blobs.put_all(blobs)
 
     async def _not_created(self, request: SubmitRequest, payload: Payload, submitted: Submitted) -> None:
         if payload.blob:

@@ -13,6 +13,11 @@ from penstock.model_spec import SlotInfo, WorkerInfo
 def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     info = entry.info
     return {
+        # These four are what OpenAI's clients read. `created` is 0: nobody keeps when a model came.
+        "id": info.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "penstock",
         "name": info.name,
         "default_version": entry.default.name,
         "ready": entry.default.capacity.ready_slots > 0,

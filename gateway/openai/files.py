@@ -13,13 +13,15 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
-from penstock.errors import BadParameter, StoreUnavailable
+from penstock.errors import BadParameter, StoreUnavailable, TooLarge
 from penstock.gateway.asgi.multipart import UploadForm
+from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.problems import GatewayBusy
-from penstock.gateway.asgi.wire import UNTRUSTED, json_response
+from penstock.gateway.asgi.wire import UNTRUSTED, declared_length, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import WholeFile, file_view, visible_file
+from penstock.gateway.openai.file_quota import FileQuota, UploadAllowance
 from penstock.gateway.openai.views import page_of
 from penstock.gateway.options import GatewayOptions
 
@@ -28,6 +30,8 @@ log = structlog.get_logger(__name__)
 # An upload is written to disk in pieces of this size. One piece is the memory that an upload takes.
 PIECE_BYTES = 256 * 1024
 MAX_UPLOADS = 32
+# A form may have this much beside its file: boundaries, headers and small fields.
+FORM_BYTES = 128 * 1024
 CLIENT_GONE = 499
 SWEEP_S = 600.0
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -55,8 +59,9 @@ _UPLOAD_BODY = {
 class OpenAIFiles:
     """The routes of /v1/files, and the task that deletes expired files."""
 
-    def __init__(self, files: FileStore, options: GatewayOptions) -> None:
+    def __init__(self, files: FileStore, options: GatewayOptions, quota: FileQuota) -> None:
         self._files = files
+        self._quota = quota
         self._options = options
         self._uploads = 0
         self._sweeping: asyncio.Task[None] | None = None
@@ -86,7 +91,8 @@ class OpenAIFiles:
             raise GatewayBusy(f"this gateway process takes at most {MAX_UPLOADS} uploads at a time", retry_after_s=2.0)
         self._uploads += 1
         try:
-            return json_response(file_view(await self._store(request, form, caller)))
+            async with self._quota.upload(caller.owner, self._declared(request)) as allowance:
+                return json_response(file_view(await self._store(request, form, caller, allowance)))
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         finally:
@@ -114,16 +120,30 @@ class OpenAIFiles:
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
         await asyncio.to_thread(self._files.delete, record.id)
+        self._quota.note_deleted(record.id)
         return json_response({"id": record.id, "object": "file", "deleted": True})
 
-    async def _store(self, request: Request, form: UploadForm, caller: Caller) -> FileRecord:
+    def _declared(self, request: Request) -> int | None:
+        """The length that the request declares; raises `TooLarge` if no file of that length is kept."""
+        declared = declared_length(read_head(request.headers.raw))
+        limit = self._options.max_file_bytes
+        if declared is not None and declared > limit + FORM_BYTES:
+            raise TooLarge(
+                f"the form has {declared} bytes; the most that this gateway keeps of a file is {limit}",
+                hint="Split the file, or raise runs.max_file_bytes.",
+            )
+        return declared
+
+    async def _store(self, request: Request, form: UploadForm, caller: Caller, allowance: UploadAllowance) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
         limit, now = self._options.max_file_bytes, time.time()
         upload = await asyncio.to_thread(self._files.upload, new, max_bytes=limit, now=now)
         try:
-            await _read(request, form, upload)
+            await _read(request, form, upload, allowance)
             purpose, ttl_s = _purpose(form), self._ttl_s(form)
-            return await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s)
+            record = await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s)
+            self._quota.note_stored(record)
+            return record
         except BaseException:
             # Whatever the reason, also a lost client: nothing may stay on the disk.
             upload.drop()
@@ -159,17 +179,22 @@ class OpenAIFiles:
             await asyncio.sleep(SWEEP_S)
 
 
-async def _read(request: Request, form: UploadForm, upload: Upload) -> None:
+async def _read(request: Request, form: UploadForm, upload: Upload, allowance: UploadAllowance) -> None:
     """Write the whole body. Each piece is written before the next is read, so that a slow disk slows the client down."""
     piece = b""
     async with contextlib.aclosing(request.stream()) as chunks:
         async for chunk in chunks:
             piece += form.write(chunk)
             if len(piece) >= PIECE_BYTES:
-                await asyncio.to_thread(upload.write, piece)
+                await asyncio.to_thread(_write, upload, allowance, piece)
                 piece = b""
     form.finish()
-    await asyncio.to_thread(upload.write, piece)
+    await asyncio.to_thread(_write, upload, allowance, piece)
+
+
+def _write(upload: Upload, allowance: UploadAllowance, piece: bytes) -> None:
+    allowance.write(piece)
+    upload.write(piece)
 
 
 def _purpose(form: UploadForm) -> str:

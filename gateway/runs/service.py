@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -12,13 +12,15 @@ import msgspec
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
-from penstock.errors import Conflict, KeyReused, NotFound
+from penstock.errors import Conflict, KeyReused, NotFound, QuotaSpent
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import RESERVED, run_id_of
 from penstock.job import new_serial
 from penstock.run import Run, RunSpec, RunState
 
 FINGERPRINT = RESERVED + "fingerprint"
+_OPEN = tuple(state for state in RunState if not state.final)
 _ROWS_PER_READ = 200
 # A filter drops rows after they are read. This bounds the rows that one request reads.
 _MOST_ROWS_READ = 5_000
@@ -35,24 +37,45 @@ class RunOutputFiles:
 class RunService:
     """The runs of one store and their files. The store keeps the record of a run, never its rows (D37)."""
 
-    def __init__(self, runs: AsyncRunStore, files: FileStore, *, file_ttl_s: float) -> None:
+    def __init__(
+        self,
+        runs: AsyncRunStore,
+        files: FileStore,
+        options: GatewayOptions,
+        *,
+        require_room: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._runs = runs
         self.files = files
-        self._file_ttl_s = file_ttl_s
+        self._file_ttl_s = options.file_ttl_s
+        self._max_open = options.max_owner_runs
+        self._require_room = require_room
 
     async def create(self, spec: RunSpec, caller: Caller, *, key: str, fingerprint: str, ttl_s: float | None = None) -> Run:
         """A new run that writes to files of its owner, or the run created before under the same idempotency key.
 
-        Raises `KeyReused` if that run came from a request with another fingerprint.
+        Raises `KeyReused` if that run came from a request with another fingerprint, `QuotaSpent` or `StorageFull` if the owner
+        may have no further run or file.
         """
         run_id = run_id_of(caller.owner, key) if key else new_serial()
         run = await self._runs.read(run_id) if key else None
         if run is None:
+            await self._require_quota(caller.owner)
             marked = msgspec.structs.replace(spec, metadata=spec.metadata | {FINGERPRINT: fingerprint})
             run = await self._store(run_id, marked, caller.owner, self._file_ttl_s if ttl_s is None else ttl_s)
         if run.owner != caller.owner or run.spec.metadata.get(FINGERPRINT) != fingerprint:
             raise KeyReused("this Idempotency-Key was used for another request", hint="Use a new key for a new request.")
         return run
+
+    async def _require_quota(self, owner: str) -> None:
+        await self._require_room(owner)
+        under_way = await self._runs.runs(owner=owner, states=_OPEN, limit=self._max_open)
+        if len(under_way) >= self._max_open:
+            raise QuotaSpent(
+                f"this owner has {len(under_way)} runs that have not ended, and may have {self._max_open}",
+                retry_after_s=60.0,
+                hint="Wait until some have ended, or cancel some; the operator may raise runs.max_owner_runs.",
+            )
 
     async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float) -> Run:
         """The stored run with files reserved for its output (D41); the run of a concurrent request, if that came first."""

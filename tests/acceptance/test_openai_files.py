@@ -154,6 +154,20 @@ def test_a_form_that_is_a_bomb_or_no_form_is_refused(gateway: GatewayClient, bod
     assert answer.status_code == 400, answer.text
 
 
+def test_the_models_are_listed_as_the_package_reads_them_and_as_penstock_shows_them(
+    client: openai.OpenAI, gateway: GatewayClient
+) -> None:
+    # Regression: the package listed models whose id was None.
+    listed = {model.id: model for model in client.models.list()}
+    assert MODELS.keys() <= listed.keys()
+    assert {(model.object, model.owned_by, model.created) for model in listed.values()} == {("model", "penstock", 0)}
+    assert client.models.retrieve("square").id == "square"
+    page = gateway.get("/v1/models").json()
+    assert page["object"] == "list"
+    assert {model["name"] for model in page["data"]} == listed.keys()
+    assert {"default_version", "ready", "versions", "limits"} <= page["data"][0].keys()
+
+
 def test_embeddings_come_as_the_package_asks_for_them(client: openai.OpenAI, embedder: Hand, gateway: GatewayClient) -> None:
     texts = ["four", "five!", "sixsix"]
     with embedding(embedder):

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx2
 import pytest
 
 from tests.acceptance.gateway_process import GatewayClient
-from tests.security.keyed import ALICE, BOB, BOSS, OPERATIONS, OTHER_IDS, READER, SENDER, TestKey, filled, send
+from tests.security.keyed import (
+    ALICE,
+    BOB,
+    BOSS,
+    OPERATIONS,
+    OTHER_IDS,
+    READER,
+    SENDER,
+    TestKey,
+    filled,
+    keyed_gateway,
+    make,
+    send,
+)
 
+CAROL, DAVE = make("carol", "submit"), make("dave", "submit")
 OWNED = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in OTHER_IDS)]
 
 
@@ -63,6 +79,24 @@ def test_a_list_shows_ones_own_and_to_the_manager_all(gateway: GatewayClient, th
     assert {*own.values(), *theirs.values()} & shown(BOSS)
     assert gateway.get(path, params={"after": own[f"{path[4:].rstrip('s')}_id"] if path != "/v1/batches" else own["batch_id"]},
                        headers=READER.header).status_code in (400, 404)  # fmt: skip
+
+
+def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: Path) -> None:
+    # Regression: one owner could make any number of runs and fill the disk with files.
+    env = {"PENSTOCK_RUNS__MAX_OWNER_RUNS": "2", "PENSTOCK_RUNS__MAX_OWNER_FILES": "6"}
+    with keyed_gateway(redis_url, tmp_path, keys=[CAROL, DAVE], env=env) as gateway:
+        ids = made(gateway, CAROL)
+        asked = {"json": {"model": "square", "input": ids["file_id"]}, "headers": CAROL.header}
+        third = gateway.post("/v1/runs", **asked)
+        assert (third.status_code, third.json()["code"]) == (429, "quota_spent")
+        assert "max_owner_runs" in third.json()["hint"]
+        assert gateway.post("/v1/batches/" + ids["batch_id"] + "/cancel", headers=CAROL.header).status_code == 200
+        assert gateway.post("/v1/runs", **asked).status_code == 202
+        stored = [
+            gateway.post("/v1/files", files={"file": b"x"}, data={"purpose": "batch"}, headers=CAROL.header) for _ in range(6)
+        ]
+        assert [answer.status_code for answer in stored] == [200] * 5 + [429]
+        assert made(gateway, DAVE)
 
 
 def test_one_idempotency_key_of_two_owners_makes_two_batches(gateway: GatewayClient) -> None:

@@ -22,6 +22,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.closed = False
+        self.ended = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writes.append(bytes(data))
@@ -31,6 +32,9 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         self.closed = True
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def is_closing(self) -> bool:
         return self.closed
@@ -126,6 +130,13 @@ async def test_an_answer_without_a_body_does_not_wait_for_one(request_: bytes, m
 async def test_an_answer_broken_off_behind_its_head_shows_the_head() -> None:
     wire = await answered(GET, [start(LENGTH)])
     assert (wire.writes, wire.closed) == ([b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"], True)
+
+
+async def test_a_refusal_ahead_of_the_body_gets_through_before_the_connection_is_closed() -> None:
+    # Regression: the connection was closed at once with unread bytes in it; that resets it, and the client loses the refusal.
+    request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\nx"
+    wire = await answered(request, [start([*LENGTH, (b"connection", b"close")]), body(b"no")])
+    assert (wire.writes[-1][-2:], wire.ended, wire.closed) == (b"no", True, False)
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on_before_the_answer() -> None:

@@ -1,0 +1,86 @@
+"""What the files of one owner may take: checked before an upload is read, by its declared length, and while it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from penstock.broker.blobs.space import DiskReserve, FileCensus, FileUsage
+from penstock.broker.blobs.uploads import FileRecord
+from penstock.errors import QuotaSpent
+
+_RETRY_AFTER_S = 60.0
+_HINT = "DELETE /v1/files/{id} makes room; GET /v1/files lists yours. The operator may raise runs."
+
+
+class UploadAllowance:
+    """An upload under way: the bytes that it has declared or sent, whichever is more."""
+
+    def __init__(self, quota: FileQuota, owner: str, used: FileUsage) -> None:
+        self._quota = quota
+        self._used = used
+        self._written = 0
+        self.owner = owner
+        self.size_bytes = 0
+
+    def extend(self, size_bytes: int) -> None:
+        """Raises `QuotaSpent` or `StorageFull` unless the whole upload may have `size_bytes`."""
+        more = size_bytes - self.size_bytes
+        if more > 0:
+            self.size_bytes = size_bytes
+            self._quota.check(self.owner, self._used, more)
+
+    def write(self, piece: bytes) -> None:
+        """Count a piece that is about to be written. Blocks for a moment."""
+        self._written += len(piece)
+        self.extend(self._written)
+
+
+class FileQuota:
+    """The limits of each owner, and the uploads of this process that are under way."""
+
+    def __init__(self, census: FileCensus, reserve: DiskReserve, *, max_files: int, max_bytes: int) -> None:
+        self._census = census
+        self._reserve = reserve
+        self._max_files = max_files
+        self._max_bytes = max_bytes
+        self._open: set[UploadAllowance] = set()
+
+    @asynccontextmanager
+    async def upload(self, owner: str, declared: int | None) -> AsyncIterator[UploadAllowance]:
+        """Room for one upload, held until the block ends. Raises before anything of the body is read."""
+        allowance = UploadAllowance(self, owner, await asyncio.to_thread(self._census.usage, owner))
+        self._open.add(allowance)
+        try:
+            allowance.extend(max(1, declared or 0))
+            yield allowance
+        finally:
+            self._open.discard(allowance)
+
+    async def require_room(self, owner: str) -> None:
+        """Raises `QuotaSpent` or `StorageFull` if the owner may have no further file, as those that a run writes."""
+        self.check(owner, await asyncio.to_thread(self._census.usage, owner), 0, new=1)
+
+    def check(self, owner: str, used: FileUsage, more: int, *, new: int = 0) -> None:
+        under_way = [upload for upload in self._open if upload.owner == owner]
+        if used.files + len(under_way) + new > self._max_files:
+            raise _spent(f"this owner has {used.files} files, and may have {self._max_files}", setting="max_owner_files")
+        taken = used.size_bytes + sum(upload.size_bytes for upload in under_way)
+        if taken > self._max_bytes:
+            raise _spent(
+                f"the files of this owner have {used.size_bytes} bytes; with this one they would have {taken}, and may have "
+                f"{self._max_bytes}",
+                setting="max_owner_bytes",
+            )
+        self._reserve.require(more)
+
+    def note_stored(self, record: FileRecord) -> None:
+        self._census.add(record.id, record.owner, record.size_bytes)
+
+    def note_deleted(self, file_id: str) -> None:
+        self._census.discard(file_id)
+
+
+def _spent(message: str, *, setting: str) -> QuotaSpent:
+    return QuotaSpent(message, retry_after_s=_RETRY_AFTER_S, hint=f"{_HINT}{setting}.")
