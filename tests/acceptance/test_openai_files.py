@@ -210,9 +210,8 @@ def test_a_batch_is_made_found_listed_and_cancelled_before_a_runner_takes_it(cli
     assert client.batches.retrieve(made.id) == made
     assert made.id in [batch.id for batch in client.batches.list(limit=1)]
     assert client.batches.cancel(made.id).status == "cancelled"
-    with pytest.raises(openai.ConflictError) as ended:
-        client.batches.cancel(made.id)
-    assert ended.value.response.headers["x-should-retry"] == "false"
+    # A repeat is answered alike, as the package repeats a call whose answer was lost.
+    assert client.batches.cancel(made.id).status == "cancelled"
 
 
 def test_one_idempotency_key_makes_one_batch(client: openai.OpenAI) -> None:
