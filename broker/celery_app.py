@@ -75,10 +75,7 @@ def _queue(name: str) -> Queue:
 
 def broker_url(url: str) -> str:
     """The store's URL as kombu spells it."""
-    for ours, kombu in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
-        if url.startswith(ours):
-            return kombu + url.removeprefix(ours)
-    return url
+    return f"redis+socket://{url.removeprefix('unix://')}" if url.startswith("unix://") else url
 
 
 def build_app(settings: Settings) -> PenstockCelery:

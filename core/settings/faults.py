@@ -59,10 +59,8 @@ def _complaint(fault: ErrorDetails, path: Sequence[str], settings: type[BaseMode
     if fault["type"] == "missing":
         return "missing"
     text = _PLAIN.get(fault["type"]) or _plainly(fault["msg"])
-    if path[-1:] == ["url"]:
-        # The URL may hold a password, so the message leaves it out, and a list of schemes says more than the pattern.
-        return "must start with redis://, rediss://, unix://, redis+socket://, sentinel:// or valkey://"
-    return text if fault["type"] == "value_error" else f"{text}, not {_short(fault['input'])}"
+    # The URL may hold a password, so the message leaves it out.
+    return text if fault["type"] == "value_error" or path[-1:] == ["url"] else f"{text}, not {_short(fault['input'])}"
 
 
 def _plainly(text: str) -> str:

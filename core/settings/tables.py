@@ -22,6 +22,7 @@ from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo,
 from penstock.settings.faults import explain
 from penstock.settings.keys import Keys, Table, access_rule
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
+from penstock.settings.store_url import store_url
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -49,7 +50,7 @@ class StoreSettings(Table):
     come from the environment, and `blob_url` must not hold them. Uploads and large inputs leave `reserve_bytes` of a disk free.
     """
 
-    url: str | None = Field(default=None, repr=False, pattern=r"^(rediss?|unix|redis\+socket|sentinel|valkeys?)://")
+    url: Annotated[str, AfterValidator(store_url)] | None = Field(default=None, repr=False)
     state_dir: Path
     fsync: Literal["always", "everysec"] = "always"
     blob_dir: Path | None = None

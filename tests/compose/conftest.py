@@ -33,7 +33,7 @@ def engine() -> None:
 def image(engine: None) -> str:
     """The image, built from this tree; with COMPOSE_NO_BUILD=1 an image that exists already."""
     if os.environ.get("COMPOSE_NO_BUILD") != "1":
-        docker(*_build("onnx", IMAGE), str(ROOT), timeout_s=1_200)
+        image_of("onnx", IMAGE)
     return IMAGE
 
 
@@ -49,8 +49,10 @@ def next_tag(image: str) -> str:
     return "next"
 
 
-def _build(target: str, tag: str) -> list[str]:
-    return ["build", "-q", *BUILD_ARGS, "-f", str(ROOT / "compose" / "Dockerfile"), "--target", target, "-t", tag]
+def image_of(target: str, tag: str) -> None:
+    """Build one target of the Dockerfile from this tree."""
+    file = str(ROOT / "compose" / "Dockerfile")
+    docker("build", "-q", *BUILD_ARGS, "-f", file, "--target", target, "-t", tag, str(ROOT), timeout_s=1_800)
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +64,16 @@ def closed_before() -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def stack(image: str, closed_before: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack, set up and started as a user does it. With COMPOSE_KEEP=1 the stack keeps running after the tests."""
     folder = tmp_path_factory.mktemp("secrets")
-    profiles = {name: _free_port() for name in ("flower", "prometheus", "grafana")}
-    made = Stack(f"penstock-test-{secrets.token_hex(3)}", _free_port(), folder, profiles)
+    profiles = {name: free_port() for name in ("flower", "prometheus", "grafana")}
+    yield from make_stack(Stack(f"penstock-test-{secrets.token_hex(3)}", free_port(), folder, profiles))
+
+
+def make_stack(made: Stack) -> Iterator[Stack]:
+    """The stack, set up and started as a user does it. With COMPOSE_KEEP=1 the stack keeps running after the tests."""
     try:
         made.compose("run", "--rm", "--user", f"{os.getuid()}:{os.getgid()}", "setup")
-        made.key = _key_without_limits(folder)
+        made.key = _key_without_limits(made.secrets)
         made.up()
         yield made
     except Refused as refusal:
@@ -123,7 +128,7 @@ def _own_address() -> str:
         return "" if address.startswith("127.") else address
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 FILES = (ROOT / "compose" / "compose.yaml", ROOT / "compose" / "compose.gpu.yaml")
 EXTRA = Path(__file__).parent / "compose.test.yaml"
+GPU_EXTRA = Path(__file__).parent / "compose.gpu.test.yaml"
 ENGINE = shlex.split(os.environ.get("DOCKER", "docker"))
 COMPOSE = shlex.split(os.environ.get("COMPOSE") or f"{os.environ.get('DOCKER', 'docker')} compose")
 # If containers cannot reach a package registry through the engine's network, set DOCKER_BUILD_ARGS="--network=host".
@@ -69,6 +70,7 @@ class Stack:
     secrets: Path
     profiles: dict[str, int]
     tag: str = ""
+    files: tuple[Path, ...] = (FILES[0], EXTRA)
     key: str = field(default="", repr=False)
 
     @property
@@ -82,7 +84,7 @@ class Stack:
         return {"PENSTOCK_PORT": str(self.port), "PENSTOCK_SECRETS_DIR": str(self.secrets), **ports, **tag}
 
     def compose(self, *words: str, timeout_s: float = 300.0) -> str:
-        files = ["--env-file", os.devnull, "-f", str(FILES[0]), "-f", str(EXTRA)]
+        files = ["--env-file", os.devnull, *(word for file in self.files for word in ("-f", str(file)))]
         return run([*COMPOSE, "-p", self.project, *files, *words], env=self.env, timeout_s=timeout_s)
 
     def up(self, *words: str) -> None:

@@ -18,17 +18,27 @@ from tests.eventually import eventually
 
 pytestmark = pytest.mark.compose
 
-IMAGE_LIMIT_BYTES = 400 * 10**6
+# What the image adds to the base image, whose size differs between the places that it comes from.
+ADDED_LIMIT_BYTES = 250 * 10**6
+# The services that `docker compose up` leaves running. tests/unit/test_compose.py compares them with compose.yaml.
+LASTING = ("gateway", "runner", "valkey", "worker")
 STOP_LIMIT_S = 40.0
 
 
 def test_the_onnx_image_is_small_and_without_torch(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    size = int(docker("image", "inspect", "-f", "{{.Size}}", image))
+    added = _added_bytes(image)
     with capsys.disabled():
-        print(f"\n{image}: {size / 1e6:.0f} MB, limit {IMAGE_LIMIT_BYTES / 1e6:.0f} MB")
-    assert size < IMAGE_LIMIT_BYTES
+        print(f"\n{image} adds {added / 1e6:.0f} MB to its base, limit {ADDED_LIMIT_BYTES / 1e6:.0f} MB")
+    assert 0 < added < ADDED_LIMIT_BYTES
     with pytest.raises(AssertionError, match="No module named 'torch'"):
         docker("run", "--rm", "--network", "none", image, "python", "-c", "import torch")
+
+
+def _added_bytes(image: str) -> int:
+    """The layers from our first one on; `docker history` lists the newest first."""
+    rows = docker("history", "--no-trunc", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image).splitlines()
+    first = max(number for number, row in enumerate(rows) if "compose/prepare.sh" in row)
+    return sum(int(row.split(maxsplit=1)[0]) for row in rows[: first + 1])
 
 
 def test_compose_takes_both_files(engine: None) -> None:
@@ -39,7 +49,7 @@ def test_compose_takes_both_files(engine: None) -> None:
 
 def test_all_services_come_up_healthy(stack: Stack) -> None:
     health = {service: found["State"]["Health"]["Status"] for service, found in stack.by_service().items()}
-    assert health == dict.fromkeys(("gateway", "valkey", "worker"), "healthy")
+    assert health == dict.fromkeys(LASTING, "healthy")
 
 
 def test_from_outside_only_the_gateways_port_is_open(stack: Stack, closed_before: list[tuple[str, int]]) -> None:
@@ -60,7 +70,7 @@ def test_from_outside_only_the_gateways_port_is_open(stack: Stack, closed_before
 def test_the_store_and_the_workers_have_no_way_out(stack: Stack) -> None:
     networks = {service: sorted(found["NetworkSettings"]["Networks"]) for service, found in stack.by_service().items()}
     inside, edge = f"{stack.project}_inside", f"{stack.project}_edge"
-    assert networks == {"valkey": [inside], "worker": [inside], "gateway": [edge, inside]}
+    assert networks == {name: [edge, inside] if name == "gateway" else [inside] for name in LASTING}
     assert docker("network", "inspect", "-f", "{{.Internal}}", inside).strip() == "true"
 
 
@@ -80,7 +90,7 @@ def test_nobody_is_served_without_a_key_and_the_key_of_the_setup_works(stack: St
         assert {model["name"] for model in caller.models()} == {"digits", "slow"}
 
 
-@pytest.mark.parametrize("service", ["gateway", "worker", "valkey"])
+@pytest.mark.parametrize("service", LASTING)
 def test_a_container_has_no_root_no_capabilities_and_nothing_to_write_to(stack: Stack, service: str) -> None:
     [found] = stack.containers(service)
     identity = found["Id"]

@@ -12,6 +12,7 @@ import yaml
 
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.settings.tables import Settings, WorkerSettings
+from tests.compose.test_stack import LASTING as CONTAINERS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "compose"
@@ -30,6 +31,7 @@ def loaded(name: str) -> dict[str, Any]:
 MAIN = loaded("compose.yaml")
 SERVICES: dict[str, dict[str, Any]] = MAIN["services"]
 LASTING = {name: service for name, service in SERVICES.items() if service["restart"] != "no"}
+GPU_WORKERS: dict[str, dict[str, Any]] = loaded("compose.gpu.yaml")["services"]
 
 
 def default(text: str) -> str:
@@ -133,6 +135,33 @@ def test_the_environment_holds_settings_that_exist(service: str, tmp_path: Path)
     assert f":{settings.gateway.port}" in default(SERVICES["gateway"]["ports"][0])[-5:]
 
 
+def test_the_container_tests_know_every_service_that_lasts() -> None:
+    assert set(CONTAINERS) == {name for name, service in LASTING.items() if "profiles" not in service}
+
+
+def test_what_a_worker_makes_from_models_lies_on_a_volume_from_which_code_can_be_loaded() -> None:
+    worker = SERVICES["worker"]
+    mounts = dict(volume.split(":")[:2] for volume in worker["volumes"] if not volume.startswith("$"))
+    folder = mounts["caches"]
+    names = ("XDG_CACHE_HOME", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    assert [name for name in names if not worker["environment"][name].startswith(folder)] == []
+    assert f"-m 0700 /var/lib/penstock {folder}" in (FOLDER / "Dockerfile").read_text(), (
+        "the volume belongs to the image's user"
+    )
+
+
+def test_the_images_with_torch_have_a_compiler() -> None:
+    text = (FOLDER / "Dockerfile").read_text()
+    assert re.search(r"FROM runtime AS compiler.*?apt-get install [^\n]* g\+\+ ", text, re.DOTALL)
+    assert {"FROM compiler AS torch", "FROM compiler AS gpu"} <= set(text.splitlines())
+
+
+def test_a_gpu_worker_has_limits_of_its_own() -> None:
+    for service in GPU_WORKERS.values():
+        limits = service["deploy"]["resources"]["limits"]
+        assert (default(limits["cpus"]), default(limits["memory"])) == ("0", "16g")
+
+
 def test_gateway_and_worker_share_the_folder_of_blobs() -> None:
     state = SERVICES["gateway"]["environment"]["PENSTOCK_STORE__STATE_DIR"]
     assert [f"blobs:{state}" in SERVICES[name]["volumes"] for name in ("gateway", "worker")] == [True, True]
@@ -167,8 +196,7 @@ def test_prometheus_scrapes_the_ports_that_gateway_and_worker_open() -> None:
 
 
 def test_every_gpu_is_reserved_with_its_capability() -> None:
-    services = loaded("compose.gpu.yaml")["services"]
-    devices = [service["deploy"]["resources"]["reservations"]["devices"] for service in services.values()]
+    devices = [service["deploy"]["resources"]["reservations"]["devices"] for service in GPU_WORKERS.values()]
     assert len(devices) == 2
     for [device] in devices:
         assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
@@ -185,7 +213,7 @@ def test_the_example_of_an_environment_file_names_every_variable_with_its_defaul
 def test_what_an_image_is_built_from_reaches_the_build() -> None:
     allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     packages = {folder.partition("/")[0] for folder in PROJECT["tool"]["setuptools"]["package-dir"].values()}
-    assert packages | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "compose/bytecode.sh"} <= allowed
+    assert packages | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "compose/prepare.sh"} <= allowed
 
 
 def test_secrets_stay_out_of_git_and_out_of_images() -> None:
