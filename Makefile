@@ -89,7 +89,7 @@ faults: $(VENV)/.installed-test ## inject every fault into real processes, print
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)
 
 compose-test: $(VENV)/.installed-test ## build the images, run the containers, load them and kill parts (needs Docker; DOCKER=docker)
-	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose $(PYTEST_ARGS)
+	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose -o faulthandler_timeout=1800 $(PYTEST_ARGS)
 
 up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
 	$(BIN)/penstock up $(MODELS)

@@ -16,7 +16,7 @@ _INSTEAD = {
 def store_url(url: str) -> str:
     """`url` with a scheme of the Redis client. Raises `ValueError`, whose text leaves out the URL, which may hold a password.
 
-    What would end in a traceback at the first connection is refused here: other schemes, a port or a database that is no number.
+    What would end in a traceback at the first connection is refused here: other schemes, a port or database that is no number.
     """
     scheme, _, rest = url.partition("://")
     ours = _SAME_AS.get(scheme.lower())

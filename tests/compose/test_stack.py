@@ -87,7 +87,7 @@ def test_nobody_is_served_without_a_key_and_the_key_of_the_setup_works(stack: St
     with Client(stack.url, "wrong.key") as stranger, pytest.raises(PenstockError, match="key"):
         stranger.models()
     with Client(stack.url, (stack.secrets / "api_key").read_text()) as caller:
-        assert {model["name"] for model in caller.models()} == {"digits", "slow"}
+        assert {model["name"] for model in caller.models()} == {"digits", "peek", "slow"}
 
 
 @pytest.mark.parametrize("service", LASTING)
@@ -115,6 +115,23 @@ def test_what_a_worker_may_do_ends_at_its_own_user(stack: Stack) -> None:
     )
     assert stack.inside(found["Id"], "python", "-c", program).strip() == "refused"
     assert sorted(stack.inside(found["Id"], "ls", "/run/secrets").split()) == ["worker_url"]
+
+
+def test_model_code_cannot_read_the_secrets_of_its_worker(stack: Stack, client: Client) -> None:
+    assert client.predict("peek", "/models/penstock.toml").startswith("#"), "it reads other files"
+    assert client.predict("peek", "/run/secrets/worker_url") == "refused"
+    assert [client.predict("peek", f"/proc/{pid}/environ") for pid in _supervisors(stack)] == ["refused"]
+
+
+def _supervisors(stack: Stack) -> list[str]:
+    """The process id of the worker in its container, where model code has pids of its own."""
+    [found] = stack.containers("worker")
+    program = (
+        "import pathlib; read = lambda p: p.read_bytes() if p.exists() else b''\n"
+        "words = {p.name: read(p / 'cmdline').split(bytes(1)) for p in pathlib.Path('/proc').iterdir() if p.name.isdigit()}\n"
+        "print(*(pid for pid, line in words.items() if line[-2:-1] == [b'worker'] and b'penstock' in line[1]))"
+    )
+    return stack.inside(found["Id"], "python", "-c", program).split()
 
 
 def test_workers_scale_from_1_to_3_to_1_under_load_and_no_job_fails(stack: Stack, client: Client) -> None:

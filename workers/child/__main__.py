@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.process_lifetime import parent_binding
-from penstock.workers.child import warmup
+from penstock.workers.child import confinement, warmup
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
@@ -81,6 +81,8 @@ def main(argv: list[str]) -> int:
     if not isinstance(order, LoadModel):
         return 0
     _limit_resources(order)
+    if not confinement.hide():
+        sys.stdout.write(f"This kernel has no Landlock: model code can read the secrets below {confinement.SECRETS}.\n")
     try:
         loaded, ready = _load(order)
     except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
