@@ -129,7 +129,7 @@ def _supervisors(stack: Stack) -> list[str]:
     program = (
         "import pathlib; read = lambda p: p.read_bytes() if p.exists() else b''\n"
         "words = {p.name: read(p / 'cmdline').split(bytes(1)) for p in pathlib.Path('/proc').iterdir() if p.name.isdigit()}\n"
-        "print(*(pid for pid, line in words.items() if line[-2:-1] == [b'worker'] and b'penstock' in line[1]))"
+        "print(*(pid for pid, line in words.items() if line[1:3] == [b'-m', b'penstock.workers']))"
     )
     return stack.inside(found["Id"], "python", "-c", program).split()
 
