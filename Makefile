@@ -15,12 +15,13 @@ TUNE_ARGS ?=
 # Tests that need torch are skipped without it; TEST_EXTRAS=torch,explain,test installs it.
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
+CURES_ARGS ?=
 DOCKER ?= docker
 # Calls that load code from data. Ruff refuses the imports; this pattern also finds the options that allow such loading.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults compose-test up clean
+.PHONY: help demo test check lint types imports loading house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults cures compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +88,9 @@ gpu: ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TE
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)
+
+cures: $(VENV)/.installed-test ## take out each defence that the pages name, and expect that its test fails (CURES_ARGS="A1 F5")
+	$(BIN)/python -m tests.cures $(CURES_ARGS)
 
 compose-test: $(VENV)/.installed-test ## build the images, run the containers, load them and kill parts (needs Docker; DOCKER=docker)
 	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose -o faulthandler_timeout=1800 $(PYTEST_ARGS)

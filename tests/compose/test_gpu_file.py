@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -38,11 +39,11 @@ def gpu_stack(images: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield from make_stack(made)
 
 
-def test_without_the_container_toolkit_docker_says_what_the_page_says(images: str) -> None:
+def test_without_the_container_toolkit_docker_says_what_the_page_says(gpu_stack: Stack) -> None:
     if "nvidia" in docker("info", "--format", "{{.Runtimes}}"):
         pytest.skip("this engine has the container toolkit")
     with pytest.raises(Refused, match='could not select device driver "nvidia"'):
-        docker("run", "--rm", "--gpus", "all", f"penstock:{TAG}-gpu", "true")
+        replace(gpu_stack, files=FILES).compose("run", "--rm", "--no-deps", "worker", "true")
 
 
 def test_a_gpu_worker_is_not_held_to_one_core_and_2_gb(gpu_stack: Stack) -> None:
@@ -52,12 +53,12 @@ def test_a_gpu_worker_is_not_held_to_one_core_and_2_gb(gpu_stack: Stack) -> None
 
 def test_a_model_that_compiles_itself_runs_and_its_code_outlives_the_container(gpu_stack: Stack) -> None:
     with Client(gpu_stack.url, gpu_stack.key) as client:
-        assert client.predict("compiled", 3.0, timeout_s=60) == 7.0
+        assert client.predict("compiled", 3.0) == 7.0
         made = _compiled(gpu_stack)
         assert made, "torch.compile leaves libraries in its cache"
         gpu_stack.up("--force-recreate", "worker")
         assert _compiled(gpu_stack) >= made
-        assert client.predict("compiled", -3.0, timeout_s=60) == 0.0
+        assert client.predict("compiled", -3.0) == 0.0
 
 
 def _compiled(stack: Stack) -> set[str]:

@@ -22,7 +22,8 @@ def test_all_forty_attacks_are_listed() -> None:
 @pytest.mark.parametrize("attack", LINES)
 def test_a_line_names_a_test_that_exists_or_says_why_there_is_none(attack: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", LINES[attack])
-    assert named or "not applicable" in LINES[attack]
+    # tests/unit/test_cures.py holds that the reason names a feature that penstock does not have.
+    assert named or "not applicable yet: no " in LINES[attack]
     for file, test in named:
         assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), f"{file} has no {test}"
 
