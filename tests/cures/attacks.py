@@ -54,7 +54,7 @@ ATTACKS = (
         "Makefile",
         "ickle\\.(loads?|Unpickler)",
         "ickle\\.(Unpickler)",
-        (f"{_SECURITY}/test_secrets.py::test_make_check_finds_a_planted_reader_of_code",),
+        (f"{_SECURITY}/test_secrets.py::test_make_check_finds_the_options_that_switch_such_readers_on",),
     ),
     Cure(
         "A14",

@@ -35,7 +35,9 @@ def test_the_page_names_the_tests_that_notice(cure: Cure) -> None:
 def test_every_attack_has_a_cure_or_names_the_feature_that_is_missing() -> None:
     cured = {cure.line for cure in ATTACKS}
     without = {line: text for line, text in LINES.items() if line not in cured}
-    assert [line for line, text in without.items() if not re.search(rf"not applicable yet: no ({'|'.join(MISSING)})", text)] == []
+    assert [
+        line for line, text in without.items() if not re.search(rf"not applicable yet: no ({'|'.join(MISSING)})", text)
+    ] == []
 
 
 @pytest.fixture(scope="module")
