@@ -1,4 +1,4 @@
-"""Every line of docs/security.md and docs/guarantees.md has a cure that `make cures` takes out; the device itself is tried here."""
+"""Every attack of docs/security.md has a cure that `make cures` takes out; the device that does so is tried here."""
 
 from __future__ import annotations
 
