@@ -79,6 +79,10 @@ class Runs(Protocol):
     `driver` is a name that no other process ever has. With `owner` None the run may be anybody's. Moments are by Redis' clock.
     """
 
+    def now(self) -> float:
+        """Redis' clock, as Unix seconds: what a run's moments are compared with."""
+        ...
+
     def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun: ...
 
     def take(self, run_id: str, driver: str, *, lease_s: float) -> TakenRun:

@@ -137,7 +137,9 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProfileWish:
-    """An operator wants the next batch of this version recorded; after `until` (Unix seconds) it is forgotten."""
+    """An operator wants the next batch of this version recorded; after `until` (Unix seconds by the store's clock) it is
+    forgotten.
+    """
 
     id: str
     version: str
@@ -206,7 +208,8 @@ class SlotPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds.
+    """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds by the store's
+    clock.
 
     `declared` are the versions that its settings name, by model.
     """

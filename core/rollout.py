@@ -19,7 +19,8 @@ SETTLED_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s).
+    """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s
+    by the store's clock).
 
     `undone` are the versions that a reset took back. Where settings name such a version, it is served as the settings say;
     elsewhere its jobs are run to their end, and then workers forget it. A version that was removed without a reset stays

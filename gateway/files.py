@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ class WholeFile(FileResponse):
 
 async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRecord:
     """The record if the file is the caller's; otherwise raises `NotFound`, as for a file that never existed."""
-    found = await asyncio.to_thread(files.find, file_id, now=time.time())
+    found = await asyncio.to_thread(lambda: files.find(file_id, now=files.now()))
     if not caller.sees(found.owner):
         raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
     return found

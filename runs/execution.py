@@ -183,7 +183,7 @@ class Execution:
             files.source, files.sink, limits=self._limits(), checkpoint=files.checkpoint, watch=lease, commit=files.commit
         )
         with closing(PushListener(self._services.redis_url)) as listener:
-            blobs, terms = open_blobs(self._services.blobs), self._terms(files, model)
+            blobs, terms = open_blobs(self._services.blobs), self._terms(lease, files, model)
             try:
                 reason = driver.drive(ShardQueue(store, blobs, listener, terms=terms, inputs=driver.inputs))
             except PenstockError as error:
@@ -196,15 +196,14 @@ class Execution:
         limit = None if spec.kind == OPENAI else FailureLimit.parse(spec.max_failed if most is None else most)
         return RunLimits(window_rows=spec.window_rows, shard_rows=spec.shard_rows, max_failed=limit)
 
-    def _terms(self, files: RunFiles, model: ServedModel) -> ShardTerms:
+    def _terms(self, lease: RunLease, files: RunFiles, model: ServedModel) -> ShardTerms:
         run, spec = self._owned.run, self._owned.run.spec
-        left_s = run.created_at + spec.deadline_s - time.time()
         return ShardTerms(
             spec.model,
             model.version,
             files.source.media,
             owner=run.owner,
-            deadline_s=max(1.0, left_s) if spec.deadline_s else _NO_DEADLINE_S,
+            deadline_s=max(1.0, lease.left_s()) if spec.deadline_s else _NO_DEADLINE_S,
             max_queue_depth=model.max_queue_depth,
         )
 
@@ -223,7 +222,7 @@ class Execution:
             counts = write_unfinished(files.source, files.sink, last.after, last.counts, state)
         lease.write(RunChange(state=RunState.PUBLISHING, counts=counts))
         lease.on_progress(driver.progress("publishing"))
-        details = publish(run, files, counts=counts, version=self._version)
+        details = publish(run, files, counts=counts, version=self._version, now=lease.now())
         return DriveResult(state, counts, driver.mean_rate(), details=details)
 
     def _record(self, lease: RunLease, result: DriveResult) -> None:

@@ -27,10 +27,11 @@ _STOPS = {UpdateStatus.CANCEL: StopReason.CANCEL, UpdateStatus.LOST: StopReason.
 
 @dataclass(frozen=True, slots=True)
 class OwnedRun:
-    """A run, and the name under which this process drives it."""
+    """A run, and the name under which this process drives it since `taken_at`, a moment of the store's clock."""
 
     run: Run
     driver: str
+    taken_at: float
 
 
 class RunLease:
@@ -50,8 +51,7 @@ class RunLease:
         self._owned, self._runs, self._count_slots, self._on_progress = owned, runs, count_slots, on_progress
         self._slots = Slots()
         self._stop = StopReason.GO_ON
-        deadline_s = owned.run.spec.deadline_s
-        self._expires_at = owned.run.created_at + deadline_s if deadline_s else float("inf")
+        self._built_at = time.monotonic()
         self._progress: RunProgress | None = None
         self._ended = threading.Event()
         # The thread of the lease and the thread that ends the run write the record over one connection.
@@ -66,9 +66,18 @@ class RunLease:
         self._thread.join()
 
     def stop_reason(self) -> StopReason:
-        if not self._stop and time.time() > self._expires_at:
+        if not self._stop and self.left_s() < 0.0:
             return StopReason.EXPIRE
         return self._stop
+
+    def now(self) -> float:
+        """The store's clock, reckoned from the moment of the take: the clocks of hosts differ, and the store may be away."""
+        return self._owned.taken_at + time.monotonic() - self._built_at
+
+    def left_s(self) -> float:
+        """The time until the run's deadline; infinite for a run without one."""
+        run = self._owned.run
+        return run.created_at + run.spec.deadline_s - self.now() if run.spec.deadline_s else float("inf")
 
     def slots(self) -> Slots:
         return self._slots

@@ -42,7 +42,7 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
         )
     if taken.status is TakeStatus.FINAL:
         raise Conflict(f"run {run_id} has ended: it is {taken.run.state.value}")
-    return OwnedRun(taken.run, driver)
+    return OwnedRun(taken.run, driver, runs.now())
 
 
 def reopen_run(runs: Runs, run_id: str) -> None:
@@ -75,7 +75,7 @@ def cancel_run(runs: Runs, run_id: str) -> str:
 
 
 def is_orphaned(run: Run, *, now: float) -> bool:
-    """True for an unfinished run whose driver is gone; commands show it as `interrupted`. `now` is Unix time."""
+    """True for an unfinished run whose driver is gone; commands show it as `interrupted`. `now` is by the store's clock."""
     return not run.state.final and bool(run.driver) and (run.driver_until <= now or is_gone(run.driver))
 
 

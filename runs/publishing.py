@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -15,11 +14,11 @@ from penstock.runs.openai.run import OPENAI
 from penstock.runs.run_files import RunFiles
 
 
-def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str) -> dict[str, Any]:
-    """Publish; returns a report of the files. Safe to repeat after a crash at any point."""
+def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: float) -> dict[str, Any]:
+    """Publish; returns a report of the files. Safe to repeat after a crash at any point. `now` is by the store's clock."""
     report = files.sink.publish()
     if run.spec.kind != OPENAI:
-        report["manifest"] = _write_manifest(run, files, report, counts=counts, version=version)
+        report["manifest"] = _write_manifest(run, files, report, counts=counts, version=version, now=now)
     files.close()
     files.discard()
     return report
@@ -35,7 +34,7 @@ def published_manifest(run: Run) -> Manifest | None:
     return manifest if manifest.run_id == run.id else None
 
 
-def _write_manifest(run: Run, files: RunFiles, report: dict[str, Any], *, counts: RunCounts, version: str) -> str:
+def _write_manifest(run: Run, files: RunFiles, report: dict[str, Any], *, counts: RunCounts, version: str, now: float) -> str:
     manifest = Manifest(
         run_id=run.id,
         model=run.spec.model,
@@ -46,7 +45,7 @@ def _write_manifest(run: Run, files: RunFiles, report: dict[str, Any], *, counts
         output=msgspec.convert(report["output"], FileReport),
         errors=msgspec.convert(report["errors"], FileReport | None),
         started_at=run.started_at or run.created_at,
-        finished_at=time.time(),
+        finished_at=now,
         penstock_version=penstock.__version__,
     )
     return write_manifest(manifest, files.folder)

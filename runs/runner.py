@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -57,7 +56,7 @@ class Runner:
         if not room:
             return
         try:
-            for run in runs_to_take(runs.runs(states=_LIVE, limit=_READ), room=room, now=time.time()):
+            for run in runs_to_take(runs.runs(states=_LIVE, limit=_READ), room=room, now=runs.now()):
                 self._begin(runs, run)
         except StoreUnavailable as away:
             log.info("runs_not_read", extra={"error": away.message})

@@ -22,6 +22,7 @@ _FOLDERS = 64
 # The first eight characters of a serial count units of 1,024 ms: files that are written together share a folder and its one
 # sync.
 _MOMENT = 8
+_CLOCK = "CLOCK"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -75,8 +76,11 @@ class BlobStore(Protocol):
         """Whether this place belongs to the store of this identity; an unmarked place is given to the first store that asks."""
         ...
 
-    def names(self, *, now: float) -> Iterator[tuple[str, float]]:
-        """Every blob with its age in seconds at the Unix time `now`, in no order, to find blobs that no record names."""
+    def names(self) -> Iterator[tuple[str, float]]:
+        """Every blob with its age in seconds, in no order, to find blobs that no record names.
+
+        The age is by the clock of this place alone: by another, a blob whose record is about to be written could look old.
+        """
         ...
 
 
@@ -147,7 +151,8 @@ class LocalBlobs:
             return mark.read_text() == store
         return True
 
-    def names(self, *, now: float) -> Iterator[tuple[str, float]]:
+    def names(self) -> Iterator[tuple[str, float]]:
+        now = folder_now(self._folder)
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
             for entry in os.scandir(folder):
                 age_s = _age_s(entry, now)
@@ -158,6 +163,16 @@ class LocalBlobs:
         serial = checked(name).partition(".")[0]
         # By hash, so that the folders fill evenly; by serial, so that a job's blobs share a folder.
         return self._folder / f"{zlib.crc32(serial[:_MOMENT].encode()) % _FOLDERS:02x}" / name
+
+
+def folder_now(folder: Path) -> float:
+    """Unix time by the clock that dates the files of `folder`. For a network file system that is its server's, and the clocks
+    of the hosts that share the folder may differ from it and from each other.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mark = folder / _CLOCK
+    mark.touch(mode=0o600)
+    return mark.stat().st_mtime
 
 
 def is_blob_name(name: str) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 BLOBS_NOT_DELETED = "blobs_not_deleted"
 
-_MARK = "STORE"
+_MARK, _CLOCK = "STORE", "CLOCK"
 # Enough parallel requests to hide the 20 to 100 ms that an object store takes for one.
 _AT_ONCE = 16
 # Callers try again by themselves and show that they wait. During a retry of the library a slot does nothing else while its
@@ -141,14 +141,20 @@ class ObjectBlobs:
             raise self._away("the mark of whose blobs these are cannot be written", fault) from fault
         return True
 
-    def names(self, *, now: float) -> Iterator[tuple[str, float]]:
+    def names(self) -> Iterator[tuple[str, float]]:
         try:
+            now = self._now()
             for part in obstore.list(self._store, chunk_size=1000):
                 for found in part:
                     if is_blob_name(found["path"]):
                         yield found["path"], now - found["last_modified"].timestamp()
         except (BaseError, OSError) as fault:
             raise self._away("the blobs cannot be listed", fault) from fault
+
+    def _now(self) -> float:
+        """Unix time by the clock that dates the objects."""
+        obstore.put(self._store, _CLOCK, b"", use_multipart=False)
+        return float(obstore.head(self._store, _CLOCK)["last_modified"].timestamp())
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from penstock.broker.blobs.files import folder_now
 from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
 from penstock.job import new_serial
 
@@ -29,7 +30,8 @@ UNWRITTEN_S = 90 * 86_400.0
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """The record of one file. Moments are Unix seconds. `suffix` is the suffix of the content's name on disk.
+    """The record of one file. Moments are Unix seconds by the file system's clock. `suffix` is the suffix of the content's
+    name on disk.
 
     The record of a file that a run writes exists before the content. Such a file is listed once the content is in place, and
     `size_bytes` and `created_at` are then read from the content. The file is kept for `ttl_s` after `created_at` (0: for ever).
@@ -66,6 +68,10 @@ class FileStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def now(self) -> float:
+        """The clock of the file system, which dates what runs write here. `now` of the other methods is a moment of it."""
+        return folder_now(self._folder)
 
     def upload(self, new: NewFile, *, max_bytes: int, now: float) -> Upload:
         """Begin an upload, which is then written in pieces. Raises `StoreUnavailable` if the disk cannot take a file."""

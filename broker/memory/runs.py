@@ -29,6 +29,9 @@ class MemoryRunStore:
         self._clock = clock
         self._runs: dict[str, Run] = {}
 
+    def now(self) -> float:
+        return self._clock()
+
     def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
         self._forget_old(keep_s)
         found = self._runs.get(run_id)

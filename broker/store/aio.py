@@ -6,7 +6,6 @@ Submits are gathered into group commits, and the ends of jobs are pushed back.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -174,17 +173,20 @@ class AsyncStore:
         """Replace `found` by `wanted`; False if another process changed it first."""
         return await self.run(registry.swap_model(wanted.name, found, wanted))
 
+    async def now(self) -> float:
+        """The store's clock, as Unix seconds."""
+        return await self.send(registry.clock())
+
     async def workers(self) -> list[WorkerInfo]:
-        return await self.send(registry.workers(time.time()))
+        clock, entries = registry.clock(), registry.worker_entries()
+        now, found = await self._piped([clock, entries])
+        return registry.fresh_workers(entries.decode(found), clock.decode(now))
 
     async def places(self, incarnations: Iterable[str]) -> dict[str, SlotPlace]:
         """Where the slots of these incarnations run or ran, by incarnation; without those that announced no place."""
         names = sorted(set(incarnations))
         commands = [registry.place_of(name) for name in names]
-        pipe = self._redis.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command.words)
-        replies = await self._plain(pipe.execute()) if names else []
+        replies = await self._piped(commands) if names else []
         places = [command.decode(reply) for command, reply in zip(commands, replies, strict=True)]
         return {name: place for name, place in zip(names, places, strict=True) if place is not None}
 
@@ -227,6 +229,14 @@ class AsyncStore:
         except (redis.RedisError, OSError) as error:
             self.errors += 1
             raise store_error(error) from error
+
+    async def _piped(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """The raw replies, read in one round trip."""
+        pipe = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command.words)
+        replies: list[Any] = await self._plain(pipe.execute())
+        return replies
 
     async def _plain(self, reply: Awaitable[Any] | Any) -> Any:
         try:

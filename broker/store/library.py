@@ -25,6 +25,7 @@ ORDER = (
     "reconcile",
     "read",
     "foreign",
+    "presence",
     "swap",
     "runs",
 )

@@ -5,13 +5,13 @@ Gateways read all of it here, so that none of them needs to load model code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import msgspec
 
+from penstock.broker.store.encoding import ms
 from penstock.broker.store.ops import Command, Operation
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
@@ -25,10 +25,13 @@ PLACE_TTL_S = 2 * 86_400
 
 
 class _RegistryEntry(msgspec.Struct, array_like=True):
-    """`expires_at` is Unix seconds by the worker's clock: an entry that was not renewed is ignored, and later overwritten."""
+    """As `announce` in `presence.lua` writes it. Moments are Unix seconds by Redis' clock, because the clocks of hosts differ.
+    An entry that was not renewed is ignored, and later forgotten.
+    """
 
     expires_at: float
     info: WorkerInfo
+    seen_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,27 @@ def swap_model(name: str, found: StoredModel, wanted: ModelInfo | None) -> Opera
     return Operation("swap", MODELS_KEY, [name, found.text, text], bool)
 
 
-def workers(now: float) -> Command[list[WorkerInfo]]:
-    return Command(("HGETALL", WORKERS_KEY), partial(_fresh_workers, now=now))
+def clock() -> Command[float]:
+    """The store's clock, as Unix seconds. Two processes compare moments of this clock only."""
+    return Command(("TIME",), _unix_seconds)
 
 
-def announce_worker(info: WorkerInfo, *, now: float, ttl_s: float) -> Command[None]:
-    entry = msgspec.json.encode(_RegistryEntry(now + ttl_s, replace(info, seen_at=now)))
-    return Command(("HSET", WORKERS_KEY, info.name, entry), _nothing)
+def worker_entries() -> Command[list[bytes]]:
+    return Command(("HGETALL", WORKERS_KEY), _texts)
+
+
+def fresh_workers(entries: Iterable[bytes], now: float) -> list[WorkerInfo]:
+    """The workers whose entries had not expired at `now`, a moment of the store's clock."""
+    decoded = (msgspec.json.decode(entry, type=_RegistryEntry) for entry in entries)
+    return [replace(one.info, seen_at=one.seen_at) for one in decoded if one.expires_at > now]
+
+
+def announce_worker(info: WorkerInfo, *, ttl_s: float) -> Operation[None]:
+    return Operation("announce", WORKERS_KEY, [info.name, ms(ttl_s), msgspec.json.encode(info)], _nothing)
+
+
+def forget_workers() -> Operation[int]:
+    return Operation("forget_workers", WORKERS_KEY, [], int)
 
 
 def withdraw_worker(name: str) -> Command[None]:
@@ -121,9 +138,12 @@ def _rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
     return {name.decode(): StoredRollout(msgspec.json.decode(text, type=Rollout), text) for name, text in entries.items()}
 
 
-def _fresh_workers(entries: Mapping[bytes, bytes], now: float) -> list[WorkerInfo]:
-    decoded = (msgspec.json.decode(entry, type=_RegistryEntry) for entry in entries.values())
-    return [entry.info for entry in decoded if entry.expires_at > now]
+def _unix_seconds(time: Sequence[Any]) -> float:
+    return int(time[0]) + int(time[1]) / 1e6
+
+
+def _texts(entries: Mapping[bytes, bytes]) -> list[bytes]:
+    return list(entries.values())
 
 
 def _place(text: bytes | None) -> SlotPlace | None:

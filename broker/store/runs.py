@@ -21,6 +21,9 @@ class RunStore:
     def __init__(self, store: RedisStore) -> None:
         self._store = store
 
+    def now(self) -> float:
+        return self._store.now()
+
     def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
         return self._store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s))
 
@@ -59,6 +62,9 @@ class AsyncRunStore:
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
+
+    async def now(self) -> float:
+        return await self._store.now()
 
     async def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
         return await self._store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -197,11 +196,21 @@ class RedisStore:
     def announce_model(self, info: ModelInfo) -> None:
         self.send(registry.announce_model(info))
 
+    def now(self) -> float:
+        """The store's clock, as Unix seconds."""
+        return self.send(registry.clock())
+
     def workers(self) -> list[WorkerInfo]:
-        return self.send(registry.workers(time.time()))
+        clock, entries = registry.clock(), registry.worker_entries()
+        now, found = self._plain(lambda r: _piped(r, [clock.words, entries.words]))
+        return registry.fresh_workers(entries.decode(found), clock.decode(now))
 
     def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> None:
-        self.send(registry.announce_worker(info, now=time.time(), ttl_s=ttl_s))
+        self.run(registry.announce_worker(info, ttl_s=ttl_s))
+
+    def forget_workers(self) -> int:
+        """Remove the registry's entries that have expired; returns how many there were."""
+        return self.run(registry.forget_workers())
 
     def withdraw_worker(self, name: str) -> None:
         self.send(registry.withdraw_worker(name))
@@ -254,7 +263,11 @@ class RedisStore:
 
 def _exist(client: redis.Redis, keys: Sequence[str]) -> list[int]:
     # One command per key: a single EXISTS of a thousand keys would delay every other client's call.
+    return _piped(client, [("EXISTS", key) for key in keys])
+
+
+def _piped(client: redis.Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
     pipe = client.pipeline(transaction=False)
-    for key in keys:
-        pipe.exists(key)
+    for words in commands:
+        pipe.execute_command(*words)
     return list(pipe.execute())

@@ -92,22 +92,23 @@ def _bar() -> Iterator[OnRunProgress]:
         yield on_progress
 
 
-def state_word(run: Run) -> str:
-    return INTERRUPTED if is_orphaned(run, now=time.time()) else run.state.value
+def state_word(run: Run, now: float) -> str:
+    """`now` is by the store's clock, here and below."""
+    return INTERRUPTED if is_orphaned(run, now=now) else run.state.value
 
 
-def record_of(run: Run) -> dict[str, Any]:
+def record_of(run: Run, now: float) -> dict[str, Any]:
     """The record of a run as programs read it."""
-    return {**msgspec.to_builtins(run), "state": state_word(run)}
+    return {**msgspec.to_builtins(run), "state": state_word(run, now)}
 
 
-def fields_of(run: Run) -> dict[str, Any]:
+def fields_of(run: Run, now: float) -> dict[str, Any]:
     """The record of a run as people read it."""
     counts = run.counts
-    took_s = (run.finished_at or time.time()) - run.started_at if run.started_at else None
+    took_s = (run.finished_at or now) - run.started_at if run.started_at else None
     return {
         "run": run.id,
-        "state": state_word(run),
+        "state": state_word(run, now),
         "model": f"{run.spec.model} {run.version}".strip(),
         "input": run.spec.input,
         "output": run.spec.output,

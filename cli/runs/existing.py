@@ -69,12 +69,12 @@ def list_runs(
     from penstock.cli.runs.display import record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        found = runs.runs(limit=limit)
+        found, now = runs.runs(limit=limit), runs.now()
     if as_json:
         for run in found:
-            print_json(record_of(run))
+            print_json(record_of(run, now))
     elif found:
-        print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(run) for run in found])
+        print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(run, now) for run in found])
     else:
         typer.echo("no runs", err=True)
 
@@ -90,8 +90,8 @@ def show(
     from penstock.cli.runs.display import fields_of, record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        run = read_run(runs, run_id)
-    return print_json(record_of(run)) if as_json else print_fields(fields_of(run))
+        run, now = read_run(runs, run_id), runs.now()
+    return print_json(record_of(run, now)) if as_json else print_fields(fields_of(run, now))
 
 
 def cancel(
@@ -118,10 +118,18 @@ def make_resumable(runs: Runs, run_id: str) -> str:
     return run_id
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: Run, now: float) -> tuple[str, ...]:
     from penstock.cli.runs.display import state_word
 
     done, failed, total = run.counts.done, run.counts.failed, run.counts.total
     rows = f"{done + failed:,}" + (f" of {total:,}" if total else "")
     created = datetime.fromtimestamp(run.created_at, UTC)
-    return run.id, state_word(run), run.spec.model, rows, f"{failed:,}", age(created), run.spec.output
+    return (
+        run.id,
+        state_word(run, now),
+        run.spec.model,
+        rows,
+        f"{failed:,}",
+        age(created, now=datetime.fromtimestamp(now, UTC)),
+        run.spec.output,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,7 +69,7 @@ class FailedPages:
                 "groups": grouped(jobs),
                 "shown": len(jobs),
                 "more": more,
-                "now": time.time(),
+                "now": await self._store.now(),
                 "model": model,
                 "models": sorted(self._registry.models),
                 "versions": {name: sorted(entry.versions) for name, entry in self._registry.models.items()},

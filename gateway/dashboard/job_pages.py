@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
@@ -74,7 +73,7 @@ class JobPages:
         if status and status not in PUBLIC_STATES:
             raise BadRequest(f"there is no status {status[:20]!r}", hint=f"The statuses are {', '.join(PUBLIC_STATES)}.")
         found = await self._list.page(caller, model=model or None, status=status or None, after=after or None, limit=PAGE_JOBS)
-        now = time.time()
+        now = await self._store.now()
         return await self._renderer.page(
             "jobs.html",
             caller,
@@ -93,7 +92,7 @@ class JobPages:
     async def job(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(attempt.worker for attempt in job.tries)
-        job_timeline = timeline(job, now=time.time(), places=places)
+        job_timeline = timeline(job, now=await self._store.now(), places=places)
         input, output = await asyncio.gather(self._input(job), self._output(job))
         entry = self._registry.models.get(job.model)
         return await self._renderer.page(

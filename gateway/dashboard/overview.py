@@ -125,7 +125,7 @@ class OverviewPages:
 
     async def workers(self, caller: CallerParam) -> Response:
         await self._registry.refresh()
-        rows = worker_rows(self._registry.workers, time.time())
+        rows = worker_rows(self._registry.workers, await self._registry.now())
         maps = {row.name: core_map(row.slots) for row in rows}
         helpers = {"tones": SLOT_TONES, "place": place_of, "slowest": slowest_call}
         shown = {"here": "workers", "workers": rows, "maps": maps, **helpers}

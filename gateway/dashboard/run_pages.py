@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -39,7 +37,7 @@ class RunPages:
         if after:
             await self._service.visible(after, caller)
         found, more = await self._service.page(caller, after=after, limit=PAGE_RUNS, is_wanted=lambda run: True)
-        now = time.time()
+        now = await self._service.now()
         rows = [run_row(run, now) for run in found]
         shown = {
             "here": "runs",
@@ -58,7 +56,7 @@ class RunPages:
         shown = {
             "here": "runs",
             "run": run,
-            "row": run_row(run, time.time()),
+            "row": run_row(run, await self._service.now()),
             "input": self._service.files.id_of(run.spec.input) or run.spec.input,
             "output": files.output,
             "errors": files.errors,

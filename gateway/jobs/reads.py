@@ -121,7 +121,7 @@ class JobReads:
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(tried.worker for tried in job.tries)
-        return json_response(timeline_view(timeline(job, now=time.time(), places=places)))
+        return json_response(timeline_view(timeline(job, now=await self._store.now(), places=places)))
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)

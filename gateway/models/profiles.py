@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from enum import Enum
 from typing import Annotated, Any
 
@@ -39,7 +38,7 @@ class Profiles:
     async def ask(self, model: str, caller: CallerParam, version: str = "", for_s: Seconds = _USUAL_S) -> Response:
         """Each slot of the version, or of the default one, records its next batch if that comes within `for_s` seconds."""
         _, entry = await self._registry.find(model, version)
-        wish = ProfileWish(secrets.token_hex(8), entry.name, time.time() + for_s)
+        wish = ProfileWish(secrets.token_hex(8), entry.name, await self._store.now() + for_s)
         await self._store.wish_profile(model, wish)
         return json_response(profile_view(model, wish, self._registry.workers), status=202)
 

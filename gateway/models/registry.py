@@ -124,6 +124,10 @@ class ModelRegistry:
         slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
         return {slot.version for slot in slots if slot.version not in added}
 
+    async def now(self) -> float:
+        """The store's clock, by which workers are seen and were started."""
+        return await self._store.now()
+
     async def refresh(self) -> None:
         """Raises `StoreUnavailable`, and then changes nothing."""
         models, workers, self.rollouts = await asyncio.gather(

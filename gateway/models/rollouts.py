@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
@@ -85,7 +84,8 @@ class Rollouts:
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
         check_unload(entry.info, version)
-        await self._change(model, lambda rollout: rollout.unload(version, time.time()))
+        now = await self._store.now()
+        await self._change(model, lambda rollout: rollout.unload(version, now))
         return await self._answer(model, status=202)
 
     async def reset(self, model: str, caller: CallerParam) -> Response:
@@ -97,7 +97,8 @@ class Rollouts:
         if model not in self._registry.rollouts and model not in self._registry.models:
             raise unknown_model(model, self._registry.models)
         known, named = self._registry.known_versions(model), self._registry.named_versions(model)
-        await self._change(model, lambda rollout: rollout.reset(known, named, time.time()))
+        now = await self._store.now()
+        await self._change(model, lambda rollout: rollout.reset(known, named, now))
         return await self._answer(model, status=200)
 
     def _info(self, model: str) -> ModelInfo | None:

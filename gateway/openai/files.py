@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import Annotated, Literal
 
 import structlog
@@ -136,7 +135,7 @@ class OpenAIFiles:
 
     async def _store(self, request: Request, form: UploadForm, caller: Caller, allowance: UploadAllowance) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
-        limit, now = self._options.max_file_bytes, time.time()
+        limit, now = self._options.max_file_bytes, await asyncio.to_thread(self._files.now)
         upload = await asyncio.to_thread(self._files.upload, new, max_bytes=limit, now=now)
         try:
             await _read(request, form, upload, allowance)
@@ -164,14 +163,14 @@ class OpenAIFiles:
     def _visible_files(self, caller: Caller, purpose: str | None) -> list[FileRecord]:
         return [
             record
-            for record in self._files.files(now=time.time())
+            for record in self._files.files(now=self._files.now())
             if caller.sees(record.owner) and (purpose is None or record.purpose == purpose)
         ]
 
     async def _keep_sweeping(self) -> None:
         while True:
             try:
-                deleted = await asyncio.to_thread(self._files.sweep, now=time.time())
+                deleted = await asyncio.to_thread(lambda: self._files.sweep(now=self._files.now()))
                 if deleted:
                     log.info("files_expired", count=deleted)
             except (StoreUnavailable, OSError) as fault:

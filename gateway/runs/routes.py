@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from enum import Enum
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from penstock.gateway.runs.request import (
     fingerprint,
     read_body,
 )
-from penstock.gateway.runs.service import RunOutputFiles, RunService
+from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import run_view
 from penstock.run import FailureLimit, Run, RunSpec, RunState, format_of
 
@@ -100,7 +99,7 @@ class RunRoutes:
         key = negotiation.idempotency_key(head)
         run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted))
         headers = {"location": f"/v1/runs/{run.id}", "x-penstock-run": run.id}
-        return json_response(self._view(run, await self._service.output_files(run)), status=202, headers=headers)
+        return json_response(await self._view(run), status=202, headers=headers)
 
     async def page(
         self,
@@ -114,13 +113,12 @@ class RunRoutes:
         found, more = await self._service.page(
             caller, after=after, limit=limit, is_wanted=lambda run: status is None or run.state is status
         )
-        return json_response(
-            {"data": [self._view(run, await self._service.output_files(run)) for run in found], "has_more": more}
-        )
+        now = await self._service.now()
+        return json_response({"data": [await self._view(run, now) for run in found], "has_more": more})
 
     async def one(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
-        return json_response(self._view(run, await self._service.output_files(run)))
+        return json_response(await self._view(run))
 
     async def cancel(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
@@ -128,7 +126,7 @@ class RunRoutes:
             run = await self._service.cancel(run)
         except Conflict as error:
             raise Conflict(f"run {run_id} cannot be cancelled: {error.message}") from None
-        return json_response(self._view(run, await self._service.output_files(run)), status=202)
+        return json_response(await self._view(run), status=202)
 
     async def _spec(self, wanted: RunRequest, caller: Caller) -> RunSpec:
         check_ranges(wanted)
@@ -160,9 +158,11 @@ class RunRoutes:
             raise NotFound(f"there is nothing at {source[:200]!r}")
         return str(path), ""
 
-    def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
+    async def _view(self, run: Run, now: float | None = None) -> dict[str, Any]:
+        """`now` is by the store's clock; without it, the store is asked."""
+        files = await self._service.output_files(run)
         input_name = self._service.files.id_of(run.spec.input) or run.spec.input
-        return run_view(run, files, input_name=input_name, now=time.time())
+        return run_view(run, files, input_name=input_name, now=await self._service.now() if now is None else now)
 
 
 def _is_limit(value: int | str | None) -> bool:

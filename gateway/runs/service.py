@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -50,6 +49,10 @@ class RunService:
         self._file_ttl_s = options.file_ttl_s
         self._max_open = options.max_owner_runs
         self._require_room = require_room
+
+    async def now(self) -> float:
+        """The store's clock, by which the moments of runs are told."""
+        return await self._runs.now()
 
     async def create(self, spec: RunSpec, caller: Caller, *, key: str, fingerprint: str, ttl_s: float | None = None) -> Run:
         """A new run that writes to files of its owner, or the run created before under the same idempotency key.
@@ -123,13 +126,13 @@ class RunService:
 
     def _find(self, path: str) -> FileRecord | None:
         try:
-            record = self.files.find(self.files.id_of(path), now=time.time())
+            record = self.files.find(self.files.id_of(path), now=self.files.now())
         except NotFound:
             return None
         return record if record.size_bytes else None
 
     def _reserve(self, spec: RunSpec, owner: str, run_id: str, ttl_s: float) -> tuple[str, str]:
-        now, suffix = time.time(), spec.output_format or "jsonl"
+        now, suffix = self.files.now(), spec.output_format or "jsonl"
         output = NewFile(owner, f"{run_id}.output.{suffix}", "batch_output", ttl_s)
         errors = NewFile(owner, f"{run_id}.errors.jsonl", "batch_output", ttl_s)
         return str(self.files.reserve(output, now=now)), str(self.files.reserve(errors, now=now))

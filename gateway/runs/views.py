@@ -9,7 +9,7 @@ from penstock.gateway.runs.request import RESERVED
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.run import Run, RunState
 
-# A driver renews its lease well in time. One that is this late by the gateway's clock is gone.
+# A driver renews its lease well in time. One that is this late is gone.
 _LEASE_GRACE_S = 5.0
 
 

@@ -129,7 +129,7 @@ def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_
 
     assert list(tmp_path.rglob("*.in")) == list(tmp_path.rglob("*.out")) == []
     eventually(lambda: list((tmp_path / "worker" / "state" / "blob-copies").rglob("*.in.*")) == [])
-    left = {name.partition(".")[2].rpartition(".")[2] for name, _ in open_blobs(BlobPlace(tmp_path, s3_url)).names(now=0.0)}
+    left = {name.partition(".")[2].rpartition(".")[2] for name, _ in open_blobs(BlobPlace(tmp_path, s3_url)).names()}
     assert left == {"out"}, "inputs go with the jobs that needed them"
 
 

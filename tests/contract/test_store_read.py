@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from penstock.broker.contract import CancelStatus
@@ -269,6 +271,21 @@ def test_a_worker_is_known_while_it_keeps_announcing_itself(queue: ModelQueue) -
     queue.store.announce_worker(info)
     [known] = [worker for worker in queue.store.workers() if worker.name == info.name]
     assert (known.slots, known.host, known.pid, known.seen_at > 1.0) == ((slot,), "here", 1, True)
+    queue.store.announce_worker(info, ttl_s=0.0)
+    assert info.name not in [worker.name for worker in queue.store.workers()]
+
+
+@pytest.mark.parametrize("ahead_s", [-3_600.0, -20.0, 20.0, 3_600.0])
+def test_a_worker_whose_clock_is_off_is_known_as_long_as_any_other(
+    queue: ModelQueue, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    """Regression: entries expired by the worker's clock, so that to gateways a worker 20 s behind did not exist."""
+    info = WorkerInfo(name=f"worker-{queue.model}", host="here", pid=1, started_at=1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda at=time.time: at() + ahead_s)
+        queue.store.announce_worker(info)
+    [known] = [worker for worker in queue.store.workers() if worker.name == info.name]
+    assert abs(known.seen_at - queue.store.stats(queue.model).now) < 60.0
     queue.store.announce_worker(info, ttl_s=0.0)
     assert info.name not in [worker.name for worker in queue.store.workers()]
 

@@ -26,13 +26,17 @@ class Announcer:
         self._name = name
         self._versions = versions
         self._ttl_s = max(1.0, _ENTRY_BEATS * beat_s)
-        self._started_at = time.time()
+        self._built_at = time.monotonic()
+        self._started_at: float | None = None
         self._announced: dict[str, dict[str, VersionInfo]] = {}
         self._places = PlacesDue(name)
 
     def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> None:
         """`infos` are those of the slots, and of versions that have no slot here although they should."""
         declared = {name: tuple(info.versions) for name, info in self._versions.infos.items()}
+        if self._started_at is None:
+            # By the store's clock, because a gateway on another host tells from it how long this worker has been up.
+            self._started_at = store.now() - (time.monotonic() - self._built_at)
         worker = WorkerInfo(
             self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos), declared=declared
         )

@@ -177,21 +177,23 @@ class Fleet:
     # In the beat's thread.
 
     def _on_beat(self, store: RedisStore) -> None:
-        self._follow_rollouts(store)
-        self._roster.pass_wishes(store.profile_wishes(), time.time())
+        # Gateways wrote the moments that this one is compared with, and their clocks may differ from this host's.
+        now = store.now()
+        self._follow_rollouts(store, now)
+        self._roster.pass_wishes(store.profile_wishes(), now)
         if self.draining:
             store.withdraw_worker(self._name)
             return
         slots, infos = self.slots, [*self._roster.infos(), *refusals(self._versions.refused)]
         self._announcer.announce(store, slots, infos)
-        self._look_around(store, slots, infos)
+        self._look_around(store, slots, infos, now)
 
-    def _follow_rollouts(self, store: RedisStore) -> None:
+    def _follow_rollouts(self, store: RedisStore, now: float) -> None:
         """Start the versions that operators added, and retire those that they removed and that nothing waits for."""
         rollouts = store.rollouts()
         if self.draining:
             return
-        change = self._versions.follow(rollouts, lambda *key: store.unfinished(*key).waiting, now=time.time())
+        change = self._versions.follow(rollouts, lambda *key: store.unfinished(*key).waiting, now=now)
         for spec in change.to_start:
             self._start_version(spec)
         for key in change.to_retire:
@@ -213,7 +215,7 @@ class Fleet:
         self._roster.remove_all(key)
         self._versions.mark_retired(key)
 
-    def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo]) -> None:
+    def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo], now: float) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
         models, workers = store.models(), store.workers()
         self._versions.announced = {info.name: info for info in models}
@@ -221,7 +223,7 @@ class Fleet:
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         if forgotten_versions.may_exist(models, self._versions.rollouts.values()):
-            forgotten_versions.forget(store, now=time.time())
+            forgotten_versions.forget(store, now=now)
 
 
 def _log_plan(found: PinningPlan) -> None:

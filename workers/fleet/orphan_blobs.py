@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import islice
 from typing import Protocol
@@ -83,7 +82,7 @@ class OrphanCollector:
             self._are_ours()
         if self._left is None and now >= self._due_at:
             self._due_at = now + EVERY_S
-            self._left = self._blobs.names(now=time.time()) if self._are_ours() else None
+            self._left = self._blobs.names() if self._are_ours() else None
         return self._left is not None
 
     def _part(self) -> None:

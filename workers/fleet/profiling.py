@@ -75,7 +75,7 @@ class Profiler(Observer):
     # In the beat's thread.
 
     def wish(self, wish: ProfileWish | None, now: float) -> None:
-        """Take the wish that the store has now, or none. Each wish is met once. `now` is Unix time."""
+        """Take the wish that the store has now, or none. Each wish is met once. `now` is by the store's clock."""
         mine = wish is not None and wish.version == self._spec.version and now < wish.until
         if not mine or wish is None:
             if self._asked is not None and now >= self._until:

@@ -108,7 +108,7 @@ class Roster:
             self._remove(one)
 
     def pass_wishes(self, wishes: Mapping[str, ProfileWish], now: float) -> None:
-        """Hand each slot the profile that the store asks of its model; `now` is Unix time."""
+        """Hand each slot the profile that the store asks of its model; `now` is by the store's clock."""
         for one in self._running:
             one.profiler.wish(wishes.get(one.slot.spec.name), now)
 

@@ -36,7 +36,7 @@ class ServedVersions:
         self._served = {key_of(spec) for spec in self.specs}
 
     def follow(self, rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float) -> VersionChange:
-        """What to do now that these rollouts hold. `waiting` counts a version's waiting jobs; `now` is Unix time.
+        """What to do now that these rollouts hold. `waiting` counts a version's waiting jobs; `now` is by the store's clock.
 
         Each version is named again by the next call until `mark_started` or `mark_retired` says that it is done: one that
         finds no place now may find one then.

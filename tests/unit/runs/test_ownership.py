@@ -107,11 +107,13 @@ def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: MemoryRunStore) -> No
     lease.beat()
     assert lease.stop_reason() is StopReason.CANCEL
     late = RunLease(replace_run(owned.run, deadline_s=1.0), runs, count_slots=Slots, on_progress=seen.append)
-    assert late.stop_reason() is StopReason.EXPIRE
+    assert (late.stop_reason(), late.left_s() <= -1.0) == (StopReason.EXPIRE, True)
+    assert (lease.left_s(), lease.now() >= 1_000.0) == (float("inf"), True)
 
 
 def replace_run(run: Run, *, deadline_s: float) -> OwnedRun:
-    return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d")
+    """The run as it is taken two seconds after its creation."""
+    return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d", run.created_at + 2.0)
 
 
 def test_a_lease_whose_record_is_gone_creates_it_again(runs: MemoryRunStore) -> None:

@@ -96,7 +96,7 @@ def test_names_tells_every_blob_with_its_age_and_nothing_else(tmp_path: Path) ->
         assert path is not None
         os.utime(path, (now - age_s, now - age_s))
         (path.parent / "notes.txt").touch()
-    assert {name: round(age_s) for name, age_s in store.names(now=now)} == {old: 500, young: 2}
+    assert {name: round(age_s) for name, age_s in store.names()} == {old: 500, young: 2}
 
 
 def test_a_repeat_cut_short_is_listed_and_can_be_deleted(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_repeat_cut_short_is_listed_and_can_be_deleted(tmp_path: Path) -> None
     assert path is not None
     leftover = path.with_name(f"{name}.{'0' * 16}.new")
     leftover.touch()
-    assert sorted(found for found, _ in store.names(now=0)) == [name, leftover.name]
+    assert sorted(found for found, _ in store.names()) == [name, leftover.name]
     store.delete(leftover.name)
     assert not leftover.exists()
 
@@ -120,7 +120,7 @@ def test_a_full_disk_is_the_stores_fault_and_leaves_no_half(tmp_path: Path, monk
     store._path(name).parent.mkdir()
     with pytest.raises(StoreUnavailable, match="No space left"):
         store.put(name, b"x")
-    assert list(store.names(now=0)) == []
+    assert list(store.names()) == []
 
 
 def test_a_repeat_that_fails_leaves_the_first_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,5 +132,5 @@ def test_a_repeat_that_fails_leaves_the_first_in_place(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(StoreUnavailable):
         store.put(name, b"first")
-    assert [found for found, _ in store.names(now=0)] == [name]
+    assert [found for found, _ in store.names()] == [name]
     assert store.get(name) == b"first"

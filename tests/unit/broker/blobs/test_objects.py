@@ -50,7 +50,7 @@ def test_a_store_that_does_not_answer_is_told_with_what_to_look_at_and_without_s
         lambda: nowhere.peek(name, 1),
         lambda: nowhere.readable([name, input_name()]),
         lambda: nowhere.belong_to("me"),
-        lambda: list(nowhere.names(now=0.0)),
+        lambda: list(nowhere.names()),
     ]
     for call in calls:
         with pytest.raises(StoreUnavailable) as told:

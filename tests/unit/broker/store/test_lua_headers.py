@@ -19,6 +19,7 @@ from penstock.broker.store import encoding, ops, registry, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
+from penstock.model_spec import WorkerInfo
 from penstock.run import RunSpec, RunState
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
@@ -52,6 +53,8 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.inbox("m", before="", limit=10),
         ops.stats("m"),
         ops.unfinished("m", "1"),
+        registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
+        registry.forget_workers(),
         registry.swap_model("m", StoredModel(), None),
         run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
         run_ops.take("r", "d", lease_s=1.0),

@@ -46,7 +46,7 @@ def put_old(folder: Path, *names: str) -> None:
 
 
 def names(folder: Path) -> set[str]:
-    return {name for name, _ in LocalBlobs(folder).names(now=0.0)}
+    return {name for name, _ in LocalBlobs(folder).names()}
 
 
 def test_a_blob_is_an_orphan_when_no_record_of_its_job_exists() -> None:
