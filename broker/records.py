@@ -206,6 +206,18 @@ class LeaseRenewal:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """What a look at the lease holders of one model found. Not `looked`: another sweeper looks and sweeps for all just now.
+
+    `fresh`: how many are missing since this look; a second look soon tells whether they come back. `gone`: who did not.
+    """
+
+    looked: bool = True
+    fresh: int = 0
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """What one `sweep` did, promotions and expiries included. `blobs` may now be deleted.
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import structlog
+
 from penstock.errors import Gone, InternalError, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+BLOBS_NOT_DELETED = "blobs_not_deleted"
+COLLECTED_LATER = "collected as orphans once no record names them"
 
 # D9: docs/design/store.md
 # `<serial of the job>.in`, or `<serial>.<hash of the token>.out`; no dot-dot or slash matches. A repeated write that was cut
@@ -58,7 +64,10 @@ class BlobStore(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Remove the blob. A missing blob is no error, because deletions are repeated after a crash."""
+        """Remove the blob. A missing blob is no error, because deletions are repeated after a crash.
+
+        A blob that cannot be removed is logged and not raised: the caller has settled its jobs and must not settle them twice.
+        """
         ...
 
     def delete_all(self, names: Sequence[str]) -> None:
@@ -126,12 +135,21 @@ class LocalBlobs:
             raise BlobsUnavailable(f"blob {name} cannot be read from {path.parent}: {fault.strerror}") from fault
 
     def delete(self, name: str) -> None:
-        # Not synced: a deletion that a power cut undoes leaves an orphan, which is collected.
-        self._path(name).unlink(missing_ok=True)
+        self.delete_all([name])
 
     def delete_all(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.delete(name)
+        """Not synced: a deletion that a power cut undoes leaves an orphan, which is collected."""
+        faults = [fault for fault in map(self._fault_of_deletion, names) if fault]
+        if faults:
+            log.warning(BLOBS_NOT_DELETED, blobs=len(faults), error=faults[0], next=COLLECTED_LATER)
+
+    def _fault_of_deletion(self, name: str) -> str:
+        path = self._path(name)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as fault:
+            return f"{path}: {fault.strerror}"
+        return ""
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
         return [BlobFile(path) if (path := self.local_path(name)) else None for name in names]

@@ -20,14 +20,13 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from penstock.broker.blobs.copies import Copies
-from penstock.broker.blobs.files import BlobFile, BlobsUnavailable, checked, is_blob_name
+from penstock.broker.blobs.files import BLOBS_NOT_DELETED, COLLECTED_LATER, BlobFile, BlobsUnavailable, checked, is_blob_name
 from penstock.errors import ConfigError, Gone
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 log = structlog.get_logger(__name__)
-BLOBS_NOT_DELETED = "blobs_not_deleted"
 
 _MARK, _CLOCK = "STORE", "CLOCK"
 # Enough parallel requests to hide the 20 to 100 ms that an object store takes for one.
@@ -104,8 +103,7 @@ class ObjectBlobs:
             # With a folder behind this interface, the library stops at the first missing file.
             _each_deleted(self._store, names)
         except (BaseError, OSError) as fault:
-            # Not raised: the caller has settled its jobs and must not settle them twice.
-            log.warning(BLOBS_NOT_DELETED, blobs=len(names), error=_said(fault), next="collected as orphans with their records")
+            log.warning(BLOBS_NOT_DELETED, blobs=len(names), error=_said(fault), next=COLLECTED_LATER)
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
         fetched: list[BlobFile] = []
@@ -176,7 +174,7 @@ def _each_deleted(store: ObjectStore, names: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         except (BaseError, OSError) as fault:
-            log.warning(BLOBS_NOT_DELETED, blobs=1, error=_said(fault), next="collected as orphans with their records")
+            log.warning(BLOBS_NOT_DELETED, blobs=1, error=_said(fault), next=COLLECTED_LATER)
 
 
 def _at_once(do: Callable[[_Given], _Got], given: Sequence[_Given]) -> list[_Got]:

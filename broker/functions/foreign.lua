@@ -12,16 +12,3 @@ local function reject_foreign(keys, args)
 end
 
 register('reject_foreign', reject_foreign, {'allow-oom'})
-
--- absent: find the lease holders of the model whose own channel has no subscriber, because their process has ended.
--- ARGS: none
--- REPLY: per worker: name
-local function absent(keys)
-  local gone = {}
-  for _, worker in ipairs(redis.call('ZRANGE', keys[1] .. 'leases', 0, -1)) do
-    if tonumber(redis.call('PUBSUB', 'NUMSUB', 'ps:worker:' .. worker)[2]) == 0 then gone[#gone + 1] = worker end
-  end
-  return gone
-end
-
-register('absent', absent, {'no-writes'})

@@ -13,8 +13,12 @@
 --   turns:<version>:<band>    zset  owner -> number: the order of owners in this band, kept only while jobs with an owner wait
 --   solo:<version>    zset    suspects, each to be run alone. Those that crashed a child: serial -> created. Behind them those that
 --                             lost workers: serial -> 2^42 + `solo_clock` (counters: claims served while such suspects waited)
---   delayed           zset    serial -> due           final          zset    serial -> when to collect it
+--   solo_due          hash    version -> the first deadline in its line of suspects, or an earlier moment
+--   delayed           zset    serial -> due, at the latest its deadline
+--   final          zset    serial -> when to collect it
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at, below 0 for a shard
+--   look              string  the sweeper that looks for missing lease holders just now
+--   missing           hash    lease holder without a subscription -> since when it was seen so
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
 --   inbox             zset    serials that ended failed, dead or expired and were not replayed, score 0
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
@@ -221,6 +225,8 @@ local function enqueue_solo(p, serial, job)
   local place = job.created
   if job.losses > 0 then place = WEIGHT + (redis.call('HGET', p .. 'counters', 'solo_clock:' .. job.version) or 0) end -- guard:solo_place
   redis.call('ZADD', p .. 'solo:' .. job.version, place, serial)
+  local due = redis.call('HGET', p .. 'solo_due', job.version)
+  if not due or tonumber(job.deadline) < tonumber(due) then redis.call('HSET', p .. 'solo_due', job.version, job.deadline) end
   redis.call('SADD', p .. 'versions', job.version)
   push_tickets(p, 0, 1)
 end

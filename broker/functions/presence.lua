@@ -27,3 +27,58 @@ local function forget_workers(keys)
 end
 
 register('forget_workers', forget_workers, {'allow-oom'})
+
+-- absent: look, on behalf of all sweepers, for lease holders whose own channel has no subscriber, because their process has ended.
+-- ARGS: sweeper, ms in which no other sweeper looks, ms after which a holder that is still missing is gone
+-- REPLY: looked ('0': another sweeper did a moment ago), number of holders newly missing; then the names of those that are gone
+-- Sweepers share what they saw: a sweeper that died or froze between the two looks at a missing holder is replaced by whichever
+-- comes first once its time is over. A holder comes back into view if it subscribes again before the second look.
+-- D5: docs/design/leases-and-losses.md
+local NAMES_AT_ONCE = 1000 -- Lua passes at most about 8,000 values to one command
+local LOOKS_REMEMBERED = 4 -- what was missing must be seen missing again soon, or after a pause of the store all would be gone
+
+local function without_subscriber(workers)
+  local missing = {}
+  for from = 1, #workers, NAMES_AT_ONCE do
+    local channels = {}
+    for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = 'ps:worker:' .. workers[i] end
+    local found = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i = 2, #found, 2 do
+      if tonumber(found[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
+    end
+  end
+  return missing
+end
+
+local function missing_since(p)
+  local all, since = redis.call('HGETALL', p .. 'missing'), {}
+  for i = 1, #all, 2 do since[all[i]] = tonumber(all[i + 1]) end
+  return since
+end
+
+local function absent(keys, args)
+  local p, now, fresh, gone = keys[1], now_ms(), 0, {}
+  local holders = redis.call('ZRANGE', p .. 'leases', 0, -1)
+  if #holders == 0 then return {'1', 0} end -- a model at rest costs no write
+  local sweeper = redis.call('GET', p .. 'look')
+  if sweeper and sweeper ~= args[1] then return {'0', 0} end
+  if not sweeper then redis.call('SET', p .. 'look', args[1], 'PX', args[2]) end
+  local before, missing = missing_since(p), without_subscriber(holders)
+  for _, worker in ipairs(missing) do
+    local since = before[worker]
+    before[worker] = nil
+    if not since or since > now then -- the clock may have been set back
+      fresh = fresh + 1
+      redis.call('HSET', p .. 'missing', worker, now)
+    elseif now - since >= tonumber(args[3]) then
+      gone[#gone + 1] = worker
+    end
+  end
+  for worker in pairs(before) do redis.call('HDEL', p .. 'missing', worker) end
+  if #missing > 0 then redis.call('PEXPIRE', p .. 'missing', LOOKS_REMEMBERED * args[2] + args[3]) end
+  local reply = {'1', fresh}
+  append(reply, gone)
+  return reply
+end
+
+register('absent', absent, {'allow-oom'})

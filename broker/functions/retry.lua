@@ -18,7 +18,8 @@ local function retry_one(p, serial, token, delay, code, message, now, todo)
   end
   note_past(p, serial, now, 'retried', delay)
   redis.call('HSET', p .. 'job:' .. serial, 'state', 'delayed', 'token', '', 'code', code, 'message', message)
-  redis.call('ZADD', p .. 'delayed', now + delay, serial)
+  -- A sweep looks at nothing but what is due by now, so a job whose deadline comes first is due then, to be expired.
+  redis.call('ZADD', p .. 'delayed', math.min(now + delay, job.deadline), serial)
   count(todo, 'retried', 1)
   return 'ok', true
 end

@@ -1,10 +1,12 @@
 -- submit: store new jobs of one model.
--- ARGS: max_depth, idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
+-- ARGS: max_depth, least idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery id, foreign message,
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 local SUBMIT_STRIDE = 19
+-- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
+local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
 
 local function known(p, digest, fingerprint)
@@ -78,7 +80,10 @@ local function create(p, todo, now, at, args, call)
   end
   redis.call(unpack(record))
   if inline and #input > SMALL then store(todo, p .. 'in:' .. serial, input) end
-  if args[at + 9] ~= '' then redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', args[2]) end
+  if args[at + 9] ~= '' then
+    local kept = math.max(args[2], args[at + 3] + args[at + 4] + RUN_PAST_DEADLINE_MS)
+    redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', kept)
+  end
   link(p, todo, args[at + 18], serial)
   later(todo, 'ZADD', p .. 'index', 0, serial)
   later(todo, 'ZADD', line, score, serial)

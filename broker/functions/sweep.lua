@@ -5,6 +5,7 @@
 --        (see `tell`)
 -- D18: docs/design/store.md
 local SWEEP_MAX = 1000
+local FEW_VERSIONS = 8
 
 local function swept(tally, what)
   tally[what], tally.left = tally[what] + 1, tally.left - 1
@@ -101,9 +102,36 @@ local function add_late(late, key, band, found)
   for _, serial in ipairs(found) do late[#late + 1] = {serial, key, band} end
 end
 
+-- Add the suspects of a version that are late. They stand in another order than that of their deadlines, so `solo_due` says when to
+-- look at them all.
+local function add_late_suspects(p, version, now, late)
+  local solo, due = p .. 'solo:' .. version, redis.call('HGET', p .. 'solo_due', version)
+  if not due or tonumber(due) > now then return end
+  local page, next = redis.call('ZRANGE', solo, 0, SWEEP_MAX - 1), nil
+  for _, serial in ipairs(page) do
+    local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline') or 0)
+    if deadline <= now then late[#late + 1] = {serial, solo, 0} end
+    next = math.min(next or deadline, deadline)
+  end
+  if #page == SWEEP_MAX then next = now end -- there may be more
+  if next then redis.call('HSET', p .. 'solo_due', version, next) else redis.call('HDEL', p .. 'solo_due', version) end
+end
+
+-- The versions that have waiting jobs, and few others: where there are many, those for which nothing waits are forgotten, because
+-- each costs every look at the queue.
+local function waiting_versions(p)
+  local versions = redis.call('SMEMBERS', p .. 'versions')
+  if #versions <= FEW_VERSIONS then return versions end
+  local waiting = {}
+  for _, version in ipairs(versions) do
+    if is_waited_for(p, version) then waiting[#waiting + 1] = version else redis.call('SREM', p .. 'versions', version) end
+  end
+  return waiting
+end
+
 local function expire_waiting(p, now, todo, tally)
   local late, limit = {}, tally.left
-  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+  for _, version in ipairs(waiting_versions(p)) do
     for _, line in ipairs(all_lines_of(p, version)) do
       for _, band in ipairs(BANDS) do
         if #late >= limit then break end
@@ -111,12 +139,8 @@ local function expire_waiting(p, now, todo, tally)
         add_late(late, line, band, redis.call('ZRANGEBYSCORE', line, from, from + now, 'LIMIT', 0, limit - #late))
       end
     end
+    add_late_suspects(p, version, now, late)
   end
-  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-    local solo = p .. 'solo:' .. version
-    add_late(late, solo, 0, redis.call('ZRANGE', solo, 0, SWEEP_MAX - 1))
-  end
-  add_late(late, p .. 'delayed', nil, redis.call('ZRANGE', p .. 'delayed', 0, SWEEP_MAX - 1))
   for _, entry in ipairs(late) do
     if tally.left <= 0 then break end
     local serial, key, band = entry[1], entry[2], entry[3]
@@ -124,7 +148,7 @@ local function expire_waiting(p, now, todo, tally)
     local gone = not job.state
     if gone or tonumber(job.deadline) <= now then
       redis.call('ZREM', key, serial)
-      if band then pop_tickets(p, band, 1, now) end
+      pop_tickets(p, band, 1, now)
       if gone then forget_gone(p, serial, todo) else expire_job(p, serial, job, now, todo) end
       swept(tally, gone and 'gone' or 'expired')
     end

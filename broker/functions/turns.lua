@@ -31,6 +31,14 @@ local function all_lines_of(p, version)
   return lines
 end
 
+local function is_waited_for(p, version)
+  if redis.call('EXISTS', p .. 'solo:' .. version) == 1 then return true end
+  for _, line in ipairs(all_lines_of(p, version)) do
+    if redis.call('EXISTS', line) == 1 then return true end
+  end
+  return false
+end
+
 -- The number of waiting jobs, counted no further than `enough`. `shared`: there may be jobs with owners.
 local function standing(p, version, enough, shared)
   local count = redis.call('ZCARD', line_of(p, version))

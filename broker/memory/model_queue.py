@@ -13,7 +13,7 @@ from penstock.job import BANDS, BatchRecord, JobError, JobId, JobState
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
-IDEMPOTENCY_S = 172_800.0
+IDEMPOTENCY_S, RUN_PAST_DEADLINE_S = 172_800.0, 3_600.0
 FOREIGN_AGAIN_S = 15.0
 # As in functions/lib.lua.
 LOST_PLACE = 2.0**42

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.memory.claim import Gathering
-from penstock.broker.memory.model_queue import IDEMPOTENCY_S, KeyUse, MemoryQueue, batch_record
+from penstock.broker.memory.model_queue import IDEMPOTENCY_S, RUN_PAST_DEADLINE_S, KeyUse, MemoryQueue, batch_record
 from penstock.broker.memory.record import Record
 from penstock.broker.records import (
     BatchStamp,
@@ -252,7 +252,8 @@ class MemoryStore:
             queue.mark_replayed(job.replay_of, job.id)
         queue.accepted += 1
         if job.idempotency_key:
-            queue.keys[job.owner, job.idempotency_key] = KeyUse(job.fingerprint, job.id, now + IDEMPOTENCY_S)
+            kept_s = max(IDEMPOTENCY_S, job.deadline_s + job.result_ttl_s + RUN_PAST_DEADLINE_S)
+            queue.keys[job.owner, job.idempotency_key] = KeyUse(job.fingerprint, job.id, now + kept_s)
 
     def _settle(self, item: _Item, settle: Callable[[MemoryQueue, Record, _Item], Settled]) -> Settled:
         queue, record = self._find(item.id)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.broker.records import (
+    Absent,
     BatchStamp,
     Change,
     Claim,
@@ -30,6 +31,7 @@ from penstock.errors import InternalError
 from penstock.job import BANDS, Call, Job, JobError, JobId, JobState, Payload, Priority
 
 Arg = bytes | str | int
+# At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _FIELDS = 34  # the fields of RECORD in lib.lua, then position and output
 _CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
@@ -177,8 +179,8 @@ def settled_reply(reply: Sequence[bytes]) -> list[Settled]:
     return [Settled(answer.decode()) for answer in reply]
 
 
-def names_reply(reply: Sequence[bytes]) -> list[str]:
-    return [name.decode() for name in reply]
+def absent_reply(reply: Sequence[Any]) -> Absent:
+    return Absent(looked=reply[0] == b"1", fresh=reply[1], gone=tuple(name.decode() for name in reply[2:]))
 
 
 def text_reply(reply: bytes | None) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import (
+    Absent,
     BatchStamp,
     Claim,
     ClaimRequest,
@@ -91,8 +92,8 @@ def sweep(model: str, *, gone: Sequence[str], limit: int) -> Operation[SweepRepo
     return Operation("sweep", prefix(model), [limit, *gone], partial(enc.sweep_reply, model=model))
 
 
-def absent(model: str) -> Operation[list[str]]:
-    return Operation("absent", prefix(model), [], enc.names_reply)
+def absent(model: str, *, sweeper: str, pace_s: float, again_s: float) -> Operation[Absent]:
+    return Operation("absent", prefix(model), [sweeper, ms(pace_s), ms(again_s)], enc.absent_reply)
 
 
 def cancel(job: JobId, *, owner: str) -> Operation[CancelStatus]:

@@ -10,6 +10,7 @@ import redis
 
 from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import (
+    Absent,
     BatchStamp,
     Claim,
     ClaimRequest,
@@ -130,9 +131,13 @@ class RedisStore:
     def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         return self.run(ops.sweep(model, gone=gone, limit=limit))
 
-    def absent(self, model: str) -> list[str]:
-        """Lease holders whose own channel has no subscriber: their process has ended or lost its link to Redis."""
-        return self.run(ops.absent(model))
+    def absent(self, model: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
+        """Lease holders whose own channel has no subscriber: their process has ended or lost its link to Redis.
+
+        For `pace_s` after a look, no other `sweeper` gets one. Gone is who is still missing `again_s` after the first look that
+        missed it.
+        """
+        return self.run(ops.absent(model, sweeper=sweeper, pace_s=pace_s, again_s=again_s))
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         return self.run(ops.cancel(job, owner=owner))

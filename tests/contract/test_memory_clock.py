@@ -84,6 +84,13 @@ def test_a_key_is_remembered_for_two_days() -> None:
     assert queue.put(queue.new(idempotency_key="k", fingerprint="g")).status is SubmitStatus.CREATED
 
 
+def test_a_key_is_remembered_for_as_long_as_the_job_may_wait_and_its_result_is_kept() -> None:
+    queue, clock = queue_with_clock()
+    first = queue.submit(idempotency_key="k", fingerprint="f", deadline_s=72 * HOUR_S, result_ttl_s=24 * HOUR_S)
+    clock.now += 96 * HOUR_S
+    assert queue.put(queue.new(idempotency_key="k", fingerprint="f")).id == first
+
+
 def test_a_batch_waits_exactly_as_long_as_it_may() -> None:
     queue, clock = queue_with_clock()
     queue.leased("w1")

@@ -78,8 +78,10 @@ class Fleet:
             self._sweep_store,
             blobs,
             self._swept_models,
+            name=self._name,
             lease_s=worker.lease_s,
             beat_s=worker.beat_s,
+            sweep_s=worker.sweep_s,
             observer=upkeep,
             on_changes=job_log.on_changed,
         )

@@ -1,17 +1,18 @@
 """The sweeper: does what is due in the queues of this worker's models, and takes back what other workers lost.
 
-Every worker sweeps. Each step is one atomic function of the store, so that several sweepers do no harm.
+Every worker has one, and the store lets one of them look and sweep for all: every half `sweep_s`, whichever comes first. Each
+step is one atomic function of the store, so that several sweepers at once do no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import structlog
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.records import Change, Repair, SweepReport
+from penstock.broker.records import Absent, Change, Repair, SweepReport
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.workers.fleet.orphan_blobs import OrphanCollector, RecordLookup
@@ -21,21 +22,33 @@ JOBS_TAKEN_BACK = "jobs_taken_back"
 JOBS_GIVEN_UP = "jobs_given_up"
 RECORDS_REPAIRED = "records_repaired"
 SWEEP_MISSED = "sweep_missed"
+MODEL_NOT_SWEPT = "model_not_swept"
 SWEEP_AMNESTY = "sweep_amnesty"
 
 # A slot whose subscription broke subscribes again within milliseconds; one that is still missing after this is gone.
 _LOOK_AGAIN_S = 0.4
+# A second look may come a little early by the store's clock.
+_MISSING_FOR_S = 0.35
 _RECONCILE_S = 30.0
+# Each sweep of a model moves at most a thousand jobs, so that no call blocks the store for long. Where more is due, sweeps
+# follow each other, models in turn; after so many the sweeper looks around first.
+SLICES = 20
+_GO_ON_S = 0.01
+
+
+_Done = TypeVar("_Done")
 
 
 class SweepStore(RecordLookup, Protocol):
     """The part of the store that a sweep calls."""
 
-    def absent(self, model: str) -> Sequence[str]: ...
+    def absent(self, model: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent: ...
 
     def sweep(self, model: str, *, gone: Sequence[str] = ()) -> SweepReport: ...
 
     def reconcile(self, model: str, *, cursor: str = "0") -> Repair: ...
+
+    def forget_workers(self) -> int: ...
 
 
 class SweepObserver(Protocol):
@@ -50,7 +63,8 @@ class Sweeper:
     """One call sweeps every model: promotes, expires and collects what is due, and takes back the jobs of dead workers.
 
     Every half minute it compares each model's records with its queue, and every ten minutes it collects blobs without a record.
-    `models` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back.
+    An error in one model is logged, and the others are swept. `name` is unlike that of any other sweeper. `models` may grow
+    meanwhile. `on_changes` gets the jobs that a sweep ended or took back.
     """
 
     def __init__(
@@ -59,20 +73,23 @@ class Sweeper:
         blobs: BlobStore,
         models: Collection[str],
         *,
+        name: str,
         lease_s: float,
         beat_s: float,
+        sweep_s: float,
         observer: SweepObserver,
         on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
     ) -> None:
         self._store = store
         self._blobs = blobs
         self._models = models
+        self._name = name
+        self._pace_s = sweep_s / 2
         self._lease_s = lease_s
         self._beat_s = beat_s
         self._observer = observer
         self._on_changes = on_changes
         self._orphans = OrphanCollector(store, blobs)
-        self._missing: dict[str, frozenset[str]] = {}
         self._cursors: dict[str, str] = {}
         self._reconcile_at = 0.0
         self._last_run_at: float | None = None
@@ -80,19 +97,20 @@ class Sweeper:
         # mostly this worker's own predecessor.
         self._linked_at: float | None = float("-inf")
         self._quiet_until = float("-inf")
-        self._newly_missing = False
+        self._look_again = False
 
     def run_once(self, now: float) -> float | None:
         """Seconds until the next call, if that should come soon. Raises `StoreUnavailable`. `now` is monotonic."""
-        self._newly_missing = False
+        self._look_again, left = False, False
         try:
             if not self._is_quiet(now):
-                self._sweep_all(now)
+                left = self._sweep_all(now)
         except StoreUnavailable:
             self._linked_at = None
-            self._missing.clear()
             raise
-        return _LOOK_AGAIN_S if self._newly_missing else None
+        if left:
+            return _GO_ON_S
+        return _LOOK_AGAIN_S if self._look_again else None
 
     def _is_quiet(self, now: float) -> bool:
         """Whether to take nothing back yet: this process was stopped for a while, so others may only seem dead to it.
@@ -106,30 +124,59 @@ class Sweeper:
         self._last_run_at = now
         return now < self._quiet_until
 
-    def _sweep_all(self, now: float) -> None:
+    def _sweep_all(self, now: float) -> bool:
+        """Whether more is due than one call of the sweeper does."""
         # Sorted into a list of its own, because the beat's thread adds models.
-        for model in sorted(self._models):
-            self._sweep(model, self._gone(model, now))
+        models = sorted(self._models)
+        found = self._on_each(models, lambda model: self._to_sweep(model, now))
+        left = self._sweep_in_slices({model: absent.gone for model, absent in found.items() if absent.looked})
         if self._linked_at is None:
             self._linked_at = now
         if now >= self._reconcile_at:
-            self._reconcile_all()
+            self._on_each(models, self._reconcile)
+            self._store.forget_workers()
             self._reconcile_at = now + _RECONCILE_S
         self._orphans.run_once(now)
+        return left
 
-    def _gone(self, model: str, now: float) -> list[str]:
-        """Lease holders whose presence is missing for the second time in a row.
+    def _sweep_in_slices(self, gone: dict[str, tuple[str, ...]]) -> bool:
+        """Sweep each of these models until nothing more is due there; whether that took too long. `gone`: lease holders."""
+        left: Sequence[str] = list(gone)
+        for _ in range(SLICES):
+            # A worker that held more than one sweep takes back is still gone in the next.
+            swept = self._on_each(left, lambda model: self._sweep(model, gone[model]))
+            left = [model for model, is_more in swept.items() if is_more]
+            if not left:
+                break
+        return bool(left)
 
-        For a while after the link to the store came back nobody counts as gone: after a restart of Redis all are missing.
+    def _on_each(self, models: Iterable[str], step: Callable[[str], _Done]) -> dict[str, _Done]:
+        """What `step` returned, by model; without the models where it failed. Raises `StoreUnavailable`, which concerns all."""
+        done = {}
+        for model in models:
+            try:
+                done[model] = step(model)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                log.exception(MODEL_NOT_SWEPT, model=model)
+        return done
+
+    def _to_sweep(self, model: str, now: float) -> Absent:
+        """Who is missing of the model's lease holders, or that another sweeper looks and sweeps for all just now.
+
+        For a while after the link to the store came back nobody counts as gone: after a restart of Redis all are missing. Then
+        this sweeper does not look either, so that one without a broken link does.
         """
         # D5: presence is a subscription.
-        missing = frozenset(self._store.absent(model))
-        before, self._missing[model] = self._missing.get(model, frozenset()), missing
-        self._newly_missing = self._newly_missing or not missing <= before
-        settled = self._linked_at is not None and now - self._linked_at > self._lease_s * 2 / 3
-        return sorted(missing & before) if settled else []
+        if self._linked_at is None or now - self._linked_at <= self._lease_s * 2 / 3:
+            return Absent()
+        absent = self._store.absent(model, sweeper=self._name, pace_s=self._pace_s, again_s=_MISSING_FOR_S)
+        self._look_again = self._look_again or absent.fresh > 0
+        return absent
 
-    def _sweep(self, model: str, gone: Sequence[str]) -> None:
+    def _sweep(self, model: str, gone: Sequence[str]) -> bool:
+        """Whether more is due than one sweep does."""
         failpoint("in_sweep")
         # D18: one call promotes, expires, collects and takes back.
         report = self._store.sweep(model, gone=gone)
@@ -144,11 +191,11 @@ class Sweeper:
             )
         if report.dead:
             log.warning(JOBS_GIVEN_UP, model=model, jobs=report.dead)
+        return report.more
 
-    def _reconcile_all(self) -> None:
-        for model in sorted(self._models):
-            found = self._store.reconcile(model, cursor=self._cursors.get(model, "0"))
-            self._cursors[model] = found.cursor
-            self._observer.on_repaired(found)
-            if found.orphans or found.tickets:
-                log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)
+    def _reconcile(self, model: str) -> None:
+        found = self._store.reconcile(model, cursor=self._cursors.get(model, "0"))
+        self._cursors[model] = found.cursor
+        self._observer.on_repaired(found)
+        if found.orphans or found.tickets:
+            log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)

@@ -1,36 +1,59 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.broker.records import Repair, SweepReport
+from penstock.broker.records import Absent, Repair, SweepReport
 from penstock.errors import StoreUnavailable
-from penstock.workers.fleet.sweeper import Sweeper
+from penstock.job import new_serial
+from penstock.workers.fleet.sweeper import SLICES, Sweeper
 
 LEASE_S, BEAT_S = 6.0, 2.0
 
 
 class Store:
-    """A store that lists missing workers and records those swept as gone. If `missing` is None, the store does not answer."""
+    """A store that lists missing workers and records those swept as gone. If `missing` is None, the store does not answer.
+
+    `due` are the jobs that are due by model, and a sweep moves at most a thousand of them. Those of `broken` cannot be swept.
+    """
 
     def __init__(self) -> None:
         self.missing: set[str] | None = set()
+        self.is_watched_by_others = False
+        self.fresh = 0
+        self.due: Counter[str] = Counter()
+        self.broken: set[str] = set()
         self.gone: list[list[str]] = []
+        self.swept: list[str] = []
+        self.looks = self.forgotten = 0
 
-    def absent(self, model: str) -> list[str]:
-        if self.missing is None:
-            raise StoreUnavailable("away")
-        return sorted(self.missing)
+    def absent(self, model: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
+        self.looks += 1
+        if self.is_watched_by_others:
+            return Absent(looked=False)
+        return Absent(fresh=self.fresh, gone=tuple(sorted(self.missing or ())))
 
     def sweep(self, model: str, *, gone: Sequence[str] = ()) -> SweepReport:
+        if self.missing is None:
+            raise StoreUnavailable("away")
+        if model in self.broken:
+            raise RuntimeError(f"the record of a job of {model} makes no sense")
         self.gone.append(list(gone))
-        return SweepReport()
+        self.swept.append(model)
+        collected = min(1_000, self.due[model])
+        self.due[model] -= collected
+        return SweepReport(collected=collected, more=self.due[model] > 0)
 
     def reconcile(self, model: str, *, cursor: str = "0") -> Repair:
         return Repair()
+
+    def forget_workers(self) -> int:
+        self.forgotten += 1
+        return 0
 
     def identity(self) -> str:
         return "this store"
@@ -60,31 +83,94 @@ def counts() -> Counts:
     return Counts()
 
 
+def sweeper_of(store: Store, counts: Counts, folder: Path, *models: str) -> Sweeper:
+    return Sweeper(
+        store, LocalBlobs(folder), set(models), name="w1", lease_s=LEASE_S, beat_s=BEAT_S, sweep_s=1.0, observer=counts
+    )
+
+
 @pytest.fixture
 def sweeper(store: Store, counts: Counts, tmp_path: Path) -> Sweeper:
-    return Sweeper(store, LocalBlobs(tmp_path), {"m"}, lease_s=LEASE_S, beat_s=BEAT_S, observer=counts)
+    return sweeper_of(store, counts, tmp_path, "m")
 
 
-def test_a_worker_is_gone_when_it_is_missing_twice_in_a_row(sweeper: Sweeper, store: Store) -> None:
-    store.missing = {"w"}
+def test_a_lease_holder_that_is_newly_missing_is_looked_for_again_soon(sweeper: Sweeper, store: Store) -> None:
+    store.fresh = 1
     soon = sweeper.run_once(0.0)
-    assert soon is not None, "the second look comes soon"
+    assert soon is not None
+    assert soon < 0.5
+    store.fresh, store.missing = 0, {"w"}
     assert sweeper.run_once(soon) is None
     assert store.gone == [[], ["w"]]
 
 
+def test_a_model_that_another_sweeper_looks_after_is_left_to_it(sweeper: Sweeper, store: Store) -> None:
+    store.is_watched_by_others = True
+    sweeper.run_once(0.0)
+    assert (store.looks, store.swept) == (1, [])
+    store.is_watched_by_others = False
+    sweeper.run_once(1.0)
+    assert store.swept == ["m"]
+
+
 def test_nobody_is_gone_right_after_the_store_came_back(sweeper: Sweeper, store: Store) -> None:
-    """After a restart of Redis every subscription is missing for a moment."""
+    """After a restart of Redis every subscription is missing for a moment. Who cannot tell leaves the look to others."""
     sweeper.run_once(0.0)
     store.missing = None
     with pytest.raises(StoreUnavailable):
         sweeper.run_once(1.0)
-    store.missing = {"w"}
+    store.missing, store.looks = {"w"}, 0
     for now in (2.0, 2.5, 2.0 + LEASE_S / 2):
         sweeper.run_once(now)
-    assert store.gone == [[], [], [], []]
+    assert (store.gone, store.looks) == ([[], [], [], []], 0)
     sweeper.run_once(2.1 + LEASE_S * 2 / 3)
     assert store.gone[-1] == ["w"]
+
+
+def test_sweeps_follow_each_other_until_nothing_more_is_due(
+    store: Store, counts: Counts, tmp_path: Path, sweeper: Sweeper
+) -> None:
+    """Regression: one sweep per second and a limit of a thousand let finished jobs pile up at more than a thousand a second."""
+    store.due["m"] = 7_500
+    assert sweeper.run_once(0.0) is None
+    assert (store.due["m"], counts.sweeps) == (0, 8)
+
+
+def test_a_flood_in_one_model_neither_holds_up_the_others_nor_the_sweeper(store: Store, counts: Counts, tmp_path: Path) -> None:
+    sweeper = sweeper_of(store, counts, tmp_path, "flood", "quiet")
+    store.due.update(flood=1_000_000, quiet=1_500)
+    soon = sweeper.run_once(0.0)
+    assert soon is not None
+    assert soon < 0.1
+    assert store.swept[:5] == ["flood", "quiet", "flood", "quiet", "flood"]
+    assert store.due == {"flood": 1_000_000 - SLICES * 1_000, "quiet": 0}
+
+
+def test_an_error_in_one_model_stays_its_own(store: Store, counts: Counts, tmp_path: Path) -> None:
+    """Regression: what failed in one model kept the sweeper from all models behind it, second after second."""
+    sweeper = sweeper_of(store, counts, tmp_path, "a", "b", "c")
+    store.broken.add("b")
+    sweeper.run_once(0.0)
+    assert (store.swept, counts.reconciled, store.forgotten) == (["a", "c"], 3, 1)
+
+
+def test_a_blob_that_cannot_be_deleted_does_not_end_the_sweep(store: Store, counts: Counts, tmp_path: Path) -> None:
+    sweeper = sweeper_of(store, counts, tmp_path, "a", "b")
+    name = undeletable_blob(tmp_path)
+    store.sweep = lambda model, *, gone=(): SweepReport(collected=1, blobs=(name,))  # type: ignore[method-assign]
+    assert sweeper.run_once(0.0) is None
+    assert counts.sweeps == 2
+
+
+def undeletable_blob(folder: Path) -> str:
+    """A folder has the name of the blob, so unlink fails for every user, root included."""
+    blobs, name = LocalBlobs(folder), f"{new_serial()}.in"
+    blobs.put(name, b"x")
+    path = blobs.local_path(name)
+    assert path is not None
+    path.unlink()
+    path.mkdir()
+    return name
 
 
 def test_a_process_that_was_stopped_for_a_while_sweeps_nothing_for_one_beat(sweeper: Sweeper, counts: Counts) -> None:

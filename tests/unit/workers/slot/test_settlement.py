@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class ShakyStore:
         self.details: list[str] = []
         self.away = False
         self.answer = Settled.OK
+        self.on_finish: Callable[[], object] = lambda: None
 
     def _take(self, name: str, what: Any) -> None:
         if self.away:
@@ -50,6 +51,7 @@ class ShakyStore:
         self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
     ) -> tuple[list[Settled], Claim]:
         self._take("finish_and_claim", endings)
+        self.on_finish()
         return [self.answer for _ in endings], Claim()
 
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
@@ -101,6 +103,23 @@ def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(settleme
     settlements.owe(ended())
     assert settlements.settle_and_claim(REQUEST) is not None
     assert names(store) == ["finish_and_claim"]
+    assert not settlements.has_debts
+
+
+def test_a_blob_that_cannot_be_deleted_costs_the_next_batch_nothing(
+    settlements: Settlements, store: ShakyStore, blobs: LocalBlobs
+) -> None:
+    """Regression: the fault came between the claim and its batch, so that the jobs just claimed were lost with their lease."""
+    batch = ended(ending(b"x" * 70_000))
+    [name] = [blob_name(end) for end in batch.endings]
+    blobs.put(name, b"")
+    path = blobs.local_path(name)
+    assert path is not None
+    store.on_finish = lambda: (path.unlink(), path.mkdir())
+    store.answer = Settled.STALE
+    settlements.owe(batch)
+    assert settlements.settle_and_claim(REQUEST) == Claim()
+    assert path.exists()
     assert not settlements.has_debts
 
 

@@ -1,0 +1,219 @@
+"""What calls of the store cost, counted by Redis in commands: upkeep must not grow with what is not due.
+
+On Redis alone, because the store in memory costs nothing that a deployment would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from penstock.broker.records import ClaimRequest, Ending
+from penstock.broker.store.sync import RedisStore
+from penstock.job import JobState
+from penstock.model_spec import WorkerInfo
+from tests.contract.dumps import RedisDump
+from tests.contract.invariants import check_invariants
+from tests.contract.model_queue import OUTPUT, STAMP, ModelQueue
+from tests.eventually import eventually
+
+# What tests send to count, and the calls of functions themselves.
+_NOT_COUNTED = ("info", "config", "fcall", "client", "hello")
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as found:
+        yield found
+
+
+@pytest.fixture
+def queue(redis_url: str, client: Any, model: str) -> Iterator[ModelQueue]:
+    store = RedisStore(redis_url)
+    made = ModelQueue(store, model, RedisDump(client, model).dump)
+    yield made
+    check_invariants(made.dump())
+    store.close()
+
+
+def commands(client: Any, call: Callable[[], object], *, only: str = "") -> int:
+    """Return how many commands Redis runs for a call, those inside of functions included."""
+    client.config_resetstat()
+    call()
+    counts = {name.removeprefix("cmdstat_"): found["calls"] for name, found in client.info("commandstats").items()}
+    return sum(n for name, n in counts.items() if name.startswith(only) and not name.startswith(_NOT_COUNTED))
+
+
+def sweep(queue: ModelQueue) -> Callable[[], object]:
+    return lambda: queue.store.sweep(queue.model)
+
+
+def run_and_finish(queue: ModelQueue, version: str) -> None:
+    job = queue.submit(version=version)
+    claim = queue.store.claim(ClaimRequest(queue.model, version, "w1", version, 8))
+    queue.store.finish([Ending(job, claim.jobs[0].token, JobState.SUCCEEDED, OUTPUT)], worker="w1", stamp=STAMP)
+
+
+# --- a sweep with nothing due ----------------------------------------------------------------------------------------------
+
+
+def test_versions_that_nothing_waits_for_are_forgotten_and_cost_a_sweep_nothing(queue: ModelQueue, client: Any) -> None:
+    """Regression: each version that was ever queued cost every sweep some commands for ever: a thousand took 32 ms."""
+    for number in range(100):
+        run_and_finish(queue, f"v{number}")
+    queue.submit(version="kept")
+    queue.store.sweep(queue.model)
+    assert client.smembers(f"ps:{{{queue.model}}}:versions") == {b"kept"}
+    assert commands(client, sweep(queue)) < 30
+    assert len(queue.claim(version="kept").jobs) == 1
+
+
+def test_a_version_with_waiting_jobs_of_any_kind_is_kept(queue: ModelQueue, client: Any) -> None:
+    for number in range(20):
+        run_and_finish(queue, f"v{number}")
+    queue.submit(version="owned", owner="alice")
+    queue.shard(version="shards")
+    suspect = queue.leased()
+    queue.crash(suspect)
+    queue.store.sweep(queue.model)
+    assert client.smembers(f"ps:{{{queue.model}}}:versions") == {b"owned", b"shards", b"1"}
+
+
+@pytest.mark.parametrize("delay_s", [60.0, 1e6])
+def test_delayed_jobs_that_are_not_due_cost_a_sweep_nothing(queue: ModelQueue, client: Any, delay_s: float) -> None:
+    """Regression: every sweep read the record of every delayed job to see its deadline: a thousand took 17 ms."""
+    queue.retry(queue.leased(), delay_s=delay_s)
+    with_one = commands(client, sweep(queue))
+    for _ in range(100):
+        queue.retry(queue.leased(), delay_s=delay_s)
+    assert commands(client, sweep(queue)) == with_one
+
+
+def test_suspects_that_are_not_late_cost_a_sweep_nothing(queue: ModelQueue, client: Any) -> None:
+    for _ in range(100):
+        queue.crash(queue.leased())
+    queue.store.sweep(queue.model)
+    assert commands(client, sweep(queue)) < 40
+
+
+def test_of_many_suspects_the_late_ones_end_and_the_others_do_not(queue: ModelQueue) -> None:
+    suspects = [queue.leased(deadline_s=deadline_s) for deadline_s in (60.0, 0.3, 60.0, 0.6)]
+    for suspect in suspects:
+        queue.crash(suspect)
+    for place in (1, 3):
+        eventually(lambda place=place: queue.store.stats(queue.model).now >= suspects[place].deadline_at)
+        assert queue.store.sweep(queue.model).expired == 1
+        assert queue.state(suspects[place].id) is JobState.EXPIRED
+    assert [queue.state(suspects[place].id) for place in (0, 2)] == [JobState.QUEUED] * 2
+
+
+# --- presence --------------------------------------------------------------------------------------------------------------
+
+LOOK = {"pace_s": 30.0, "again_s": 0.0}
+
+
+def lease_holders(queue: ModelQueue, count: int) -> list[str]:
+    names = [f"{queue.model}-{number:03d}" for number in range(count)]
+    for name in names:
+        queue.leased(name, lease_s=600.0)
+    return names
+
+
+@contextmanager
+def subscribed(client: Any, workers: Sequence[str]) -> Iterator[None]:
+    with ExitStack() as opened:
+        pubsub = opened.enter_context(client.pubsub())
+        pubsub.subscribe(*(f"ps:worker:{worker}" for worker in workers))
+        for _ in workers:
+            assert pubsub.get_message(timeout=10.0)
+        yield
+
+
+def test_five_hundred_workers_are_looked_for_once_and_not_by_each_of_them(queue: ModelQueue, client: Any) -> None:
+    """Regression: each sweeper asked for each lease holder: 500 one-slot workers took two thirds of the store's time."""
+    workers = lease_holders(queue, 500)
+    store = queue.store
+    assert isinstance(store, RedisStore)
+
+    def look_all() -> None:
+        for worker in workers:
+            store.absent(queue.model, sweeper=worker, **LOOK)
+
+    with subscribed(client, workers):
+        assert commands(client, look_all, only="pubsub") == 1
+        assert commands(client, look_all) < 4 * len(workers)
+
+
+def test_only_who_is_missing_at_two_looks_is_gone(queue: ModelQueue, client: Any) -> None:
+    alive, dead = lease_holders(queue, 2)
+    store = queue.store
+    assert isinstance(store, RedisStore)
+    with subscribed(client, [alive]):
+        first, second = (store.absent(queue.model, sweeper="s1", **LOOK) for _ in range(2))
+    assert (first.looked, first.fresh, first.gone) == (True, 1, ())
+    assert (second.looked, second.fresh, second.gone) == (True, 0, (dead,))
+    with subscribed(client, [dead]):
+        assert store.absent(queue.model, sweeper="s1", **LOOK).gone == ()
+    third = store.absent(queue.model, sweeper="s1", **LOOK)
+    assert (third.fresh, third.gone) == (1, (alive,)), "who came back in between is missing anew"
+
+
+def test_a_sweeper_that_died_or_froze_between_two_looks_is_replaced_and_the_next_look_decides(
+    queue: ModelQueue, client: Any
+) -> None:
+    """What was seen is the store's, so that the sweeper that takes over need not begin again."""
+    [dead] = lease_holders(queue, 1)
+    store = queue.store
+    assert isinstance(store, RedisStore)
+    assert store.absent(queue.model, sweeper="froze", **LOOK).fresh == 1
+    assert not store.absent(queue.model, sweeper="other", **LOOK).looked
+    # The time of the look passes.
+    assert client.pexpire(f"ps:{{{queue.model}}}:look", 1)
+    found = eventually(
+        lambda: next((seen for seen in [store.absent(queue.model, sweeper="other", **LOOK)] if seen.looked), None)
+    )
+    assert found.gone == (dead,)
+    assert not store.absent(queue.model, sweeper="froze", **LOOK).looked, "who wakes up has to wait like others"
+
+
+def test_a_model_at_rest_is_looked_after_without_a_write(queue: ModelQueue, client: Any) -> None:
+    store = queue.store
+    assert isinstance(store, RedisStore)
+    assert store.absent(queue.model, sweeper="s1", **LOOK).looked
+    assert store.absent(queue.model, sweeper="s2", **LOOK).looked
+    assert not client.exists(f"ps:{{{queue.model}}}:look")
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------------
+
+
+def test_killed_workers_are_forgotten(queue: ModelQueue, client: Any) -> None:
+    """Regression: the registry kept each worker that was killed for ever, and every reader read it."""
+    store, names = queue.store, [f"killed-{number}-{queue.model}" for number in range(20)]
+    assert isinstance(store, RedisStore)
+    for name in names:
+        store.announce_worker(WorkerInfo(name, "here", 1, 0.0), ttl_s=0.0)
+    live = WorkerInfo(f"live-{queue.model}", "here", 1, 0.0)
+    store.announce_worker(live, ttl_s=60.0)
+    assert store.forget_workers() >= len(names)
+    left = {name.decode() for name in client.hkeys("ps:workers")}
+    assert left.isdisjoint(names)
+    assert live.name in left
+    store.withdraw_worker(live.name)
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "result_ttl_s", "kept_s"),
+    [(60.0, 60.0, 48 * 3_600.0), (3 * 86_400.0, 86_400.0, 4 * 86_400.0), (60.0, 30 * 86_400.0, 30 * 86_400.0)],
+)
+def test_an_idempotency_key_outlives_the_result(
+    queue: ModelQueue, client: Any, deadline_s: float, result_ttl_s: float, kept_s: float
+) -> None:
+    """Regression: after 48 hours a repeat made a second job, although the first still waited or its result was still kept."""
+    queue.submit(idempotency_key="k", fingerprint="f", deadline_s=deadline_s, result_ttl_s=result_ttl_s)
+    [key] = client.keys(f"ps:{{{queue.model}}}:idem:*")
+    assert kept_s - 60.0 < client.ttl(key) <= kept_s + 2 * 3_600.0
