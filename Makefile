@@ -21,7 +21,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults cures compose-test up clean
+.PHONY: help demo test check lint types imports loading clocks house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults cures compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ demo: $(VENV)/.installed-onnx ## classify real images: start a gateway and a wor
 test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease" for a part of it)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
-check: lint types imports loading ## lint, format, types, import directions, no unsafe loading
+check: lint types imports loading clocks ## lint, format, types, import directions, no unsafe loading, one clock
 
 # The parts of `check`. .pre-commit-config.yaml calls each of these targets.
 lint: $(VENV)/.installed-test
@@ -48,6 +48,9 @@ imports: $(VENV)/.installed-test
 
 loading:
 	@! grep -rnE '$(UNSAFE)' --include='*.py' $(SOURCES) || { echo 'refused: the lines above load code from data'; exit 1; }
+
+clocks: $(VENV)/.installed-test
+	$(BIN)/python -m tests.clocks
 
 house: $(VENV)/.installed-test ## the order of the tree in numbers: modules, lines, longest functions, imports against the floors
 	$(BIN)/python -m tests.house

@@ -130,7 +130,7 @@ def test_the_functions_call_nothing_that_the_users_may_not(server: EmbeddedServe
     source = "\n".join(
         file.read_text() for file in (files("penstock.broker") / "functions").iterdir() if file.name.endswith(".lua")
     )
-    called = {name.lower() for name in re.findall(r"(?:redis\.p?call\(|later\(todo, |\{)'([A-Z]{2,})'", source)}
+    called = {name.lower() for name in re.findall(r"(?:redis\.p?call\(|later\(todo, |send\(|\{)'([A-Z]{2,})'", source)}
     assert called - {"pubsub"} <= set(CALLED_BY_FUNCTIONS.split())
     assert {name.partition("|")[0] for name in CALLED_BY_FUNCTIONS.split()} - called == set(), "a right that nothing needs"
 
