@@ -46,7 +46,7 @@ def scope(method: str, path: str) -> dict[str, Any]:
 
 
 def content_on_disk(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "CLOCK"]
 
 
 async def upload(app: Gateway, content: bytes = CONTENT, *, declared: int | None = None) -> Answered:
