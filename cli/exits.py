@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import Any
 
+from penstock.cli.place import completed
 from penstock.errors import PenstockError, is_disk_full
 
 OK = 0
@@ -67,10 +68,10 @@ def message_of(error: BaseException) -> str:
         return f"{what}\n  next: run it again with PENSTOCK_DEBUG=1 and report the output"
     hint = error.hint or ""
     if not hint:
-        return error.message
+        return completed(error.message)
     # The client's messages end with their hint, which is shown here on a line of its own.
     text = error.message.partition(hint)[0].rstrip(" ;")
-    return f"{text}\n  next: {hint}"
+    return f"{text}\n  next: {completed(hint)}"
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
@@ -95,7 +96,12 @@ def record_of(error: BaseException) -> dict[str, Any]:
         return {"code": "bug", "detail": f"{type(error).__name__}: {error}"}
     problem = getattr(error, "problem", None)
     body = dict(problem.body) if problem is not None else {}
-    own = {"code": error.kind, "detail": error.message, "hint": error.hint, "retryable": error.retryable}
+    own = {
+        "code": error.kind,
+        "detail": error.message,
+        "hint": completed(error.hint) if error.hint else None,
+        "retryable": error.retryable,
+    }
     return {**{name: value for name, value in own.items() if value is not None}, **body}
 
 

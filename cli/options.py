@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from penstock.cli.state import running_stack
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
@@ -58,12 +55,4 @@ def connect(url: str | None, api_key: str | None) -> Client:
     from penstock.client.sync import Client
 
     # A person waits: fewer attempts than a program makes.
-    return Client(url or _gateway_of(Path.cwd()), api_key, retry=RetryPolicy(max_attempts=3))
-
-
-def _gateway_of(folder: Path) -> str | None:
-    if os.environ.get("PENSTOCK_URL"):
-        return None
-    stack = running_stack(folder / ".penstock")
-    # A `penstock run` with a store of its own writes the note too, and has no gateway.
-    return stack.url or None if stack else None
+    return Client(url, api_key, retry=RetryPolicy(max_attempts=3))

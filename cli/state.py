@@ -1,4 +1,4 @@
-"""What runs on this machine: the note and the lock of a `penstock up` in its state folder, and whether a gateway is ready."""
+"""The lock that a `penstock up` holds on its state folder, the note that it keeps there, and whether a gateway is ready."""
 
 from __future__ import annotations
 
@@ -15,17 +15,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from penstock.cli.exits import StartError
-
-_NOTE = "up.json"
-
-
-@dataclass(frozen=True, slots=True)
-class RunningStack:
-    """A running `penstock up`: its process, its gateway's address, its store's address."""
-
-    pid: int
-    url: str
-    redis_url: str
+from penstock.running_stack import NOTE, RunningStack, read_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +48,6 @@ def write_note(note: IO[str], stack: RunningStack) -> None:
     note.truncate()
     json.dump(asdict(stack), note)
     note.flush()
-
-
-def running_stack(state_dir: Path) -> RunningStack | None:
-    """What runs in `state_dir`, or None. A note that nobody locks was left behind by a process that is gone."""
-    try:
-        with (state_dir / _NOTE).open("r+", encoding="utf-8") as note:
-            return _read(note.read()) if _is_locked(note) else None
-    except OSError:
-        return None
 
 
 def check_readiness(url: str, *, timeout_s: float = 2.0) -> Readiness:
@@ -105,7 +86,7 @@ def _open_note(state_dir: Path) -> IO[str]:
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The note holds the store's address, which may hold a password.
-        descriptor = os.open(state_dir / _NOTE, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(state_dir / NOTE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as fault:
         raise StartError(
             f"the state folder {state_dir} cannot be used: {fault.strerror}", hint="choose another one with --state-dir"
@@ -125,25 +106,10 @@ def _try_lock(note: IO[str]) -> bool:
     return False
 
 
-def _is_locked(note: IO[str]) -> bool:
-    try:
-        fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
 def _already_running(state_dir: Path, text: str) -> StartError:
-    stack = _read(text)
+    stack = read_note(text)
     who = f" (process {stack.pid}, {stack.url})" if stack else ""
     return StartError(
         f"another `penstock up` runs on {state_dir}{who}",
         hint="use that one, stop it, or start a second one with its own --state-dir and --port",
     )
-
-
-def _read(text: str) -> RunningStack | None:
-    try:
-        return RunningStack(**json.loads(text))
-    except (ValueError, TypeError):
-        return None

@@ -27,7 +27,8 @@ from penstock.job import Priority
 class AsyncClient:
     """Talks to one gateway. Close it with `aclose`, or use it in an `async with` block. The tasks of one loop may share it.
 
-    `base_url` falls back to PENSTOCK_URL, then to http://127.0.0.1:8080; `api_key` to PENSTOCK_API_KEY.
+    `base_url` falls back to PENSTOCK_URL, then to the `penstock up` of this folder, then to http://127.0.0.1:8080; `api_key`
+    to PENSTOCK_API_KEY.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,6 +16,7 @@ from penstock.client import protocol
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import TransportFault
 from penstock.errors import BadRequest
+from penstock.running_stack import running_gateway
 
 CONNECT_TIMEOUT_S = 5.0
 UPLOAD_FORM = {"purpose": "batch"}
@@ -77,8 +79,11 @@ class GatewayAddress:
 def gateway_address(
     base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ
 ) -> GatewayAddress:
-    """The given address and key, else PENSTOCK_URL and PENSTOCK_API_KEY, else the local default without a key."""
-    return GatewayAddress(protocol.base_url(base_url, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
+    """The given address and key, else PENSTOCK_URL and PENSTOCK_API_KEY; without an address that of the `penstock up` of this
+    folder, else the local default.
+    """
+    given = base_url or env.get("PENSTOCK_URL") or running_gateway(Path.cwd(), env)
+    return GatewayAddress(protocol.base_url(given, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
 
 
 def user_agent() -> dict[str, str]:

@@ -27,7 +27,8 @@ from penstock.job import Priority
 class Client:
     """Talks to one gateway. Close it with `close`, or use it in a `with` block. Threads may share it.
 
-    `base_url` falls back to PENSTOCK_URL, then to http://127.0.0.1:8080; `api_key` to PENSTOCK_API_KEY.
+    `base_url` falls back to PENSTOCK_URL, then to the `penstock up` of this folder, then to http://127.0.0.1:8080; `api_key`
+    to PENSTOCK_API_KEY.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
     if version not in {*info.versions, info.default_version}:
         raise NotFound(
             f"model {model!r} no longer has version {version!r}; it has {', '.join(info.versions)}",
-            hint="to continue with the current default version: penstock run resume --accept-changes",
+            hint="to continue with the current default version: penstock run resume RUN --accept-changes",
         )
     found = info.versions.get(version)
     return ServedModel(model, version, info.limits.max_queue_depth, found.input_schema if found else None)

@@ -46,7 +46,7 @@ def retry_source(source: Source, spec: RunSpec) -> Source:
     if manifest.run_id != before:
         raise Conflict(f"{spec.output} is now the output of run {manifest.run_id}, not of {before}")
     if manifest.input != source.identity():
-        raise Conflict(f"the input has changed since run {before}", hint="start a new run over it: penstock run --overwrite")
+        raise Conflict(f"the input has changed since run {before}", hint="start a new run over it, with --overwrite")
     return RetrySource(source, spec)
 
 

@@ -15,6 +15,7 @@ from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import profile as recording
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
+from penstock.cli.place import completed
 from penstock.client import protocol
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client, JobHandle
@@ -101,7 +102,9 @@ def _await_output(client: Client, handle: JobHandle, timeout_s: float | None) ->
     try:
         return _wait_and_explain(client, handle, timeout_s)
     except KeyboardInterrupt:
-        print_faint(f"job {handle.id} continues: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")
+        print_faint(
+            completed(f"job {handle.id} continues: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")
+        )
         raise typer.Exit(exits.INTERRUPTED) from None
 
 

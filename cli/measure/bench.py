@@ -17,7 +17,6 @@ from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_load_progress
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
-from penstock.cli.state import running_stack
 from penstock.client.sync import Client
 from penstock.loadtest.observed.stack_facts import ModelFacts, read_model_facts
 from penstock.loadtest.options import (
@@ -35,6 +34,7 @@ from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
 from penstock.loadtest.result import LoadTestResult
 from penstock.loadtest.run import LoadTest, run_load_test
+from penstock.running_stack import running_stack, state_dir_of
 
 app = typer.Typer(add_completion=False)
 
@@ -188,7 +188,7 @@ def _load_test(options: LoadOptions, gateway: Client | None) -> LoadTest:
 
 def _stack_at(base: str) -> tuple[int, ...]:
     """The process of this folder's `penstock up`, if its gateway is the one measured."""
-    stack = running_stack(Path.cwd() / ".penstock")
+    stack = running_stack(state_dir_of(Path.cwd()))
     return (stack.pid,) if stack and stack.url == base else ()
 
 

@@ -11,6 +11,7 @@ import typer
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.words import duration
 
@@ -117,7 +118,7 @@ def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: f
         why = str(((view.get("versions") or {}).get(version) or {}).get("why") or "")
         if why.startswith("could not be loaded"):
             print_faint(f"version {version} {why}")
-            print_faint(f"penstock models unload {view.get('name')} {version} removes it")
+            print_faint(completed(f"`penstock models unload {view.get('name')} {version}` removes it"))
             raise typer.Exit(exits.FAILED)
         time.sleep(_LOOK_EVERY_S)
         view = client.model(str(view["name"]))

@@ -15,9 +15,10 @@ from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
 from penstock.cli.serve import plan
 from penstock.cli.serve.model_files import model_file_faults
-from penstock.cli.state import check_readiness, running_stack
+from penstock.cli.state import check_readiness
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
+from penstock.running_stack import running_stack
 from penstock.settings.sources import source_file
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import available_devices, is_on_cpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,12 +17,18 @@ from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the settings in force, or check them.")
 
+MASK = "***"
+_IN_QUERY = re.compile(r"([?&]password=)[^&]*")
+
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings file. Default: ./penstock.toml.")]
 
 
 @app.command()
 def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show every setting with its value and its origin: a flag, the environment, the file, or the default."""
+    """Show every setting with its value and its origin: a flag, the environment, the file, or the default.
+
+    *** hides what may be a secret: passwords, and texts among the options of your own code. FROM says where they stand.
+    """
     rows = list(rows_of(_settings(file or config)))
     if as_json:
         for name, value, origin in rows:
@@ -41,9 +48,24 @@ def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonO
 
 
 def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
-    """Name, value and origin of every setting; passwords are masked."""
+    """Name, value and origin of every setting; passwords and texts among the options of the user's own code are masked."""
+    own = tuple(_own_options(settings))
     for name, value in _leaves(settings.model_dump(mode="json")):
-        yield name, _shown(name, value), settings.origin(name)
+        yield name, MASK if name.startswith(own) and _may_be_secret(value) else _shown(name, value), settings.origin(name)
+
+
+def _own_options(settings: Settings) -> Iterator[str]:
+    """The beginnings of the names of options that the user's code reads. Those of model files are known, and none is secret."""
+    from penstock.handlers.runtimes.contract import is_model_file
+
+    for name, model in settings.models.items():
+        for version, table in model.tables().items():
+            if not is_model_file(table["source"]):
+                yield from (f"models.{name}.options.", f"models.{name}.versions.{version}.options.")
+
+
+def _may_be_secret(value: Any) -> bool:
+    return value is not None and not isinstance(value, (int, float))
 
 
 def _settings(config: Path | None, *, need_files: bool = False) -> Settings:
@@ -68,7 +90,8 @@ def _shown(name: str, value: Any) -> Any:
 
 def _masked(url: str | None) -> str | None:
     password = urlsplit(url).password if url else None
-    return url.replace(f":{password}@", ":***@") if url and password else url
+    shown = url.replace(f":{password}@", f":{MASK}@") if url and password else url
+    return _IN_QUERY.sub(rf"\1{MASK}", shown) if shown else shown
 
 
 def _word(value: Any) -> str:

@@ -13,8 +13,8 @@ import typer
 
 from penstock.cli.options import ConfigOption, RedisOption, StateDirOption
 from penstock.cli.serve import plan
-from penstock.cli.state import running_stack
 from penstock.errors import ConfigError
+from penstock.running_stack import running_stack
 from penstock.settings.keys import is_loopback
 from penstock.settings.tables import Settings
 

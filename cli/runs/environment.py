@@ -6,18 +6,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.cli.exits import StartError
+from penstock.cli.runs.remembered import Sources, named_sources, recall
 from penstock.cli.serve import plan
 from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import managed_process, store_server
 from penstock.cli.serve.supervisor import ProcessSupervisor, StopSignals
-from penstock.cli.state import RunningStack, running_stack, state_lock, write_note
+from penstock.cli.state import state_lock, write_note
 from penstock.errors import NotFound
 from penstock.job import BlobPlace
+from penstock.running_stack import RunningStack, running_stack
 from penstock.runs.model_lookup import suggest_names
 
 _GRACE_S = 5.0
@@ -28,7 +30,8 @@ _WORKER_LOG = "run-worker.log"
 class RunEnvironment:
     """The store, the blobs, and the processes that this command started; call `turn` often to supervise them.
 
-    `served`: the models that these processes serve, or soon will; `alone`: no other process serves any model.
+    `served`: the models that these processes serve, or soon will; `sources`: those that the command line named for it;
+    `alone`: no other process serves any model.
     """
 
     redis_url: str
@@ -36,6 +39,7 @@ class RunEnvironment:
     state_dir: Path
     turn: Callable[[], None]
     served: frozenset[str] = frozenset()
+    sources: Sources = field(default_factory=lambda: Sources([]))
     alone: bool = False
 
     def need_model(self, name: str) -> None:
@@ -56,15 +60,22 @@ def run_environment(
     say: Callable[[str], None],
     workers: bool,
     model: str = "",
+    previous: str = "",
 ) -> Iterator[RunEnvironment]:
     """The store named, else that of the `penstock up` in the state folder, else one that lives as long as the block.
 
     `workers`: always serve the `models` named here, and those of penstock.toml if no other store was found. Raises `NotFound`,
-    before anything starts, if `model` is to be served by a store of its own and is not among them.
+    before anything starts, if `model` is to be served by a store of its own and is not among them. `previous`: a run whose
+    models are served where the command names none.
     """
     flags = {"store.state_dir": state_dir.absolute() if state_dir else None, "store.url": redis_url}
     chosen = plan.make_plan(models, config=config, flags=flags, need_files=workers)
     store = chosen.settings.store
+    known = recall(store.state_dir, previous) if previous and not models and not config else Sources([])
+    if known:
+        models, config = known.models, Path(known.config) if known.config else None
+        chosen = plan.make_plan(models, config=config, flags={**flags, "store.state_dir": store.state_dir}, need_files=workers)
+    sources = known or named_sources(chosen.env if models else {}, config=bool(config))
     running = None if store.url else running_stack(store.state_dir)
     found = store.url or (running.redis_url if running else "")
     served = frozenset(chosen.settings.models if workers and (models or not found) else ())
@@ -72,7 +83,7 @@ def run_environment(
         plan.need_linux()
     if found:
         with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(served)) as turn:
-            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, turn, served)
+            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, turn, served, sources)
         return
     if workers:
         _need_models(chosen)
@@ -81,7 +92,7 @@ def run_environment(
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, RunningStack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as turn:
-            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, turn, served, alone=True)
+            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, turn, served, sources, alone=True)
 
 
 def _need_models(chosen: ServePlan) -> None:

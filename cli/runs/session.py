@@ -16,6 +16,7 @@ import typer
 
 from penstock.cli.display import print_faint, print_json
 from penstock.cli.exits import FAILED, INTERRUPTED, OK
+from penstock.cli.place import completed
 
 if TYPE_CHECKING:
     from penstock.broker.run_contract import Runs
@@ -78,12 +79,13 @@ class RunSession:
         """
         from penstock.cli.runs.display import show_run_progress
         from penstock.cli.runs.drive import drive_run
+        from penstock.cli.runs.remembered import forget, remember
         from penstock.cli.serve.supervisor import StopSignals
 
         stop = StopSignals()
         stop.install()
         with (
-            self._environment(stop, workers=True, model=model) as environment,
+            self._environment(stop, workers=True, model=model, previous=previous) as environment,
             show_run_progress(as_json=self._as_json) as on_progress,
         ):
 
@@ -91,9 +93,16 @@ class RunSession:
                 environment.need_model(model or read_run(runs, previous).spec.model)
                 return find_run(runs)
 
+            def on_start(owned: OwnedRun) -> None:
+                if environment.sources:
+                    remember(environment.state_dir, owned.run.id, environment.sources)
+                self._report_start(owned)
+
             owned, result = drive_run(
-                environment, find_checked, stop=stop, on_progress=on_progress, on_start=self._report_start, options=options
+                environment, find_checked, stop=stop, on_progress=on_progress, on_start=on_start, options=options
             )
+            if result.state.value == "completed" and not (result.counts and result.counts.failed):
+                forget(environment.state_dir, owned.run.id)
         self._report_end(owned, result)
         return exit_code_of(result)
 
@@ -110,7 +119,9 @@ class RunSession:
         ):
             yield RunStore(store)
 
-    def _environment(self, stop: StopSignals, *, workers: bool, model: str = "") -> AbstractContextManager[RunEnvironment]:
+    def _environment(
+        self, stop: StopSignals, *, workers: bool, model: str = "", previous: str = ""
+    ) -> AbstractContextManager[RunEnvironment]:
         from penstock.cli.runs.environment import run_environment
 
         return run_environment(
@@ -122,6 +133,7 @@ class RunSession:
             say=lambda text: print_faint(f"penstock run: {text}"),
             workers=workers,
             model=model,
+            previous=previous,
         )
 
     def _report_start(self, owned: OwnedRun) -> None:
@@ -202,8 +214,10 @@ def end_lines(run: Run, result: DriveResult) -> list[str]:
 def next_step(run: Run, result: DriveResult) -> str:
     """What to do about a run that is not completed."""
     if result.error_code == "too_many_failed":
-        return f"correct the input or the model; or accept the failed rows: penstock run resume {run.id} --max-failed 100%"
-    if result.error_code == "disk_full":
-        return f"free some space, then: penstock run resume {run.id}"
-    # If the error has a hint, resuming the run unchanged would end with the same error.
-    return result.hint or f"penstock run resume {run.id}"
+        step = f"correct the input or the model; or accept the failed rows: penstock run resume {run.id} --max-failed 100%"
+    elif result.error_code == "disk_full":
+        step = f"free some space, then: penstock run resume {run.id}"
+    else:
+        # If the error has a hint, resuming the run unchanged would end with the same error.
+        step = (result.hint or "penstock run resume RUN").replace("resume RUN", f"resume {run.id}")
+    return completed(step)

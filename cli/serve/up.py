@@ -17,11 +17,13 @@ from penstock.cli.exits import NOT_STARTED, OK
 from penstock.cli.lazy import STARTED_AT
 from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, StateDirOption, WorkersOption
 from penstock.cli.serve import plan
+from penstock.cli.serve.first_call import first_call
 from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import managed_process, store_server
 from penstock.cli.serve.start_watch import StartWatch
 from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
-from penstock.cli.state import Readiness, RunningStack, check_readiness, state_lock, write_note
+from penstock.cli.state import Readiness, check_readiness, state_lock, write_note
+from penstock.running_stack import RunningStack
 from penstock.settings.keys import is_loopback
 from penstock.settings.tables import Settings
 
@@ -181,7 +183,7 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
         "models": ", ".join(names),
         "store": _store_word(settings),
         "metrics": ", ".join([*scrapes["gateway"], *scrapes["worker"]]) or "off, see gateway.metrics_port",
-        "try": f"penstock call {names[0]} INPUT",
+        "try": first_call(url, names[0], state_dir=settings.store.state_dir),
     }
     typer.echo(typer.style(f"penstock {penstock.__version__} is ready in {seconds:g} s", bold=is_colored(sys.stdout)))
     for name, text in lines.items():

@@ -314,6 +314,24 @@ def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: 
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
 
 
+def test_alone_a_run_is_resumed_with_the_models_and_in_the_folder_of_its_start(tmp_path: Path) -> None:
+    # Regression: the printed next step failed, for want of --state-dir and --models.
+    (tmp_path / "double.py").write_text(MODEL)
+    (tmp_path / "elsewhere").mkdir()
+    write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})
+    begun = alone(
+        tmp_path,
+        *("run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0"),
+        *("--models", "double=double.py:Double", "--state-dir", str(tmp_path / "my state")),
+    )
+    assert begun.returncode == 1, begun.stdout + begun.stderr
+    printed = begun.stdout.rpartition("penstock ")[2]
+    # From another folder too: sources are remembered with their paths.
+    done = alone(tmp_path / "elsewhere", *shlex.split(printed))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(tmp_path / "out.jsonl") == expected(5, 3)
+
+
 def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_path: Path) -> None:
     """The command once waited for workers of a model that no process would ever start."""
     (tmp_path / "double.py").write_text(MODEL)
@@ -323,6 +341,7 @@ def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_pa
     begun = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0", "--json", *brought)
     assert begun.returncode == 1, begun.stdout + begun.stderr
     run_id = events(begun.stdout)[0]["run"]
+    (tmp_path / ".penstock" / "runs" / f"{run_id}.sources.json").unlink()
     done = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
     assert done.returncode == 5, done.stdout + done.stderr
     assert "no model 'double' is served; the served models are other" in done.stderr

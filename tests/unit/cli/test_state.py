@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.exits import StartError
-from penstock.cli.state import RunningStack, check_readiness, reason_of, running_stack, state_lock, write_note
+from penstock.cli.state import check_readiness, reason_of, state_lock, write_note
+from penstock.running_stack import RunningStack, running_gateway, running_stack, state_dir_of
 
 STACK = RunningStack(pid=os.getpid(), url="http://127.0.0.1:8080", redis_url="unix:///x")
 
@@ -33,6 +34,25 @@ def test_a_note_left_by_a_crash_is_ignored(tmp_path: Path) -> None:
 
 def test_no_folder_means_nothing_runs(tmp_path: Path) -> None:
     assert running_stack(tmp_path / "nowhere") is None
+
+
+def test_the_state_folder_is_found_where_up_would_put_it(tmp_path: Path) -> None:
+    assert state_dir_of(tmp_path, {}) == tmp_path / ".penstock"
+    assert state_dir_of(tmp_path, {"PENSTOCK_STORE__STATE_DIR": "/s"}) == Path("/s")
+    (tmp_path / "penstock.toml").write_text('[store]\nstate_dir = "jobs"\n')
+    assert state_dir_of(tmp_path, {}) == tmp_path / "jobs"
+    (tmp_path / "penstock.toml").write_text("broken [")
+    assert state_dir_of(tmp_path, {}) == tmp_path / ".penstock"
+    (tmp_path / "other").mkdir()
+    assert state_dir_of(tmp_path, {"PENSTOCK_CONFIG": "other/penstock.toml"}) == tmp_path / "other" / ".penstock"
+
+
+def test_a_run_that_has_a_store_and_no_gateway_is_no_gateway(tmp_path: Path) -> None:
+    with state_lock(tmp_path / ".penstock") as note:
+        write_note(note, RunningStack(os.getpid(), "", "unix:///x"))
+        assert running_gateway(tmp_path, {}) is None
+        write_note(note, STACK)
+        assert running_gateway(tmp_path, {}) == STACK.url
 
 
 def test_a_gateway_that_does_not_listen_is_not_ready() -> None:

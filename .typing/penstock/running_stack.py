@@ -1,0 +1,1 @@
+../../core/running_stack.py

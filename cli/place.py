@@ -1,0 +1,55 @@
+"""Makes printed commands work as they are: they get the options by which this command found its store or gateway.
+
+A next step that a lower layer suggests (`penstock run resume RUN`) knows nothing of `--state-dir`. It is completed here, where
+it is printed, from this process's own command line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+
+# The options that say where, by the verb that takes them; the short form second.
+_STORE = (("--config", "-c"), ("--state-dir", ""), ("--redis-url", ""))
+_GATEWAY = (("--url", ""),)
+_VERBS = {
+    "run": _STORE,
+    **dict.fromkeys(("call", "jobs", "models", "workers"), _GATEWAY),
+}
+# A command ends where its sentence goes on.
+_COMMAND = re.compile(rf"\bpenstock ({'|'.join(_VERBS)})\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE)
+
+
+def completed(text: str, argv: Sequence[str] | None = None) -> str:
+    """The text, each command in it with the place options of this process's command line that it lacks."""
+    given = sys.argv[1:] if argv is None else argv
+    return _COMMAND.sub(lambda found: found[0] + _options(given, _VERBS[found[1]], found[0]), text)
+
+
+def gateway_option(url: str) -> str:
+    return f" --url {shlex.quote(url)}"
+
+
+def _options(given: Sequence[str], names: Sequence[tuple[str, str]], command: str) -> str:
+    found = [(name, _value(given, name, short)) for name, short in names if name not in command]
+    return "".join(f" {name} {shlex.quote(_public(value))}" for name, value in found if value)
+
+
+def _value(given: Sequence[str], name: str, short: str) -> str:
+    """The value of an option as typed; empty if it was not given."""
+    for at, word in enumerate(given):
+        if word in (name, short) and at + 1 < len(given):
+            return given[at + 1]
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _public(value: str) -> str:
+    """The value without a password: what is printed ends up in logs."""
+    scheme, mark, rest = value.partition("://")
+    login, at, host = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{mark}{user}{colon}PASSWORD{at}{host}" if at and colon else value

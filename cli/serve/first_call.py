@@ -1,0 +1,53 @@
+"""The call that `penstock up` suggests when it is ready: a command that works as it is printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from penstock.cli.place import gateway_option
+from penstock.handlers.example_input import NoExample, example_input
+from penstock.running_stack import state_dir_of
+
+_UNKNOWN = "INPUT"
+_TIMEOUT_S = 2.0
+# A longer input, such as an image as nested lists, is nothing to copy from a terminal.
+_MOST_CHARACTERS = 120
+
+
+def first_call(url: str, model: str, *, state_dir: Path) -> str:
+    """`penstock call MODEL INPUT`, with an input that fits the model's schema; INPUT if the schema says too little.
+
+    The address is part of it only where the command would not find the gateway by itself: with a state folder elsewhere.
+    """
+    found = state_dir.absolute() == state_dir_of(Path.cwd()).absolute()
+    return f"penstock call {model} {_example(_schema(url, model))}{'' if found else gateway_option(url)}"
+
+
+def _example(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return _UNKNOWN
+    try:
+        text = json.dumps(example_input(schema), ensure_ascii=False)
+    except NoExample:
+        return _UNKNOWN
+    return shlex.quote(text) if len(text) <= _MOST_CHARACTERS else _UNKNOWN
+
+
+def _schema(url: str, model: str) -> Any:
+    """The input schema of the model's default version; None where the gateway needs a key, or says nothing."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", f"/v1/models/{quote(model)}")
+        response = connection.getresponse()
+        view = json.loads(response.read()) if response.status == 200 else {}
+        return view["versions"][view["default_version"]]["input_schema"]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        connection.close()

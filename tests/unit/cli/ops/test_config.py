@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.ops.config import MASK, rows_of
+from penstock.settings.tables import Settings
+
+SETTINGS = """
+[models.mine]
+source = "mine.py:Mine"
+
+[models.mine.options]
+api_key = "sk-secret"
+threshold = 0.5
+fast = true
+places = ["https://me:secret@host"]
+
+[models.mine.options.login]
+user = "secret"
+
+[models.other]
+source = "other.py:Other"
+default_version = "2"
+
+[models.other.versions.2]
+source = "other2.py:Other"
+options = { token = "secret" }
+
+[models.file]
+source = "net.onnx"
+task = "image-classification"
+options = { labels = "labels.txt" }
+"""
+
+
+def shown(tmp_path: Path, **env: str) -> dict[str, object]:
+    (tmp_path / "penstock.toml").write_text(SETTINGS)
+    settings = Settings.load(tmp_path / "penstock.toml", {"PENSTOCK_MODELS__OTHER__SOURCE": "other.py:Other", **env})
+    return {name: value for name, value, _ in rows_of(settings)}
+
+
+def test_options_of_the_users_code_that_may_be_secrets_are_not_printed(tmp_path: Path) -> None:
+    rows = shown(tmp_path)
+    assert "secret" not in str(rows)
+    assert rows["models.mine.options.api_key"] == MASK
+    assert rows["models.mine.options.login.user"] == MASK
+    assert rows["models.other.versions.2.options.token"] == MASK
+    assert (rows["models.mine.options.threshold"], rows["models.mine.options.fast"]) == (0.5, True)
+
+
+def test_options_of_model_files_are_known_and_printed(tmp_path: Path) -> None:
+    assert shown(tmp_path)["models.file.options.labels"] == "labels.txt"
+
+
+@pytest.mark.parametrize("url", ["redis://me:secret@host:1/0", "redis://host:1/0?password=secret&db=1"])
+def test_passwords_of_the_store_are_not_printed(tmp_path: Path, url: str) -> None:
+    assert "secret" not in str(shown(tmp_path, PENSTOCK_REDIS_URL=url))
