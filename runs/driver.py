@@ -185,6 +185,8 @@ class Driver:
             self._first_failure = f"row {finished.results.first + place}: {error.code}: {error.message}"
         self._meter.add_rows(done=rows - failed, failed=failed, now=time.monotonic())
         self._after = finished.after
+        if self._meter.counts.total is None:
+            self._meter.share = self._source.share_before(finished.after)
         self._uncommitted += rows
 
     def _check_failed(self, *, ended: bool = False) -> None:

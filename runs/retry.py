@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.run import Run, RunSpec, RunState
+from penstock.run import Run, RunSpec, RunState, format_of
 from penstock.runs.files import exists, open_read
 from penstock.runs.manifest import manifest_path, read_manifest
 from penstock.runs.rows import RowBatch, Source
+from penstock.runs.sinks.delimited import DELIMITERS
 
 # A key of a run's metadata: the run whose failed rows this one runs again.
 RETRY_OF = "penstock:retry-of"
@@ -56,6 +57,11 @@ def retry_spec(run: Run) -> RunSpec:
         raise Conflict(f"run {run.id} is {run.state.value}", hint=f"complete it first: penstock run resume {run.id}")
     if not run.counts.failed:
         raise Conflict(f"no row of run {run.id} failed")
+    if (run.spec.output_format or format_of(run.spec.output)) in DELIMITERS:
+        raise Conflict(
+            f"{run.spec.output} is a table of texts, from which the outputs of the other rows cannot be read back",
+            hint="run it again with --overwrite, or write .jsonl or .parquet",
+        )
     metadata = run.spec.metadata | {RETRY_OF: run.id}
     return msgspec.structs.replace(run.spec, version=run.version, overwrite=True, max_failed=_NO_LIMIT, metadata=metadata)
 
@@ -79,6 +85,9 @@ class RetrySource:
 
     def count(self) -> int | None:
         return self._source.count()
+
+    def share_before(self, after: dict[str, Any] | None) -> float | None:
+        return self._source.share_before(after)
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         batch = self._source.read(after, rows=rows, size_bytes=size_bytes)

@@ -59,6 +59,10 @@ class Source(Protocol):
         """The number of rows, if it is known without reading them all."""
         ...
 
+    def share_before(self, after: dict[str, Any] | None) -> float | None:
+        """The share of the input, 0 to 1, that lies before `after`; None if it is not known. Used while `count` is None."""
+        ...
+
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         """The rows behind `after` (None: from the first): at least one, at most `rows`, about `size_bytes` of input. None at
         the end.

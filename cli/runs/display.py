@@ -53,7 +53,8 @@ def line_of(progress: RunProgress) -> str:
     """One line: rows done of all rows, rate, time left, what the run waits for."""
     counts = progress.counts
     total = "" if counts.total is None else f" of {counts.total:,}"
-    parts = [f"{progress.stage}: {counts.done + counts.failed:,}{total} rows", f"{progress.rows_per_s:,.0f} rows/s"]
+    share = "" if progress.share is None else f" ({progress.share:.0%})"
+    parts = [f"{progress.stage}: {counts.done + counts.failed:,}{total} rows{share}", f"{progress.rows_per_s:,.0f} rows/s"]
     parts += [f"{counts.failed:,} failed"] if counts.failed else []
     parts += [f"device busy {progress.busy:.0%}"] if progress.busy is not None else []
     parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s else []
@@ -68,6 +69,7 @@ def event_of(progress: RunProgress) -> dict[str, Any]:
         "done": counts.done,
         "failed": counts.failed,
         "total": counts.total,
+        "share": None if progress.share is None else round(progress.share, 4),
         "rows_per_s": round(progress.rows_per_s, 1),
         "eta_s": None if progress.eta_s is None else round(progress.eta_s, 1),
         "busy": None if progress.busy is None else round(progress.busy, 3),
@@ -86,8 +88,8 @@ def _bar() -> Iterator[OnRunProgress]:
         task = bar.add_task("starting", total=None)
 
         def on_progress(progress: RunProgress) -> None:
-            counts = progress.counts
-            bar.update(task, total=counts.total, completed=counts.done + counts.failed, description=line_of(progress))
+            known = progress.share is not None
+            bar.update(task, total=1.0 if known else None, completed=progress.share or 0.0, description=line_of(progress))
 
         yield on_progress
 

@@ -15,13 +15,23 @@ from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunSession,
 from penstock.errors import BadRequest
 
 START = "start"
+_EXISTING = {
+    "resume": existing.resume,
+    "retry-failed": existing.retry_failed,
+    "list": existing.list_runs,
+    "show": existing.show,
+    "cancel": existing.cancel,
+}
 
 
 class RunGroup(TyperGroup):
     """`penstock run MODEL ...` means `penstock run start MODEL ...`; a model named like a command needs the long form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+        # Without arguments, or asked for help, the group shows the options of what it is mostly used for.
+        if not args:
+            args = ["--help"]
+        if args[0] not in self.commands:
             args = [START, *args]
         return super().parse_args(ctx, args)
 
@@ -29,27 +39,29 @@ class RunGroup(TyperGroup):
 app = typer.Typer(
     cls=RunGroup,
     add_completion=False,
-    no_args_is_help=True,
     help="Run a model over the rows of files: penstock run MODEL INPUT -o OUTPUT. Resumable, in the input's order.",
 )
 
 
-@app.command(START)
+@app.command(START, epilog=f"Commands on runs that exist: {', '.join(_EXISTING)}. Their options: penstock run COMMAND --help.")
 def start(
     model: Annotated[str, typer.Argument(help="The model's name.")],
     source: Annotated[str, typer.Argument(metavar="INPUT", help="A file, folder, glob or fsspec URL.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the output goes: .jsonl or .parquet, a path or URL.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Where the output goes: .jsonl, .parquet, .csv or .tsv, a path or URL.")
+    ],
     column: Annotated[
         list[str] | None, typer.Option("--column", help="FIELD=COLUMN, or COLUMN alone for its bare value. Repeatable.")
     ] = None,
     carry: Annotated[
-        list[str] | None, typer.Option("--carry", help="A column of the input to repeat in the output. Repeatable.")
+        list[str] | None,
+        typer.Option("--carry", help="A column of the input to repeat in the output; '*' for all. Repeatable."),
     ] = None,
     version: Annotated[str, typer.Option(help="The model's version. Default: the current default version.")] = "",
     input_format: Annotated[
         str, typer.Option("--format", help="jsonl, csv, tsv, parquet, text, files. Default: by name.")
     ] = "",
-    output_format: Annotated[str, typer.Option("--output-format", help="jsonl or parquet. Default: by name.")] = "",
+    output_format: Annotated[str, typer.Option("--output-format", help="jsonl, parquet, csv or tsv. Default: by name.")] = "",
     errors: Annotated[str, typer.Option(help="Where failed rows go. Default: OUTPUT.errors.jsonl.")] = "",
     max_failed: MaxFailedOption = None,
     shard_rows: Annotated[int, typer.Option(min=0, help="Rows per shard. Default: learned from their run time.")] = 0,
@@ -92,11 +104,8 @@ def start(
     raise typer.Exit(session.drive(lambda runs: create_run(runs, spec), model=model))
 
 
-app.command()(existing.resume)
-app.command("retry-failed")(existing.retry_failed)
-app.command("list")(existing.list_runs)
-app.command()(existing.show)
-app.command()(existing.cancel)
+for name, command in _EXISTING.items():
+    app.command(name)(command)
 
 
 def columns_of(pairs: Sequence[str]) -> dict[str, str]:

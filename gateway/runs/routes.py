@@ -29,7 +29,7 @@ from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import run_view
 from penstock.run import FailureLimit, Run, RunSpec, RunState, format_of
 
-OUTPUT_FORMATS = ("jsonl", "parquet")
+OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
 MAX_COLUMNS = 256
 _TEXT = {"type": "string"}

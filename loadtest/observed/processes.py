@@ -16,6 +16,8 @@ from penstock.loadtest.result import DeviceUse, ProcessUse
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
 
+_CHILD = "penstock.workers.child"
+_VERBS = {"penstock.runs": "runner", "runner": "runner", "up": "up", "run": "run", "flower": "flower"}
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -102,10 +104,16 @@ class ProcessWatch:
 
 
 def role_of(command: Sequence[str], name: str) -> str:
-    """The stage of a process of penstock; the program's name of any other process."""
-    if any("penstock" in word for word in command) or stage_of(command) == "redis":
-        return stage_of(command)
-    return name
+    """What a process of penstock does, for a child with the name of its model; the program's name of any other process."""
+    if stage_of(command) == "redis":
+        return "store"
+    if not any("penstock" in word for word in command):
+        return name
+    if _CHILD in command:
+        return f"child {command[-1]}"
+    # Besides gateway and worker: `-m penstock.runs`, or a verb of the command line, such as `up`.
+    duty = stage_of(command)
+    return next((_VERBS[word] for word in command if word in _VERBS), "penstock") if duty == "parent" else duty
 
 
 def process_use(snapshots: Sequence[Snapshot]) -> list[ProcessUse]:

@@ -59,6 +59,9 @@ class OpenAISource:
     def count(self) -> int | None:
         return None if self._size is None else self._size.rows
 
+    def share_before(self, after: dict[str, Any] | None) -> float | None:
+        return None
+
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         position = msgspec.convert(after or {}, _Position)
         first, buffer = position.row, _RowBuffer()

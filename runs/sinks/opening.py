@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.run import RunSpec
+from penstock.run import RunSpec, format_of
 from penstock.runs import files
 from penstock.runs.files import import_arrow
 from penstock.runs.sinks.appendable import Appendable
+from penstock.runs.sinks.delimited import DELIMITERS, DelimitedRows
 from penstock.runs.sinks.file_sink import FileSink
 from penstock.runs.sinks.parquet import ParquetRows
 from penstock.runs.sinks.partial import partial_of
 from penstock.runs.sinks.rows_file import ERRORS_SUFFIX, ErrorLines, JsonRows, RowsFile
 
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
-FORMATS = ("jsonl", "parquet")
+FORMATS = ("jsonl", "parquet", "csv", "tsv")
 
 
 def open_sink(spec: RunSpec, run_id: str, *, state: Path, first_line: int | None = None) -> FileSink:
@@ -35,11 +35,11 @@ def open_sink(spec: RunSpec, run_id: str, *, state: Path, first_line: int | None
 
 
 def output_format(spec: RunSpec) -> str:
-    kind = spec.output_format or _BY_SUFFIX.get(Path(spec.output).suffix.lower(), "")
+    kind = spec.output_format or format_of(spec.output)
     if kind not in FORMATS:
         raise InvalidInput(
             f"the format of {spec.output} is unknown",
-            hint=f"end its name in .jsonl or .parquet, or set the output format to one of {', '.join(FORMATS)}",
+            hint=f"end its name in .jsonl, .parquet, .csv or .tsv, or set the output format to one of {', '.join(FORMATS)}",
         )
     return kind
 
@@ -54,4 +54,5 @@ def _rows_file(kind: str, folder: Path) -> RowsFile:
     if kind == "parquet":
         import_arrow()
         return ParquetRows(Appendable(folder / "rows.arrow"))
-    return JsonRows(Appendable(folder / "rows.jsonl"))
+    rows = JsonRows(Appendable(folder / "rows.jsonl"))
+    return DelimitedRows(rows, DELIMITERS[kind]) if kind in DELIMITERS else rows

@@ -46,6 +46,9 @@ class FolderSource:
     def count(self) -> int | None:
         return len(self.names)
 
+    def share_before(self, after: dict[str, Any] | None) -> float | None:
+        return after["row"] / len(self.names) if after and self.names else None
+
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         first = after["row"] if after else 0
         inputs: list[Any] = []

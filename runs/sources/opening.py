@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import InvalidInput
 from penstock.run import RunSpec, format_of
 from penstock.runs import files
-from penstock.runs.sources.folder import FolderSource
+from penstock.runs.sources.folder import PATH, FolderSource
 from penstock.runs.sources.input_shape import InputShape, shape_of
 from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
 from penstock.runs.sources.mapping import Mapping, build_mapping
@@ -17,6 +17,7 @@ from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, PartsSource, Ro
 from penstock.runs.sources.table_text import DelimitedTable
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
+ALL = "*"
 _TABLES = {"csv": ",", "tsv": "\t"}
 
 
@@ -30,7 +31,7 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
     names, many = files.expand(spec.input)
     kind = spec.input_format or input_format(names, many)
     shape = shape_of(input_schema)
-    mapping = build_mapping(spec.columns, spec.carry, shape.is_scalar)
+    mapping = build_mapping(spec.columns, _carried(spec.carry, kind, names[0]), shape.is_scalar)
     if kind == "files":
         return FolderSource(names, mapping.carry)
     if mapping.columns:
@@ -43,6 +44,28 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
     if kind in _TABLES:
         _check_tables(names, open_part, mapping, shape)
     return source
+
+
+def _carried(carry: tuple[str, ...], kind: str, first: str) -> tuple[str, ...]:
+    """The columns to carry; `*` stands for all columns of the first file, of JSON lines for all members of its first line."""
+    # A text file has no columns: what refuses a named column refuses this one.
+    if ALL not in carry or kind == "text":
+        return carry
+    if kind == "files":
+        return (PATH,)
+    part = ParquetFile(first, Mapping()) if kind == "parquet" else _opener(kind, Mapping(), InputShape())(first)
+    try:
+        if isinstance(part, ParquetFile):
+            return tuple(part.columns())
+        if isinstance(part, DelimitedTable):
+            return tuple(part.header()[0])
+        found = part.read(None, rows=1, size_bytes=1)
+        row = found.inputs[0] if found else {}
+        if not isinstance(row, dict):
+            raise InvalidInput(f"{ALL!r} carries the members of the first line of {first}, which holds no object")
+        return tuple(row)
+    finally:
+        part.close()
 
 
 def input_format(names: list[str], many: bool) -> str:

@@ -43,6 +43,7 @@ class PartsSource:
     # The line number of row 0, if every line is a row; None: rows are not lines.
     first_line: int | None = None
     _open: tuple[int, RowFile] | None = field(default=None, repr=False)
+    _sizes: list[int] = field(default_factory=list, repr=False)
 
     def identity(self) -> dict[str, Any]:
         return {"files": [files.identity(name) for name in self.names]}
@@ -55,6 +56,17 @@ class PartsSource:
                 return None
             total += rows
         return total
+
+    def share_before(self, after: dict[str, Any] | None) -> float | None:
+        """By bytes. A gzipped file counts once it is read: offsets in it are those of its text."""
+        self._sizes = self._sizes or [files.stat(name).size_bytes for name in self.names]
+        if after is None or not sum(self._sizes):
+            return None
+        part, is_packed = after["part"], self.names[after["part"]].endswith(".gz")
+        if is_packed and len(self.names) == 1:
+            return None
+        within = 0 if is_packed else (after["at"] or {}).get("offset", 0)
+        return (sum(self._sizes[:part]) + within) / sum(self._sizes)
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         start = after or {"row": 0, "part": 0, "at": None}

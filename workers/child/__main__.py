@@ -70,7 +70,7 @@ def _limit_resources(order: LoadModel) -> None:
 
 
 def main(argv: list[str]) -> int:
-    wire_fd, page_fd, parent = map(int, argv)
+    wire_fd, page_fd, parent = map(int, argv[:3])
     # The parent is the supervisor's slot thread: the kernel means the thread that started this process.
     parent_binding(parent, death_signal=signal.SIGKILL, exit_code=CRASH_EXIT)()
     for fd in (wire_fd, page_fd):

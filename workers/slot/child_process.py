@@ -144,7 +144,7 @@ class ChildProcess:
         self._page = ProgressPage.create()
         self.in_flight = InFlight(self._page)
         self.wire = SupervisorWire(ours)
-        self._process = self._spawn(theirs, pin)
+        self._process = self._spawn(spec.name, theirs, pin)
         theirs.close()
         self.exit_fd = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
@@ -156,10 +156,11 @@ class ChildProcess:
         self._half_line = b""
         self.wire.send(_load_order(spec, pin, max_batch_size))
 
-    def _spawn(self, theirs: socket.socket, pin: Pin) -> subprocess.Popen[bytes]:
+    def _spawn(self, model: str, theirs: socket.socket, pin: Pin) -> subprocess.Popen[bytes]:
         fds = (theirs.fileno(), self._page.fileno())
         return subprocess.Popen(
-            [sys.executable, "-m", "penstock.workers.child", *map(str, fds), str(os.getpid())],
+            # The model's name is for people who look at a list of processes, and for `penstock bench`.
+            [sys.executable, "-m", "penstock.workers.child", *map(str, fds), str(os.getpid()), model],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -55,6 +55,13 @@ def test_every_command_has_help(name: str) -> None:
     assert penstock(name, "--help").returncode == 0
 
 
+@pytest.mark.parametrize("arguments", [["run", "--help"], ["run"]])
+def test_help_of_run_shows_its_options_and_its_other_commands(arguments: list[str]) -> None:
+    done = penstock(*arguments)
+    for word in ("--max-failed", "--carry", "--output", "resume", "retry-failed", "cancel"):
+        assert word in done.stdout, done.stdout
+
+
 def test_a_mistyped_command_gets_a_suggestion_and_the_code_for_usage() -> None:
     done = penstock("modles")
     assert done.returncode == exits.USAGE

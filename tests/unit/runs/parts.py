@@ -45,6 +45,9 @@ class ListSource:
         carried = {"row": list(range(first, first + len(part)))}
         return RowBatch(first, inputs, carried, {"row": first + len(part)}, bad)
 
+    def share_before(self, after: dict[str, Any] | None) -> float | None:
+        return None
+
     def close(self) -> None: ...
 
 

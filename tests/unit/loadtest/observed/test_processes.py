@@ -38,5 +38,10 @@ def test_what_others_took_of_the_machine_is_the_rest() -> None:
 
 def test_processes_have_their_roles_and_strangers_their_names() -> None:
     assert role_of(["python", "-P", "-m", "penstock.gateway"], "python") == "gateway"
-    assert role_of(["/x/valkey-server 127.0.0.1:0"], "valkey-server") == "redis"
+    assert role_of(["/x/valkey-server 127.0.0.1:0"], "valkey-server") == "store"
+    assert role_of(["python", "-m", "penstock.workers"], "python") == "worker"
+    assert role_of(["python", "-m", "penstock.workers.child", "7", "8", "99", "digits"], "python") == "child digits"
+    assert role_of(["python", "-P", "-m", "penstock.runs"], "python") == "runner"
+    assert role_of(["/x/bin/penstock", "up", "model.py"], "penstock") == "up"
+    assert role_of(["python", "-m", "penstock.cli.main", "up"], "python") == "up"
     assert role_of(["java", "-jar", "serve.jar"], "java") == "java"
