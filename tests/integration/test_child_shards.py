@@ -68,7 +68,8 @@ class Bench:
 
     def lane(self, lane: Lane) -> int:
         """Return the shard in this lane."""
-        return self.child.in_flight._progress.shards.lane(lane)[0]
+        in_flight = self.child.in_flight
+        return in_flight._progress.shards.lane(lane, in_flight._shards)[0]
 
     def end_of(self, batch: Batch) -> BatchRan | BatchLost:
         def found() -> list[BatchRan | BatchLost]:

@@ -27,6 +27,8 @@ class InFlight:
         # Copies of inputs that the child may yet read, also for batches that nobody awaits.
         self._copies: dict[tuple[bool, int], list[str]] = {}
         self._head_since = 0.0
+        # When each shard was given; none of its rows began before.
+        self._given_at: dict[int, float] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -51,7 +53,7 @@ class InFlight:
         self._note_copies(number, batch.items, shard=False)
 
     def add_shard(self, number: int, batch: Batch, now: float) -> None:
-        self._shards[number] = replace(batch, given_at=now, items=())
+        self._shards[number], self._given_at[number] = replace(batch, given_at=now, items=()), now
         self._note_copies(number, batch.items, shard=True)
 
     def _note_copies(self, number: int, items: tuple[Item, ...], *, shard: bool) -> None:
@@ -67,6 +69,7 @@ class InFlight:
 
     def on_shard_done(self, number: int, done: BatchDone) -> BatchRan | BatchLost | None:
         _delete(self._copies.pop((True, number), []))
+        self._given_at.pop(number, None)
         return _event(self._shards.pop(number, None), done)
 
     # How far.
@@ -112,12 +115,15 @@ class InFlight:
         stage, since = self._progress.stage(next(iter(self._batches)))
         if stage is Stage.DECODED:
             # A micro-batch may be before it at the device, and has a limit of its own.
-            since = self._progress.shards.lane(Lane.RUNNING)[1]
+            since = self._progress.shards.lane(Lane.RUNNING, self._shards)[1]
         return max(self._head_since, since) if stage >= Stage.DECODED else self._head_since
 
     def _micro_batch(self) -> tuple[int, float]:
         """The shard whose micro-batch has run for longest, and since when; 0 and infinity if there is none."""
-        return self._progress.shards.oldest() if self._shards else (0, float("inf"))
+        if not self._shards:
+            return 0, float("inf")
+        shard, since = self._progress.shards.oldest(self._shards)
+        return shard, max(since, self._given_at.get(shard, since))
 
     # Taken back.
 
@@ -158,7 +164,7 @@ class InFlight:
 
     def _touched(self) -> tuple[set[int], set[int]]:
         batches = {number for number in self._batches if self._progress.stage(number)[0].is_touched}
-        return batches, self._progress.shards.touched()
+        return batches, self._progress.shards.touched(self._shards)
 
     def _hung(self) -> tuple[set[int], set[int]]:
         shard, since = self._micro_batch()
@@ -169,7 +175,7 @@ class InFlight:
     def clear(self) -> None:
         for copies in self._copies.values():
             _delete(copies)
-        self._batches, self._shards, self._copies = {}, {}, {}
+        self._batches, self._shards, self._copies, self._given_at = {}, {}, {}, {}
 
 
 def _delete(copies: list[str]) -> None:

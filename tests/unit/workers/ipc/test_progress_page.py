@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -65,14 +67,14 @@ def test_a_running_shard_can_be_left_too_and_its_place_is_free_again(shards: Sha
 
 
 def test_each_lane_shows_its_shard_and_the_oldest_is_found(shards: ShardProgress) -> None:
-    assert shards.touched() == set()
-    assert shards.oldest() == (0, float("inf"))
+    assert shards.touched([1, 2]) == set()
+    assert shards.oldest([1, 2]) == (0, float("inf"))
     shards.enter(Lane.COMPLETING, 1, 10.0)
     shards.enter(Lane.RUNNING, 2, 9.0)
-    assert shards.touched() == {1, 2}
-    assert shards.oldest() == (2, 9.0)
+    assert shards.touched([1, 2]) == {1, 2}
+    assert shards.oldest([1, 2]) == (2, 9.0)
     shards.leave(Lane.RUNNING)
-    assert shards.touched() == {1}
+    assert shards.touched([1, 2]) == {1}
 
 
 def test_batches_and_shards_do_not_touch_each_others_entries(page: ProgressPage) -> None:
@@ -86,3 +88,43 @@ def test_batches_and_shards_do_not_touch_each_others_entries(page: ProgressPage)
     assert [page.stage(number)[1] for number in range(5, 9)] == [5.0, 6.0, 7.0, 8.0]
     assert [page.shards.rows(number) for number in range(5, 9)] == [500, 600, 700, 800]
     assert not page.is_recalled(1)
+
+
+_WRITER = """
+import sys
+from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
+page = ProgressPage(int(sys.argv[1]))
+for turn in range(100_000):
+    shard, batch = turn % 2 + 7, turn % 2 * 4 + 3
+    page.shards.enter(Lane.RUNNING, shard, 1000.0 + shard)
+    page.shards.advance(7, turn * 0x010101)
+    page.shards.leave(Lane.RUNNING)
+    page.mark(batch, Stage.RUNNING, 1000.0 + batch)
+"""
+
+
+def test_no_reader_ever_sees_half_an_entry_while_another_process_writes(page: ProgressPage) -> None:
+    """A lane read as `(7, 0.0)` looked like a micro-batch as old as the machine, and healthy children were killed for it."""
+    command = [sys.executable, "-c", _WRITER, str(page.fileno())]
+    lanes, stages, rows = set(), set(), set()
+    with subprocess.Popen(command, pass_fds=[page.fileno()]) as writer:
+        while writer.poll() is None:
+            lanes.add(page.shards.lane(Lane.RUNNING, [7, 8]))
+            stages.update([page.stage(3), page.stage(7)])
+            rows.add(page.shards.rows(7))
+    assert writer.returncode == 0
+    assert lanes <= {(0, 0.0), (7, 1007.0), (8, 1008.0)}
+    assert stages <= {(Stage.UNSEEN, 0.0), (Stage.RUNNING, 1003.0), (Stage.RUNNING, 1007.0)}
+    assert {count % 0x010101 for count in rows} == {0}
+    assert len(rows) > 100, "the reader did not run beside the writer"
+
+
+def test_an_entry_is_known_by_its_number_for_as_long_as_a_child_lives(page: ProgressPage) -> None:
+    for number in (2_047, 2_048, 4_096, 1 << 40):
+        page.shards.enter(Lane.RUNNING, number, 3e8)
+        page.shards.advance(number, 1 << 40)
+        page.mark(number, Stage.DECODED, 3e8)
+        assert page.shards.lane(Lane.RUNNING, [number - 1, number]) == (number, 3e8)
+        assert (page.shards.rows(number), page.shards.rows(number + 4)) == (1 << 40, 0)
+        assert page.stage(number) == (Stage.DECODED, 3e8)
+        assert page.stage(number + 4)[0] is Stage.UNSEEN
