@@ -25,6 +25,7 @@ SITES = frozenset(
         "in_sweep",
         "in_release",
         "after_submit_before_reply",
+        "before_run_commit",
     }
 )
 

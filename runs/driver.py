@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from penstock.errors import CallerError
+from penstock.failpoints import failpoint
 from penstock.run import FailureLimit, RunCounts
 from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import ProgressMeter, RunProgress
@@ -67,6 +68,10 @@ class RunWatch(Protocol):
     """What a driver reads from, and reports to, the world around it at every turn. No method waits."""
 
     def stop_reason(self) -> StopReason: ...
+
+    def is_held(self) -> bool:
+        """Whether the run is certainly this driver's. While it is not, nothing is written."""
+        ...
 
     def slots(self) -> Slots:
         """How many processes serve the model now, and why the others do not."""
@@ -130,11 +135,14 @@ class Driver:
             self._fill(shards)
             self._collect(shards)
             self._write()
-            self._commit_if_due()
+            self._commit_if_due(shards)
             self._report(shards)
         return StopReason.GO_ON
 
     def _is_over(self, shards: ShardQueue) -> bool:
+        return self._has_all_rows(shards) and not self._uncommitted
+
+    def _has_all_rows(self, shards: ShardQueue) -> bool:
         return self._ahead.ended and not len(shards) and not self._window.rows
 
     def _follow_slots(self) -> None:
@@ -172,7 +180,10 @@ class Driver:
         return self._window.fail(end.piece, end.error)
 
     def _write(self) -> None:
-        for finished in self._window.finished():
+        if not self._watch.is_held():
+            # The thread of the lease learns whether the run is still this driver's.
+            time.sleep(_READ_WAIT_S)
+        while self._watch.is_held() and (finished := next(self._window.finished(), None)):
             self._append(finished)
             self._check_failed()
 
@@ -198,15 +209,17 @@ class Driver:
                 f"{counts.failed:,} of {counts.done + counts.failed:,} rows failed, and the limit is {most}{first}"
             )
 
-    def _commit_if_due(self) -> None:
-        if self._uncommitted and (time.monotonic() >= self._commit_at or self._uncommitted >= COMMIT_ROWS):
+    def _commit_if_due(self, shards: ShardQueue) -> None:
+        if time.monotonic() >= self._commit_at or self._uncommitted >= COMMIT_ROWS or self._has_all_rows(shards):
             self._commit_now()
 
     def _commit_now(self) -> None:
+        if not self._uncommitted or not self._watch.is_held():
+            return
         started_at = time.monotonic()
-        if self._uncommitted:
-            self._committed = Checkpoint(self._after, self._sink.commit(), self._meter.counts)
-            self._commit(self._committed)
+        failpoint("before_run_commit")
+        self._committed = Checkpoint(self._after, self._sink.commit(), self._meter.counts)
+        self._commit(self._committed)
         self._uncommitted = 0
         now = time.monotonic()
         self._commit_at = now + max(COMMIT_S, _COMMIT_PAUSE * (now - started_at))

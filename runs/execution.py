@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.blobs.places import open_blobs
-from penstock.broker.run_contract import RunChange
+from penstock.broker.run_contract import RunChange, UpdateStatus
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.job import BlobPlace
 from penstock.run import FailureLimit, RunCounts, RunState
 from penstock.runs.driver import Driver, RunLimits, StopReason
+from penstock.runs.journal import Journal
 from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
 from penstock.runs.openai.batch import OpenAISource
 from penstock.runs.openai.run import OPENAI, open_batch, write_unfinished
 from penstock.runs.progress import RunProgress
 from penstock.runs.publishing import publish, published_manifest
-from penstock.runs.run_files import RunFiles, open_run_files, open_source
+from penstock.runs.run_files import RunFiles, claim_output, open_run_files, open_source
 from penstock.runs.shards.push_listener import PushListener
 from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 
@@ -33,6 +34,7 @@ log = logging.getLogger("penstock.runs")
 # The deadline of a shard whose run has none: the store requires a number, and a shard may wait as long as it takes.
 _NO_DEADLINE_S = 30 * 86_400.0
 _RETRY_PAUSE_S = 0.2
+_LOST = (UpdateStatus.LOST, UpdateStatus.FINAL)
 _FINAL_STATES = {StopReason.CANCEL: RunState.CANCELLED, StopReason.EXPIRE: RunState.EXPIRED}
 
 
@@ -143,24 +145,37 @@ class Execution:
                 return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
             self._version = model.version
             lease.refresh_slots()
-            files = self._open_files(open_things, model)
+            files = self._open_files(open_things, model, lease)
+            if isinstance(files, DriveResult):
+                return files
             lease.write(RunChange(state=RunState.RUNNING, version=model.version))
             return self._drive(lease, store, files, model)
 
-    def _open_files(self, open_things: ExitStack, model: ServedModel) -> RunFiles:
+    def _open_files(self, open_things: ExitStack, model: ServedModel, lease: RunLease) -> RunFiles | DriveResult:
+        """The run's files; or how the drive ended while another process had them."""
         run = self._owned.run
         source, first_line = open_source(run.spec, model.input_schema)
         open_things.callback(source.close)
-        files = open_run_files(
-            run,
-            source,
-            version=model.version,
-            first_line=first_line,
-            state_dir=self._services.state_dir / "runs",
-            accept_changes=self._options.accept_changes,
-        )
-        open_things.callback(files.close)
-        return files
+        output = claim_output(run, first_line, self._services.state_dir / "runs")
+        open_things.callback(output.close)
+        if not self._await_turn(output.journal, lease):
+            return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
+        if (manifest := published_manifest(run)) is not None:
+            # The process that had the files has published them meanwhile.
+            output.discard()
+            return DriveResult(RunState.COMPLETED, manifest.counts)
+        accept_changes = self._options.accept_changes
+        return open_run_files(run, source, output, version=model.version, accept_changes=accept_changes)
+
+    def _await_turn(self, journal: Journal, lease: RunLease) -> bool:
+        """Wait until no other process writes the run's files. False if there is a reason to stop."""
+        while not lease.stop_reason():
+            if journal.acquire():
+                return True
+            note = f"the process that drove the run before has not ended; it still holds {journal.path}"
+            lease.on_progress(RunProgress(stage="starting", note=note))
+            time.sleep(_RETRY_PAUSE_S)
+        return False
 
     def _await_model(self, store: RedisStore, lease: RunLease) -> ServedModel | None:
         """The version that the run uses; None if there is a reason to stop. Raises `NotFound` after `patience_s`."""
@@ -210,7 +225,7 @@ class Execution:
     def _finish(self, lease: RunLease, files: RunFiles, driver: Driver, reason: StopReason) -> DriveResult:
         run, counts = self._owned.run, driver.counts
         if reason is StopReason.LOST:
-            raise Conflict(f"another driver has taken run {run.id}; this one stopped and wrote nothing more")
+            raise self._lost()
         if reason is StopReason.INTERRUPT:
             return DriveResult(RunState.RUNNING, counts, driver.mean_rate())
         state = _FINAL_STATES.get(reason, RunState.COMPLETED)
@@ -220,10 +235,17 @@ class Execution:
             # An OpenAI batch that ends early publishes what it has; every line without an answer says why.
             last = driver.checkpoint
             counts = write_unfinished(files.source, files.sink, last.after, last.counts, state)
-        lease.write(RunChange(state=RunState.PUBLISHING, counts=counts))
+        if lease.write(RunChange(state=RunState.PUBLISHING, counts=counts)) in _LOST:
+            raise self._lost()
+        if not lease.is_held():
+            # The store is away. The run goes on from its last commit, which has all rows.
+            return DriveResult(RunState.RUNNING, counts, driver.mean_rate())
         lease.on_progress(driver.progress("publishing"))
         details = publish(run, files, counts=counts, version=self._version, now=lease.now())
         return DriveResult(state, counts, driver.mean_rate(), details=details)
+
+    def _lost(self) -> Conflict:
+        return Conflict(f"another driver has taken run {self._owned.run.id}; this one stopped and wrote nothing more")
 
     def _record(self, lease: RunLease, result: DriveResult) -> None:
         progress = lease.last_progress

@@ -6,6 +6,9 @@ everything behind it.
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import logging
 import os
 import zlib
 from pathlib import Path
@@ -17,9 +20,13 @@ from msgspec import Struct
 from penstock.errors import Conflict, InternalError
 from penstock.runs.files import sync_folder
 
+log = logging.getLogger("penstock.runs")
+
 # D42: docs/design/runs.md
 NAME = "journal.jsonl"
 _DIGITS = 8
+# What a file system without locks answers.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Header(Struct, frozen=True, kw_only=True):
@@ -43,7 +50,11 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Call `create` or `open`, then `append` after every commit of the sink, at the end `close`. One writer at a time."""
+    """Call `create` or `open`, then `append` after every commit of the sink, at the end `close`.
+
+    One writer at a time, held by a lock on the file: whoever drove the run before and is not dead, only frozen or cut off, may
+    wake up at any step (D55). The lock also guards the sink and the publication: take it first, give it up last.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,25 +68,42 @@ class Journal:
             raise InternalError(f"the journal {self.path} was not opened")
         return self._header
 
+    def acquire(self) -> bool:
+        """Become the journal's writer; False while another process is."""
+        while self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b")
+            if not _lock(file, self.path):
+                file.close()
+                return False
+            if os.fstat(file.fileno()).st_nlink:
+                self._file = file
+            else:
+                # Its last writer has published the output and removed the journal.
+                file.close()
+        return True
+
     def create(self, header: Header) -> None:
-        """Begin a new journal; an older one is lost."""
-        self._file = self.path.open("wb")
+        """Begin a new journal; an older one is lost. Raises `Conflict` if another process writes it."""
+        file = self._hold()
+        file.seek(0)
+        file.truncate()
         self._header, self._last = header, None
         self._write(msgspec.json.encode(header))
         sync_folder(self.path.parent)
 
     def open(self) -> bool:
-        """Continue behind the last whole entry; False if there is no journal, or none with a whole header."""
-        if not self.path.exists():
-            return False
-        file = self.path.open("r+b")
+        """Continue behind the last whole entry; False if there is none with a whole header.
+
+        Raises `Conflict` if another process writes the journal.
+        """
+        file = self._hold()
+        file.seek(0)
         end = self._load(file)
         if self._header is None:
-            file.close()
             return False
         file.truncate(end)
         file.seek(end)
-        self._file = file
         return True
 
     def append(self, entry: JournalEntry) -> None:
@@ -94,6 +122,11 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _hold(self) -> BinaryIO:
+        if not self.acquire() or self._file is None:
+            raise Conflict(f"another process writes {self.path}", hint="end it, or wait until it has ended")
+        return self._file
 
     def _write(self, body: bytes) -> None:
         if self._file is None:
@@ -124,6 +157,20 @@ def refuse_changed(changed: list[str]) -> None:
             f"the run cannot resume: {'; '.join(changed)}",
             hint="start a new run, or resume with --accept-changes if the rows already written are still valid",
         )
+
+
+def _lock(file: BinaryIO, path: Path) -> bool:
+    """Lock the file until it is closed or this process ends; False if another process holds the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        # The lease alone then keeps a second driver out.
+        log.warning("journal_not_locked", extra={"path": str(path), "error": str(error)})
+    return True
 
 
 def _body(line: bytes) -> bytes | None:

@@ -18,6 +18,8 @@ from penstock.runs.progress import RunProgress
 log = logging.getLogger("penstock.runs")
 
 LEASE_S = 15.0
+# The driver stops writing this much before the store gives the run away: an answer takes time.
+_MARGIN_S = 2.0
 BEAT_S = 1.0
 _BEATS_PER_SLOT_COUNT = 2
 _WRITE_TIMEOUT_S = 30.0
@@ -47,7 +49,10 @@ class RunLease:
         *,
         count_slots: Callable[[], Slots],
         on_progress: Callable[[RunProgress], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._confirmed_at = float("-inf")
         self._owned, self._runs, self._count_slots, self._on_progress = owned, runs, count_slots, on_progress
         self._slots = Slots()
         self._stop = StopReason.GO_ON
@@ -79,6 +84,10 @@ class RunLease:
         run = self._owned.run
         return run.created_at + run.spec.deadline_s - self.now() if run.spec.deadline_s else float("inf")
 
+    def is_held(self) -> bool:
+        """Whether nobody else can have the run yet: the store granted the lease, and by this process's clock it lasts."""
+        return self._clock() < self._confirmed_at + LEASE_S - _MARGIN_S
+
     def slots(self) -> Slots:
         return self._slots
 
@@ -108,7 +117,7 @@ class RunLease:
             change = RunChange(counts=progress.counts, rows_per_s=progress.rows_per_s, busy=progress.busy)
         try:
             with self._lock:
-                self._follow(self._runs.update(self._owned.run.id, self._owned.driver, change, lease_s=LEASE_S))
+                self._follow(self._update(change, LEASE_S))
         except StoreUnavailable as away:
             log.info("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
 
@@ -127,12 +136,20 @@ class RunLease:
         while True:
             try:
                 with self._lock:
-                    return self._runs.update(self._owned.run.id, self._owned.driver, change, lease_s=lease_s)
+                    return self._update(change, lease_s)
             except StoreUnavailable as away:
                 log.warning("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
                 if time.monotonic() > give_up_at:
                     return None
                 time.sleep(_RETRY_PAUSE_S)
+
+    def _update(self, change: RunChange, lease_s: float) -> UpdateStatus:
+        # The lease counts from before the call: the answer may be late, and this process may freeze before it reads it.
+        sent_at = self._clock()
+        status = self._runs.update(self._owned.run.id, self._owned.driver, change, lease_s=lease_s)
+        if status in (UpdateStatus.OK, UpdateStatus.CANCEL) and lease_s >= LEASE_S:
+            self._confirmed_at = max(self._confirmed_at, sent_at)
+        return status
 
     def _keep_beating(self) -> None:
         turn = 0

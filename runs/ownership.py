@@ -1,6 +1,6 @@
 """Who drives a run: taking a new one, one that was interrupted or one whose driver died; reopening and cancelling it.
 
-A driver's name says which process on which machine it is, so that other processes there can tell when it is gone.
+A driver's name says which process it is and where it runs, so that other processes there can tell when it is gone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.runs.lease import LEASE_S, OwnedRun
 
 # A key of a run's metadata: a command drives the run, and no runner may take it.
 BY_COMMAND = "penstock:command"
+_NAME_PARTS = 5
 _START_FIELD = 19  # `starttime` of proc(5), counted behind the process's name in /proc/PID/stat, which may hold spaces
 
 
@@ -37,7 +38,7 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
         raise no_such_run(run_id)
     if taken.status is TakeStatus.HELD:
         raise DrivenElsewhere(
-            f"run {run_id} is driven by {taken.run.driver.rpartition(':')[0]}",
+            f"run {run_id} is driven by {process_of(taken.run.driver)}",
             hint="cancel it, or wait: the lease of a driver that died ends after 15 s",
         )
     if taken.status is TakeStatus.FINAL:
@@ -84,22 +85,51 @@ def no_such_run(run_id: str) -> NotFound:
 
 
 def driver_name() -> str:
-    """A name unique to one drive: machine, process, the process's start, a serial."""
-    return f"{os.uname().nodename}:{os.getpid()}:{_start_of(os.getpid())}:{new_serial()}"
+    """A name unique to one drive: host, process, the process's start, where its number counts, a serial."""
+    return f"{os.uname().nodename}:{os.getpid()}:{_start_of(os.getpid())}:{_place()}:{new_serial()}"
+
+
+def process_of(driver: str) -> str:
+    """The host and the number of a driver's process, for people."""
+    return ":".join(driver.split(":")[:2])
 
 
 def is_gone(driver: str) -> bool:
-    """True if the driver's process ran on this machine and has ended. For other machines always False."""
-    host, _, rest = driver.partition(":")
-    pid, _, rest = rest.partition(":")
-    started = rest.partition(":")[0]
-    if host != os.uname().nodename or not pid.isdecimal() or not Path("/proc/self/stat").exists():
+    """True if the driver's process ran where this one runs, and has ended. False if this process cannot tell."""
+    parts = driver.split(":")
+    if len(parts) != _NAME_PARTS or not parts[1].isdecimal():
         return False
-    return _start_of(int(pid)) != started
+    _, pid, started, place, _ = parts
+    if not place or place != _place() or not _start_of(os.getpid()):
+        return False
+    return _has_ended(int(pid)) or _start_of(int(pid)) not in ("", started)
+
+
+def _place() -> str:
+    """Where a process's number means that process: this boot of this kernel, and the PID namespace in it; empty if unknown.
+
+    The host's name does not say that: containers and virtual machines may share one.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        # It is another user's, whose files in /proc may be hidden as well.
+        return False
+    return False
 
 
 def _start_of(pid: int) -> str:
-    """The start of a process in the kernel's clock ticks; empty if there is no such process."""
+    """The start of a process in the kernel's clock ticks; empty if this process cannot see it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:

@@ -19,8 +19,9 @@ def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: 
     report = files.sink.publish()
     if run.spec.kind != OPENAI:
         report["manifest"] = _write_manifest(run, files, report, counts=counts, version=version, now=now)
-    files.close()
+    # Discarded before it is closed: closing gives up the lock, and a driver that waits for it must find nothing to go on with.
     files.discard()
+    files.close()
     return report
 
 

@@ -56,9 +56,10 @@ class RunFiles:
         )
 
     def close(self) -> None:
-        self.journal.close()
         self.source.close()
         self.sink.close()
+        # Last, because it gives up the lock: the sink may have rows to write until it is closed.
+        self.journal.close()
 
 
 def spec_digest(spec: RunSpec) -> str:
@@ -79,19 +80,32 @@ def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Sou
     return (retry_source(source, spec) if RETRY_OF in spec.metadata else source), source.first_line
 
 
-def _open_sink(run: Run, first_line: int | None, state_dir: Path) -> tuple[Sink, Path, Callable[[], None]]:
-    """The output, the run's own folder, and the function that cleans up there when the run has ended."""
+@dataclass(slots=True)
+class ClaimedOutput:
+    """The run's output and the run's own folder. Nothing is changed there before the journal is acquired."""
+
+    sink: Sink
+    journal: Journal
+    folder: Path
+    discard: Callable[[], None]
+
+    def close(self) -> None:
+        self.sink.close()
+        self.journal.close()
+
+
+def claim_output(run: Run, first_line: int | None, state_dir: Path) -> ClaimedOutput:
+    """Raises `Conflict` if the output exists, or belongs to another run."""
     if run.spec.kind == OPENAI:
-        return open_answers(run.spec)
-    from penstock.runs.sinks.opening import open_sink as open_files
+        sink, folder, discard = open_answers(run.spec)
+        return ClaimedOutput(sink, Journal(folder / NAME), folder, discard)
+    from penstock.runs.sinks.opening import open_sink
 
-    sink = open_files(run.spec, run.id, state=state_dir, first_line=first_line)
-    return sink, sink.partial.folder, sink.discard
+    files = open_sink(run.spec, run.id, state=state_dir, first_line=first_line)
+    return ClaimedOutput(files, Journal(files.partial.folder / NAME), files.partial.folder, files.discard)
 
 
-def open_run_files(
-    run: Run, source: Source, *, version: str, first_line: int | None, state_dir: Path, accept_changes: bool
-) -> RunFiles:
+def open_run_files(run: Run, source: Source, output: ClaimedOutput, *, version: str, accept_changes: bool) -> RunFiles:
     """The run's files at its last checkpoint. Raises `Conflict` when input, settings or version have changed since its start,
     unless `accept_changes` is set: then the run continues with the present ones.
     """
@@ -102,13 +116,12 @@ def open_run_files(
         model=run.spec.model,
         version=version,
     )
-    sink, folder, discard = _open_sink(run, first_line, state_dir)
-    journal = Journal(folder / NAME)
-    last = _last_checkpoint(journal, header, accept_changes=accept_changes)
+    last = _last_checkpoint(output.journal, header, accept_changes=accept_changes)
     total = source.count()
     counts = RunCounts(total=total, done=last.counts.done, failed=last.counts.failed)
-    sink.restore(last.mark)
-    return RunFiles(source, sink, journal, Checkpoint(last.after, last.mark, counts), folder, discard)
+    output.sink.restore(last.mark)
+    checkpoint = Checkpoint(last.after, last.mark, counts)
+    return RunFiles(source, output.sink, output.journal, checkpoint, output.folder, output.discard)
 
 
 def _last_checkpoint(journal: Journal, header: Header, *, accept_changes: bool) -> Checkpoint:

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.run import Run
-from penstock.runs.ownership import is_orphaned
+from penstock.runs.ownership import is_orphaned, process_of
 from penstock.runs.progress import RunProgress
 from penstock.words import duration
 
@@ -118,7 +118,7 @@ def fields_of(run: Run, now: float) -> dict[str, Any]:
         "rate": f"{run.rows_per_s:,.0f} rows/s" if run.rows_per_s else "",
         "busy": "" if run.busy is None else f"{run.busy:.0%} of the device time",
         "took": "" if took_s is None else duration(took_s),
-        "driver": run.driver.rpartition(":")[0] if not run.state.final else "",
+        "driver": process_of(run.driver) if not run.state.final else "",
         "error": f"{run.error_code}: {run.error_message}" if run.error_code else "",
         "errors": (run.details.get("errors") or {}).get("path", "") if isinstance(run.details.get("errors"), dict) else "",
         "manifest": run.details.get("manifest", ""),

@@ -140,6 +140,8 @@ class OpenAISink:
 
     def restore(self, mark: dict[str, Any] | None) -> None:
         self._mark = msgspec.convert(mark or {}, _Mark)
+        for path in (self._output, self._errors):
+            _unpublish(path)
         files = self._open_files()
         for path, size in ((self._output, self._mark.output_bytes), (self._errors, self._mark.error_bytes)):
             files[path].truncate(size)
@@ -252,6 +254,12 @@ def _write(file: FileIO, data: bytes) -> None:
 
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".part")
+
+
+def _unpublish(path: Path) -> None:
+    """Take back a file that a driver published before it died, and before the store learned that the run had ended."""
+    if path.exists() and path.stat().st_size and not _beside(path).exists():
+        path.replace(_beside(path))
 
 
 def _publish_file(file: FileIO, path: Path) -> dict[str, Any] | None:

@@ -26,16 +26,7 @@ def open_batch(spec: RunSpec) -> OpenAISource:
 def open_answers(spec: RunSpec) -> tuple[Sink, Path, Callable[[], None]]:
     """The sink, the folder of the journal, and the function that removes the journal."""
     folder = Path(spec.output).parent
-    for name in (spec.output, spec.errors):
-        _unpublish(Path(name))
     return OpenAISink(spec), folder, lambda: (folder / NAME).unlink(missing_ok=True)
-
-
-def _unpublish(path: Path) -> None:
-    """Take back a file that a driver published before it died, and before the store learned that the run had ended."""
-    part = path.with_name(path.name + ".part")
-    if path.exists() and path.stat().st_size and not part.exists():
-        path.replace(part)
 
 
 def write_unfinished(

@@ -1,8 +1,12 @@
-"""A model for runs under faults: it doubles a number, takes a little time per row, and notes how many rows it ran."""
+"""A model for runs under faults: it doubles a number, takes a little time per row, and notes how many rows it ran.
+
+Its outputs differ in length each time, as those of many models do: two drivers that write one file then tear its lines.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from typing import Any
 
@@ -19,4 +23,4 @@ class Rows(Handler):
         time.sleep(self._row_s * len(batch))
         if batch != [None] * len(batch):
             os.write(self._log, b"%d\n" % len(batch))
-        return [{"y": 2 * item["x"]} for item in batch]
+        return [{"y": 2 * item["x"], "pad": "x" * random.randrange(9)} for item in batch]

@@ -17,7 +17,23 @@ from tests.faults.catalogue import ABSENT, FAULTS, PENSTOCK, Setting
 from tests.faults.scenarios import every_fault
 from tests.faults.shims import NoCompiler
 
-ON_EVERY_CHANGE = ["F2", "F3", "F5", "F8", "F9", "F14", "F17", "F18", "F18-everysec", "F25", "F33", "F34", "F35", "F39"]
+ON_EVERY_CHANGE = [
+    "F2",
+    "F3",
+    "F5",
+    "F8",
+    "F9",
+    "F14",
+    "F17",
+    "F18",
+    "F18-everysec",
+    "F25",
+    "F33",
+    "F34",
+    "F35",
+    "F39",
+    "F39-freeze",
+]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import psutil
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
-from penstock.run import Run, RunState
+from penstock.run import Run, RunSpec, RunState
+from tests.eventually import eventually
 from tests.faults.catalogue import PENSTOCK, Setting, fault
 from tests.faults.checker import Verdict, with_asked
 from tests.faults.processes import Group
@@ -26,6 +28,10 @@ _MIB = 1 << 20
 _KILL_WINDOW_ROWS = 400
 _ROW_S = 0.0003
 _TRIES = 12
+# Slow enough for two drivers to be at work at the same time.
+_FROZEN_ROW_S = 0.001
+# It stands still with rows in its hands that are neither synced nor noted.
+_FREEZES = {"PENSTOCK_FAULT": "before_run_commit:stop:2"}
 
 
 def verdict(name: str, *, rows: int, missing: int, extra: int, complaints: list[str], notes: str) -> Verdict:
@@ -134,6 +140,79 @@ def _run_of(stack: RunStack, out: Path) -> Run | None:
     with contextlib.closing(RedisStore(stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
         return next((run for run in RunStore(store).runs(limit=100) if run.spec.output == str(out)), None)
     return None
+
+
+@fault("F39-freeze", "SIGSTOP of a run's driver (command, runner) before a commit until another has the run, then SIGCONT")
+def driver_frozen(setting: Setting) -> Verdict:
+    seeds, rows = setting.count(1, 5), 8_000
+    complaints: list[str] = []
+    with run_stack(setting.folder, row_s=_FROZEN_ROW_S) as stack:
+        wanted = write_rows(setting.folder / "in.jsonl", rows)
+        warm = stack.rows_run()
+        for seed in range(seeds):
+            for name, drive in (("command", _frozen_command), ("runner", _frozen_runner)):
+                out = setting.folder / f"{name}{seed}.jsonl"
+                drive(stack, out)
+                complaints += [f"{name} {seed}: {what}" for what in _differences(out, wanted)]
+        asked = stack.asker.conclude()
+        extra = stack.rows_run() - warm - 2 * seeds * rows - asked.asked
+    notes = f"{2 * seeds} runs of {rows:,} rows, each taken from a driver that woke up again, {extra:,} rows ran twice"
+    missing = rows * len(complaints)
+    found = verdict(
+        "F39-freeze", rows=2 * seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes
+    )
+    return with_asked(found, asked)
+
+
+def _frozen_command(stack: RunStack, out: Path) -> None:
+    frozen = stack.command(MODEL, str(stack.folder / "in.jsonl"), "-o", str(out), "--window-rows", str(_KILL_WINDOW_ROWS))
+    frozen.start(**_FREEZES)
+    driver = _frozen_driver(stack, out, frozen)
+    other = _resumed(stack, out)
+    _thaw_once_taken(stack, out, frozen, driver)
+    other.wait(120.0)
+    frozen.wait(120.0)
+
+
+def _frozen_runner(stack: RunStack, out: Path) -> None:
+    frozen, other = stack.runner(), stack.runner()
+    frozen.start(**_FREEZES)
+    spec = RunSpec(model=MODEL, input=str(stack.folder / "in.jsonl"), output=str(out), window_rows=_KILL_WINDOW_ROWS)
+    with contextlib.closing(RedisStore(stack.server.url)) as store:
+        RunStore(store).create(out.stem, spec)
+    try:
+        driver = _frozen_driver(stack, out, frozen)
+        other.start()
+        _thaw_once_taken(stack, out, frozen, driver)
+        eventually(lambda: _is_completed(stack, out), timeout_s=120.0)
+    finally:
+        frozen.stop()
+        other.stop()
+
+
+def _frozen_driver(stack: RunStack, out: Path, frozen: Group) -> str:
+    """The driver of the run that writes `out`, once its process stands still."""
+    eventually(lambda: psutil.Process(frozen.pid).status() == psutil.STATUS_STOPPED, timeout_s=60.0)
+    known = _run_of(stack, out)
+    assert known is not None
+    return known.driver
+
+
+def _thaw_once_taken(stack: RunStack, out: Path, frozen: Group, driver: str) -> None:
+    def is_taken() -> bool:
+        known = _run_of(stack, out)
+        return known is not None and known.driver != driver
+
+    eventually(is_taken, timeout_s=60.0)
+    _await_commit(Path(f"{out}.partial") / "journal.jsonl")
+    frozen.signal(signal.SIGCONT)
+
+
+def _await_commit(journal: Path) -> None:
+    """Give a second driver the time for a commit; it should make none while the first one has the files."""
+    before, give_up_at = journal.stat().st_size, time.monotonic() + 5.0
+    while time.monotonic() < give_up_at and journal.stat().st_size <= before:
+        time.sleep(0.1)
 
 
 def _differences(out: Path, wanted: list[object]) -> list[str]:

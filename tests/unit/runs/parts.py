@@ -213,11 +213,17 @@ class FakeQueue:
 
 
 class FakeWatch:
-    """A watch with a reason to stop once `stop_at` rows have a result."""
+    """A watch with a reason to stop once `stop_at` rows have a result. `lapses` says at which looks the lease has lapsed."""
 
     def __init__(self, *, stop_at: int | None = None, reason: StopReason = StopReason.INTERRUPT, slots: int = 1) -> None:
         self.stop_at, self.reason, self.serving = stop_at, reason, slots
         self.seen: list[RunProgress] = []
+        self.lapses: range = range(0)
+        self.looks = 0
+
+    def is_held(self) -> bool:
+        self.looks += 1
+        return self.looks not in self.lapses
 
     def stop_reason(self) -> StopReason:
         rows = self.seen[-1].counts.done + self.seen[-1].counts.failed if self.seen else 0

@@ -166,6 +166,33 @@ def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     assert stage.checkpoints[-1].counts.done <= 400
 
 
+@pytest.mark.parametrize("first", range(1, 40, 7))
+def test_nothing_is_written_while_the_lease_has_lapsed_and_everything_once_it_is_granted_again(first: int) -> None:
+    stage, watch = Stage(), FakeWatch()
+    watch.lapses = range(first, first + 20)
+    written: list[tuple[int, int]] = []
+    append, commit = stage.sink.append, stage.sink.commit
+    stage.sink.append = lambda results: (written.append((watch.looks, 0)), append(results))[1]  # type: ignore[method-assign]
+    stage.sink.commit = lambda: (written.append((watch.looks, 1)), commit())[1]  # type: ignore[method-assign]
+    assert stage.drive(watch, shard_rows=50) is StopReason.GO_ON
+    assert stage.sink.lines == expected()
+    assert stage.checkpoints[-1].counts == RunCounts(done=ROWS)
+    assert not [look for look, _ in written if look in watch.lapses]
+
+
+def test_a_drive_that_is_interrupted_after_its_lease_lapsed_commits_nothing() -> None:
+    stage, watch = Stage(), FakeWatch(stop_at=1)
+    append = stage.sink.append
+
+    def append_and_lapse(results: Any) -> None:
+        append(results)
+        watch.lapses = range(1_000_000)
+
+    stage.sink.append = append_and_lapse  # type: ignore[method-assign]
+    assert stage.drive(watch, shard_rows=50) is StopReason.INTERRUPT
+    assert len(stage.checkpoints) == 1
+
+
 def test_too_many_failed_rows_stop_the_run_and_keep_what_is_there() -> None:
     def hopeless(rows: list[Any]) -> ShardOutcome:
         return ShardOutcome([None] * len(rows), [RowFailure(place, "wrong", "x") for place in range(len(rows))])

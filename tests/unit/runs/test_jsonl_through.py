@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,33 @@ def test_a_journal_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
     assert last.open()
     assert last.last() == entry(20)
     last.close()
+
+
+def test_a_journal_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    """A driver that was only frozen went on writing beside the one that had taken its run."""
+    first, second = Journal(tmp_path / "out" / "journal.jsonl"), Journal(tmp_path / "out" / "journal.jsonl")
+    assert first.acquire()
+    first.create(HEADER)
+    assert not second.acquire()
+    with pytest.raises(Conflict, match="another process writes"):
+        second.create(HEADER)
+    first.append(entry(10))
+    first.close()
+    assert second.acquire()
+    assert second.open()
+    assert second.last() == entry(10)
+    second.close()
+
+
+def test_a_journal_that_was_removed_while_another_waited_for_it_is_begun_anew(tmp_path: Path) -> None:
+    first, second = Journal(tmp_path / "out" / "journal.jsonl"), Journal(tmp_path / "out" / "journal.jsonl")
+    assert first.acquire()
+    first.create(HEADER)
+    shutil.rmtree(first.path.parent)
+    assert second.acquire()
+    assert not second.open()
+    first.close()
+    second.close()
 
 
 def test_a_changed_input_or_model_is_reported_in_words(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
 from penstock.run import Run, RunCounts, RunSpec, RunState
 from penstock.runs.driver import StopReason
-from penstock.runs.lease import OwnedRun, RunLease
+from penstock.runs.lease import LEASE_S, OwnedRun, RunLease
 from penstock.runs.model_lookup import Slots, find_served, slots_of
 from penstock.runs.ownership import (
     BY_COMMAND,
@@ -52,7 +52,24 @@ def test_a_process_knows_itself_alive_and_one_that_ended_gone() -> None:
     assert not is_gone(driver_name())
     assert is_gone(dead_driver())
     assert not is_gone(ELSEWHERE), "this machine cannot tell of a process on another one"
-    assert is_gone(f"{os.uname().nodename}:{os.getpid()}:1:x"), "the same number, another process"
+    host, pid, _, place, serial = driver_name().split(":")
+    assert is_gone(f"{host}:{pid}:1:{place}:{serial}"), "the same number, another process"
+
+
+@pytest.mark.parametrize("place", ["", "another-boot-4026531836", "{boot}-1"])
+def test_a_process_number_means_nothing_in_another_boot_or_pid_namespace(place: str) -> None:
+    """Containers that share a host name took each other's runs: the other's process number was free or another process here."""
+    host, _, _, mine, serial = driver_name().split(":")
+    there = place.format(boot=mine.rpartition("-")[0])
+    assert not is_gone(f"{host}:{os.getpid()}:1:{there}:{serial}")
+    assert not is_gone(f"{host}:99999999:1:{there}:{serial}")
+
+
+def test_a_process_whose_files_in_proc_are_hidden_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _, started, place, serial = driver_name().split(":")
+    mine = os.getpid()
+    monkeypatch.setattr("penstock.runs.ownership._start_of", lambda pid: started if pid == mine else "")
+    assert not is_gone(f"{host}:{os.getppid()}:{started}:{place}:{serial}")
 
 
 def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_is_not(runs: MemoryRunStore) -> None:
@@ -187,3 +204,25 @@ def test_progress_tells_the_rate_of_the_last_seconds_the_busy_share_and_what_is_
     assert progress.counts.done == 500
     assert progress.eta_s == pytest.approx(500 / progress.rows_per_s)
     assert meter.mean_rate(20.0) == pytest.approx(20.0)
+
+
+def test_a_lease_lasts_by_this_process_own_clock_from_before_the_call_that_the_store_granted(runs: MemoryRunStore) -> None:
+    now = [100.0]
+    lease = RunLease(take_run(runs, "r"), runs, count_slots=Slots, on_progress=lambda progress: None, clock=lambda: now[0])
+    assert not lease.is_held(), "the store has granted nothing yet"
+    lease.beat()
+    assert lease.is_held()
+    now[0] += LEASE_S - 1.9
+    assert not lease.is_held(), "the store may give the run to another driver before this one knows"
+    assert lease.write(RunChange()) is UpdateStatus.OK
+    assert lease.is_held()
+    runs.update("r", runs_driver(runs), RunChange(state=RunState.FAILED), lease_s=0)
+    now[0] += LEASE_S
+    lease.beat()
+    assert (lease.is_held(), lease.stop_reason()) == (False, StopReason.LOST)
+
+
+def runs_driver(runs: MemoryRunStore) -> str:
+    found = runs.read("r")
+    assert found is not None
+    return found.driver
