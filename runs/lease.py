@@ -56,7 +56,7 @@ class RunLease:
         self._owned, self._runs, self._count_slots, self._on_progress = owned, runs, count_slots, on_progress
         self._slots = Slots()
         self._stop = StopReason.GO_ON
-        self._built_at = time.monotonic()
+        self._built_at = clock()
         self._progress: RunProgress | None = None
         self._ended = threading.Event()
         # The thread of the lease and the thread that ends the run write the record over one connection.
@@ -77,7 +77,7 @@ class RunLease:
 
     def now(self) -> float:
         """The store's clock, reckoned from the moment of the take: the clocks of hosts differ, and the store may be away."""
-        return self._owned.taken_at + time.monotonic() - self._built_at
+        return self._owned.taken_at + self._clock() - self._built_at
 
     def left_s(self) -> float:
         """The time until the run's deadline; infinite for a run without one."""
