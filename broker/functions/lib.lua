@@ -13,6 +13,7 @@
 --   turns:<version>:<band>    zset  owner -> number: the order of owners in this band, kept only while jobs with an owner wait
 --   solo:<version>    zset    suspects, each to be run alone. Those that crashed a child: serial -> created. Behind them those that
 --                             lost workers: serial -> 2^42 + `solo_clock` (counters: claims served while such suspects waited)
+--   reconciled        string  there while the last page was reconciled a moment ago; reconcile_from: where the next one begins
 --   solo_due          hash    version -> the first deadline in its line of suspects, or an earlier moment
 --   delayed           zset    serial -> due, at the latest its deadline
 --   final          zset    serial -> when to collect it

@@ -1,4 +1,5 @@
--- Which workers there are: the registry that gateways read, and the lease holders whose process has ended.
+-- Which workers there are: the registry that gateways read, and the lease holders whose process has ended. What one worker does
+-- for all.
 
 -- announce: enter a worker in the registry until its time to live is over.
 -- KEYS: the hash of workers
@@ -82,3 +83,16 @@ local function absent(keys, args)
 end
 
 register('absent', absent, {'allow-oom'})
+
+-- reconcile_next: reconcile the page behind the last one, for all workers.
+-- ARGS: ms in which nobody else reconciles, limit
+-- REPLY: as reconcile; if somebody did so a moment ago: '', 0, 0, 0
+local function reconcile_next(keys, args)
+  local p = keys[1]
+  if not redis.call('SET', p .. 'reconciled', '1', 'NX', 'PX', args[1]) then return {'', 0, 0, 0} end
+  local reply = reconcile(keys, {redis.call('GET', p .. 'reconcile_from') or '0', args[2]})
+  redis.call('SET', p .. 'reconcile_from', reply[1])
+  return reply
+end
+
+register('reconcile_next', reconcile_next, {'allow-oom'})

@@ -21,6 +21,7 @@ from penstock.broker.records import (
     NewJob,
     Push,
     QueueStats,
+    Repair,
     Settled,
     SubmitStatus,
     Submitted,
@@ -181,6 +182,10 @@ def settled_reply(reply: Sequence[bytes]) -> list[Settled]:
 
 def absent_reply(reply: Sequence[Any]) -> Absent:
     return Absent(looked=reply[0] == b"1", fresh=reply[1], gone=tuple(name.decode() for name in reply[2:]))
+
+
+def repair_reply(reply: Sequence[Any]) -> Repair:
+    return Repair(reply[0].decode(), *reply[1:])
 
 
 def text_reply(reply: bytes | None) -> str | None:

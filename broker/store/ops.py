@@ -105,7 +105,11 @@ def forget(jobs: Sequence[JobId]) -> Operation[int]:
 
 
 def reconcile(model: str, *, cursor: str, limit: int) -> Operation[Repair]:
-    return Operation("reconcile", prefix(model), [cursor, limit], lambda reply: Repair(reply[0].decode(), *reply[1:]))
+    return Operation("reconcile", prefix(model), [cursor, limit], enc.repair_reply)
+
+
+def reconcile_next(model: str, *, pace_s: float, limit: int) -> Operation[Repair]:
+    return Operation("reconcile_next", prefix(model), [ms(pace_s), limit], enc.repair_reply)
 
 
 def reject_foreign(model: str, message: bytes, *, celery_id: str, reason: str) -> Operation[None]:

@@ -148,6 +148,10 @@ class RedisStore:
     def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
         return self.run(ops.reconcile(model, cursor=cursor, limit=limit))
 
+    def reconcile_next(self, model: str, *, pace_s: float, limit: int = 1_000) -> Repair:
+        """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`."""
+        return self.run(ops.reconcile_next(model, pace_s=pace_s, limit=limit))
+
     def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None:
         """Answer a stock Celery message that cannot become a job."""
         self.run(ops.reject_foreign(model, message, celery_id=celery_id, reason=reason))

@@ -190,6 +190,19 @@ def test_a_model_at_rest_is_looked_after_without_a_write(queue: ModelQueue, clie
     assert not client.exists(f"ps:{{{queue.model}}}:look")
 
 
+def test_a_page_of_records_is_reconciled_once_and_not_by_each_worker(queue: ModelQueue, client: Any) -> None:
+    """Every worker went over all records by itself: with 500 of them, half a million records in half a minute."""
+    store = queue.store
+    assert isinstance(store, RedisStore)
+    store.submit([queue.new() for _ in range(250)])
+    assert [store.reconcile_next(queue.model, pace_s=30.0, limit=100).scanned for _ in range(3)] == [100, 0, 0]
+    scanned = []
+    while not scanned or scanned[-1] == 100:
+        assert client.delete(f"ps:{{{queue.model}}}:reconciled")
+        scanned.append(store.reconcile_next(queue.model, pace_s=30.0, limit=100).scanned)
+    assert scanned == [100, 50], "the next page begins behind the last one"
+
+
 # --- collection ------------------------------------------------------------------------------------------------------------
 
 

@@ -46,7 +46,7 @@ class SweepStore(RecordLookup, Protocol):
 
     def sweep(self, model: str, *, gone: Sequence[str] = ()) -> SweepReport: ...
 
-    def reconcile(self, model: str, *, cursor: str = "0") -> Repair: ...
+    def reconcile_next(self, model: str, *, pace_s: float) -> Repair: ...
 
     def forget_workers(self) -> int: ...
 
@@ -62,9 +62,9 @@ class SweepObserver(Protocol):
 class Sweeper:
     """One call sweeps every model: promotes, expires and collects what is due, and takes back the jobs of dead workers.
 
-    Every half minute it compares each model's records with its queue, and every ten minutes it collects blobs without a record.
-    An error in one model is logged, and the others are swept. `name` is unlike that of any other sweeper. `models` may grow
-    meanwhile. `on_changes` gets the jobs that a sweep ended or took back.
+    Every half minute one sweeper compares a page of each model's records with its queue, and every ten minutes each collects
+    blobs without a record. An error in one model is logged, and the others are swept. `name` is unlike that of any other
+    sweeper. `models` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back.
     """
 
     def __init__(
@@ -90,7 +90,6 @@ class Sweeper:
         self._observer = observer
         self._on_changes = on_changes
         self._orphans = OrphanCollector(store, blobs)
-        self._cursors: dict[str, str] = {}
         self._reconcile_at = 0.0
         self._last_run_at: float | None = None
         # When the link to the store last came back. A fresh process has seen no link break: whoever is missing is gone,
@@ -194,8 +193,7 @@ class Sweeper:
         return report.more
 
     def _reconcile(self, model: str) -> None:
-        found = self._store.reconcile(model, cursor=self._cursors.get(model, "0"))
-        self._cursors[model] = found.cursor
+        found = self._store.reconcile_next(model, pace_s=_RECONCILE_S * 0.9)
         self._observer.on_repaired(found)
         if found.orphans or found.tickets:
             log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)

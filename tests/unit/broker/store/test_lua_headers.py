@@ -44,6 +44,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.cancel(JOB, owner=""),
         ops.forget([JOB] * max(1, items)),
         ops.reconcile("m", cursor="0", limit=10),
+        ops.reconcile_next("m", pace_s=1.0, limit=10),
         ops.reject_foreign("m", b"", celery_id="", reason=""),
         ops.read(JOB),
         ops.result(JOB),

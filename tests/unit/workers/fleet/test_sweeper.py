@@ -48,7 +48,7 @@ class Store:
         self.due[model] -= collected
         return SweepReport(collected=collected, more=self.due[model] > 0)
 
-    def reconcile(self, model: str, *, cursor: str = "0") -> Repair:
+    def reconcile_next(self, model: str, *, pace_s: float) -> Repair:
         return Repair()
 
     def forget_workers(self) -> int:
