@@ -97,9 +97,10 @@ def test_delayed_jobs_that_are_not_due_cost_a_sweep_nothing(queue: ModelQueue, c
 
 
 def test_suspects_that_are_not_late_cost_a_sweep_nothing(queue: ModelQueue, client: Any) -> None:
-    for _ in range(100):
-        queue.crash(queue.leased())
+    for suspect in [queue.leased() for _ in range(100)]:
+        queue.crash(suspect)
     queue.store.sweep(queue.model)
+    assert client.zcard(f"ps:{{{queue.model}}}:solo:1") == 100
     assert commands(client, sweep(queue)) < 40
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from penstock.broker.store.sync import RedisStore
+from penstock.errors import StoreUnavailable
 from penstock.workers.slot.slot import Slot
 
 log = structlog.get_logger(__name__)
 BEAT_MISSED = "beat_missed"
 SLOT_STUCK = "slot_stuck"
+SLOT_NOT_RENEWED = "slot_not_renewed"
 
 # A slot ends its child at max_run_s. The store takes the job back this much later, in case the slot failed to.
 _OVERRUN_GRACE_S = 10.0
@@ -30,10 +32,15 @@ class Beat:
         self._on_beat = on_beat
 
     def run_once(self, now: float) -> None:
-        """Raises `StoreUnavailable`. `now` is monotonic."""
+        """Raises `StoreUnavailable`; an error in one slot's renewal stays that slot's. `now` is monotonic."""
         for slot in self._slots():
-            if slot.is_holding:
-                self._renew(slot, now)
+            try:
+                if slot.is_holding:
+                    self._renew(slot, now)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                log.exception(SLOT_NOT_RENEWED, model=slot.spec.name)
         self._on_beat(self._store)
 
     def _renew(self, slot: Slot, now: float) -> None:
