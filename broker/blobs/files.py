@@ -28,7 +28,7 @@ _FOLDERS = 64
 # The first eight characters of a serial count units of 1,024 ms: files that are written together share a folder and its one
 # sync.
 _MOMENT = 8
-_CLOCK = "CLOCK"
+CLOCK, PASSED = "CLOCK", "PASSED"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -83,6 +83,10 @@ class BlobStore(Protocol):
 
     def belong_to(self, store: str) -> bool:
         """Whether this place belongs to the store of this identity; an unmarked place is given to the first store that asks."""
+        ...
+
+    def begin_pass(self, every_s: float) -> bool:
+        """Whether to go over all blobs now; not if anybody began to less than `every_s` ago, by the clock of this place."""
         ...
 
     def names(self) -> Iterator[tuple[str, float]]:
@@ -169,6 +173,13 @@ class LocalBlobs:
             return mark.read_text() == store
         return True
 
+    def begin_pass(self, every_s: float) -> bool:
+        now, mark = folder_now(self._folder), self._folder / PASSED
+        if mark.exists() and now - mark.stat().st_mtime < every_s:
+            return False
+        mark.touch(mode=0o600)
+        return True
+
     def names(self) -> Iterator[tuple[str, float]]:
         now = folder_now(self._folder)
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
@@ -188,7 +199,7 @@ def folder_now(folder: Path) -> float:
     of the hosts that share the folder may differ from it and from each other.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    mark = folder / _CLOCK
+    mark = folder / CLOCK
     mark.touch(mode=0o600)
     return mark.stat().st_mtime
 

@@ -20,7 +20,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from penstock.broker.blobs.copies import Copies
-from penstock.broker.blobs.files import BLOBS_NOT_DELETED, COLLECTED_LATER, BlobFile, BlobsUnavailable, checked, is_blob_name
+from penstock.broker.blobs.files import (
+    BLOBS_NOT_DELETED,
+    CLOCK,
+    COLLECTED_LATER,
+    PASSED,
+    BlobFile,
+    BlobsUnavailable,
+    checked,
+    is_blob_name,
+)
 from penstock.errors import ConfigError, Gone
 
 if TYPE_CHECKING:
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_MARK, _CLOCK = "STORE", "CLOCK"
+_MARK = "STORE"
 # Enough parallel requests to hide the 20 to 100 ms that an object store takes for one.
 _AT_ONCE = 16
 # Callers try again by themselves and show that they wait. During a retry of the library a slot does nothing else while its
@@ -139,6 +148,15 @@ class ObjectBlobs:
             raise self._away("the mark of whose blobs these are cannot be written", fault) from fault
         return True
 
+    def begin_pass(self, every_s: float) -> bool:
+        try:
+            if self._now() - self._dated(PASSED) < every_s:
+                return False
+            obstore.put(self._store, PASSED, b"", use_multipart=False)
+        except (BaseError, OSError) as fault:
+            raise self._away("the mark of the last pass cannot be written", fault) from fault
+        return True
+
     def names(self) -> Iterator[tuple[str, float]]:
         try:
             now = self._now()
@@ -151,8 +169,15 @@ class ObjectBlobs:
 
     def _now(self) -> float:
         """Unix time by the clock that dates the objects."""
-        obstore.put(self._store, _CLOCK, b"", use_multipart=False)
-        return float(obstore.head(self._store, _CLOCK)["last_modified"].timestamp())
+        obstore.put(self._store, CLOCK, b"", use_multipart=False)
+        return self._dated(CLOCK)
+
+    def _dated(self, name: str) -> float:
+        """Unix time at which this object was written; 0 if there is none."""
+        try:
+            return float(obstore.head(self._store, name)["last_modified"].timestamp())
+        except FileNotFoundError:
+            return 0.0
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:

@@ -135,6 +135,12 @@ def test_names_tells_every_blob_with_its_age_and_nothing_else(blobs: BlobStore) 
     assert {name: -1.0 <= age_s < 60.0 for name, age_s in blobs.names()} == dict.fromkeys(names, True)
 
 
+def test_a_pass_over_all_blobs_begins_once_in_a_while_whoever_asks(blobs: BlobStore) -> None:
+    assert [blobs.begin_pass(600.0) for _ in range(3)] == [True, False, False]
+    assert blobs.begin_pass(-60.0), "the last one is long enough ago"
+    assert list(blobs.names()) == []
+
+
 @pytest.mark.parametrize("ahead_s", [-7_200.0, 7_200.0])
 def test_a_blob_is_as_old_as_the_clock_of_its_place_says(
     blobs: BlobStore, monkeypatch: pytest.MonkeyPatch, ahead_s: float

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.blobs.files import PASSED, LocalBlobs
 from penstock.errors import StoreUnavailable
 from penstock.workers.fleet import orphan_blobs as module
 from penstock.workers.fleet.orphan_blobs import EVERY_S, FIRST_AFTER_S, OLD_S, OrphanCollector, old_ones, orphans
@@ -73,8 +73,19 @@ def test_a_pass_runs_a_minute_after_the_start_and_then_every_ten(tmp_path: Path)
     put_old(tmp_path, f"{UNKNOWN}.in")
     collector.run_once(FIRST_AFTER_S + EVERY_S - 1.0)
     assert len(names(tmp_path)) == 2
+    os.utime(tmp_path / PASSED, (0.0, 0.0))
     collector.run_once(FIRST_AFTER_S + EVERY_S)
     assert names(tmp_path) == {f"{KNOWN}.in"}
+
+
+def test_one_worker_goes_over_the_blobs_for_all(tmp_path: Path) -> None:
+    """Regression: each worker asked the store for each blob, in all models, every ten minutes."""
+    put_old(tmp_path, f"{KNOWN}.in")
+    workers = [Records(KNOWN) for _ in range(5)]
+    for collector in [OrphanCollector(records, LocalBlobs(tmp_path)) for records in workers]:
+        collector.run_once(0.0)
+        collector.run_once(FIRST_AFTER_S)
+    assert [len(records.asked) for records in workers] == [1, 0, 0, 0, 0]
 
 
 def test_one_round_looks_at_a_part_only_and_the_next_goes_on_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
