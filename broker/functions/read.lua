@@ -30,6 +30,18 @@ local function input(keys, args)
   return {found[1], found[2] or '', found[3] or '', found[4] or redis.call('GET', p .. 'in:' .. serial)}
 end
 
+-- ended: which of these jobs have ended or are unknown, so that whoever waits for many asks once.
+-- ARGS: per job: serial
+-- REPLY: their serials
+local function ended(keys, args)
+  local reply = {}
+  for _, serial in ipairs(args) do
+    local state = redis.call('HGET', keys[1] .. 'job:' .. serial, 'state')
+    if state ~= 'queued' and state ~= 'leased' and state ~= 'delayed' then reply[#reply + 1] = serial end
+  end
+  return reply
+end
+
 -- watch: push a job's changes to a channel from now on, while the job is live, and read the record in the same step: no change
 -- falls in between.
 -- ARGS: serial, mark and channel ('=': only the end, '+': every change)
@@ -138,6 +150,7 @@ end
 
 register('read', read, {'no-writes', 'allow-stale'})
 register('input', input, {'no-writes', 'allow-stale'})
+register('ended', ended, {'no-writes', 'allow-stale'})
 register('list', list, {'no-writes', 'allow-stale'})
 register('inbox', inbox, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})

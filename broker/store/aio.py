@@ -47,26 +47,34 @@ class AsyncStore:
         self.channel = f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
-        self._link = CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
-        self._router = PushRouter(url, self.channel, self._recheck)
+        # Submits have a link of their own, so that no long answer to a reader stands before theirs.
+        self._submits, self._calls = (CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S) for _ in range(2))
+        self._loading: asyncio.Future[None] | None = None
+        self._asking = asyncio.Lock()
+        self._router = PushRouter(url, self.channel, ended=self._ended, recheck=self._recheck)
         self._commits: dict[str, GroupCommit[tuple[NewJob, int], Submitted]] = {}
 
     async def start(self) -> None:
-        self._link.open()
+        self._submits.open()
+        self._calls.open()
         await self._router.start()
 
     async def close(self) -> None:
         await self._router.close()
-        await self._link.close()
+        await self._submits.close()
+        await self._calls.close()
         await self._redis.aclose()
 
     async def run(self, operation: Operation[Reply]) -> Reply:
         """Call one function."""
         words = operation.words(self._suffix)
-        return operation.decode(await self._loaded(lambda: self._redis.execute_command(*words)))
+        return operation.decode(await self._loaded(lambda: self._calls.answer(words)))
 
     async def send(self, command: Command[Reply]) -> Reply:
-        return command.decode(await self._plain(self._redis.execute_command(*command.words)))
+        return command.decode(await self._ask(*command.words))
+
+    async def _ask(self, *words: Any) -> Any:
+        return await self._plain(self._calls.answer(words))
 
     async def _loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """The reply of `call`; loads the library first where Redis does not have it."""
@@ -79,8 +87,20 @@ class AsyncStore:
         return await self._plain(call())
 
     async def _load(self) -> None:
+        """Load the library, once for all callers who miss it at the same time: it is large."""
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load_once())
+            self._loading.add_done_callback(self._on_loaded)
+        await asyncio.shield(self._loading)
+
+    def _on_loaded(self, loading: asyncio.Future[None]) -> None:
+        self._loading = None
+        if not loading.cancelled():
+            loading.exception()  # seen here, because every caller may have left
+
+    async def _load_once(self) -> None:
         try:
-            await self._redis.function_load(self._source)
+            await self._calls.answer(("FUNCTION", "LOAD", self._source))
         except redis.exceptions.NoPermissionError as error:
             raise not_loaded(error) from error
         except (redis.RedisError, OSError) as error:
@@ -98,14 +118,14 @@ class AsyncStore:
     def _submit_group(self, items: Sequence[tuple[NewJob, int]]) -> Awaitable[list[Submitted]]:
         operation = ops.submit([job for job, _ in items], items[-1][1])
         words = operation.words(self._suffix)
-        return self._submitted(operation, words, self._link.call(words))
+        return self._submitted(operation, words, self._submits.call(words))
 
     async def _submitted(
         self, operation: Operation[list[Submitted]], words: Sequence[Any], sent: asyncio.Future[Any] | None
     ) -> list[Submitted]:
         calls = iter([sent] if sent is not None else [])
-        # If the library had to be loaded first, the pool repeats the call; a serial that was stored is found again.
-        return operation.decode(await self._loaded(lambda: next(calls, None) or self._redis.execute_command(*words)))
+        # If the link was down or the library had to be loaded first, the call is made again; a stored serial is found again.
+        return operation.decode(await self._loaded(lambda: next(calls, None) or self._submits.answer(words)))
 
     def waiter(self, job: JobId) -> AbstractContextManager[Waiter]:
         """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may be missed."""
@@ -127,6 +147,10 @@ class AsyncStore:
         record, output = found
         error = record.error
         return Push(job, record.state, output, error.code if error else "", error.message if error else "", record.batch)
+
+    async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
+        """Those of these jobs of one model that have ended or are unknown."""
+        return await self.run(ops.ended(jobs))
 
     async def read(self, job: JobId) -> Job | None:
         return await self.run(ops.read(job))
@@ -154,16 +178,7 @@ class AsyncStore:
 
     async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
         """`stats` of each model, in one round trip."""
-        operations = [ops.stats(model) for model in models]
-
-        def ask() -> Awaitable[Any]:
-            pipe = self._redis.pipeline(transaction=False)
-            for operation in operations:
-                pipe.execute_command(*operation.words(self._suffix))
-            return pipe.execute()
-
-        replies = await self._loaded(ask) if models else []
-        return [operation.decode(reply) for operation, reply in zip(operations, replies, strict=True)]
+        return await asyncio.gather(*(self.stats(model) for model in models))
 
     async def models(self) -> dict[str, StoredModel]:
         """What workers and gateways announced, by model."""
@@ -178,16 +193,13 @@ class AsyncStore:
         return await self.send(registry.clock())
 
     async def workers(self) -> list[WorkerInfo]:
-        clock, entries = registry.clock(), registry.worker_entries()
-        now, found = await self._piped([clock, entries])
-        return registry.fresh_workers(entries.decode(found), clock.decode(now))
+        now, entries = await asyncio.gather(self.send(registry.clock()), self.send(registry.worker_entries()))
+        return registry.fresh_workers(entries, now)
 
     async def places(self, incarnations: Iterable[str]) -> dict[str, SlotPlace]:
         """Where the slots of these incarnations run or ran, by incarnation; without those that announced no place."""
         names = sorted(set(incarnations))
-        commands = [registry.place_of(name) for name in names]
-        replies = await self._piped(commands) if names else []
-        places = [command.decode(reply) for command, reply in zip(commands, replies, strict=True)]
+        places = await asyncio.gather(*(self.send(registry.place_of(name)) for name in names))
         return {name: place for name, place in zip(names, places, strict=True) if place is not None}
 
     async def rollouts(self) -> dict[str, StoredRollout]:
@@ -207,36 +219,29 @@ class AsyncStore:
 
     async def keep_session(self, name: str, text: str, ttl_s: float) -> None:
         """Keep a browser's session for every gateway of this store."""
-        await self._plain(self._redis.set(f"{_SESSION}{name}", text, px=ms(ttl_s)))
+        await self._ask("SET", f"{_SESSION}{name}", text, "PX", ms(ttl_s))
 
     async def session(self, name: str) -> str | None:
-        kept = await self._plain(self._redis.get(f"{_SESSION}{name}"))
+        kept = await self._ask("GET", f"{_SESSION}{name}")
         return None if kept is None else kept.decode()
 
     async def end_session(self, name: str) -> None:
-        await self._plain(self._redis.delete(f"{_SESSION}{name}"))
+        await self._ask("DEL", f"{_SESSION}{name}")
 
     async def ping(self) -> None:
         """Returns if Redis is reachable and takes writes."""
-        await self._plain(self._redis.set("ps:ping", "1", px=60_000))
+        await self._ask("SET", "ps:ping", "1", "PX", 60_000)
 
     async def health(self) -> StoreHealth | None:
         """The state of the Redis server; None for a user without the right to ask, where an administrator gave fewer rights."""
         try:
-            return store_health(await self._redis.info(*SECTIONS))
+            async with self._asking:  # one connection of the pool, however many ask
+                return store_health(await self._redis.info(*SECTIONS))
         except redis.exceptions.NoPermissionError:
             return None
         except (redis.RedisError, OSError) as error:
             self.errors += 1
             raise store_error(error) from error
-
-    async def _piped(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """The raw replies, read in one round trip."""
-        pipe = self._redis.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command.words)
-        replies: list[Any] = await self._plain(pipe.execute())
-        return replies
 
     async def _plain(self, reply: Awaitable[Any] | Any) -> Any:
         try:

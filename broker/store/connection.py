@@ -2,7 +2,8 @@
 
 A `CallLink` writes calls the moment they are made and reads their answers in order. redis-py's pool takes three turns of the
 event loop until a command is written. In a burst each turn lasts as long as the work of all requests of the burst, and the
-store is idle meanwhile. redis-py also packs a command seven times slower than hiredis.
+store is idle meanwhile. redis-py also packs a command seven times slower than hiredis. And its pool takes a connection for each
+call under way, so that the hundred-and-first caller of a moment is refused as if the store were away.
 """
 
 from __future__ import annotations
@@ -35,26 +36,60 @@ class RedisConnection(Protocol):
     async def disconnect(self, nowait: bool = False) -> None: ...
 
 
+# How often the link looks whether answers come. An event loop that stands still takes one look late, instead of many looks.
+_LOOKS = 6
+_TRIES = 3
+
+
 # D7: docs/design/store.md
 class CallLink:
-    """`pool` makes the connection. An answer that takes longer than `within_s` breaks the link, as a lost connection does."""
+    """`pool` makes the connection. If no answer at all comes for `within_s`, the link breaks, as a lost connection does.
+
+    Any number of calls share the connection, so that the number of callers is bounded by memory and not by connections.
+    """
 
     def __init__(self, pool: redis.asyncio.ConnectionPool, *, within_s: float) -> None:
         self._pool = pool
         self._within_s = within_s
         self._connection: RedisConnection | None = None
-        self._calls: deque[tuple[asyncio.Future[Any], asyncio.TimerHandle]] = deque()
+        self._calls: deque[asyncio.Future[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._standing: asyncio.Future[Exception | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._silent_looks = 0
 
-    def open(self) -> None:
-        """Begin to connect, unless the link is connecting or connected."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._serve())
+    def open(self) -> asyncio.Future[Exception | None]:
+        """Begin to connect, unless the link is connecting or connected. The future tells why it could not."""
+        if self._standing is None or self._task is None or self._task.done():
+            loop = asyncio.get_running_loop()
+            self._standing = loop.create_future()
+            self._task = loop.create_task(self._serve(self._standing))
+        return self._standing
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def answer(self, command: Sequence[Any]) -> Any:
+        """Send the command, once the link stands, and return the answer; raises what redis-py raises.
+
+        Whether a command was carried out whose connection broke is unknown, so it is never sent twice.
+        """
+        for _ in range(_TRIES):
+            sent = self.call(command)
+            if sent is not None:
+                return await sent
+            failure = await self._connected()
+            if failure is not None:
+                raise failure
+        raise redis.ConnectionError("the link breaks as soon as it stands")
+
+    async def _connected(self) -> Exception | None:
+        """Wait until the link stands; returns why it does not."""
+        if self._task is not None and self._task.cancelling():
+            await asyncio.wait([self._task])
+        return await asyncio.shield(self.open())
 
     def call(self, command: Sequence[Any]) -> asyncio.Future[Any] | None:
         """Send the command; returns a future of its answer, or None if the link is down and nothing was sent.
@@ -68,33 +103,50 @@ class CallLink:
             self._connection.write_now(hiredis.pack_command(tuple(command)))
         except redis.ConnectionError:
             return None
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        self._calls.append((answer, loop.call_later(self._within_s, self._expire)))
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.append(answer)
+        if self._timer is None:
+            self._silent_looks = 0
+            self._look_again()
         return answer
 
-    def _expire(self) -> None:
+    def _look_again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._within_s / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        """Break the link if none of the last looks saw an answer; calls that nobody waits for any more count too."""
+        self._timer = None
+        self._silent_looks += 1
+        if not self._calls:
+            return
+        if self._silent_looks < _LOOKS:
+            self._look_again()
+            return
         self._break(redis.TimeoutError(f"no answer within {self._within_s:g} s"))
         if self._task is not None:
             self._task.cancel()
 
-    async def _serve(self) -> None:
+    async def _serve(self, standing: asyncio.Future[Exception | None]) -> None:
         connection = cast("RedisConnection", self._pool.make_connection())
+        failure: Exception = redis.ConnectionError("the link was closed")
         try:
             await connection.connect()
             self._connection = connection
+            standing.set_result(None)
             while True:
                 self._answer(await _reply(connection))
         except (redis.RedisError, OSError) as error:
             # The pending calls fail with this error; the next call opens the link again.
-            self._break(error)
+            failure = error
         finally:
-            self._break(redis.ConnectionError("the link was closed"))
+            if not standing.done():
+                standing.set_result(failure)
+            self._break(failure)
             await connection.disconnect(nowait=True)
 
     def _answer(self, reply: Any) -> None:
-        answer, timer = self._calls.popleft()
-        timer.cancel()
+        self._silent_looks = 0
+        answer = self._calls.popleft()
         if answer.done():  # the caller was cancelled
             return
         if isinstance(reply, Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -89,6 +89,7 @@ class WakeUps:
 # D6: docs/design/store.md
 log = structlog.get_logger(__name__)
 RECHECK_S = 5.0
+RECHECK_JOBS = 128  # in one call, which holds the store for some tens of microseconds
 _RECONNECT = Backoff(0.05, 2.0)
 
 
@@ -123,10 +124,20 @@ class Waiter:
 
 
 class PushRouter:
-    """Listens on one channel and hands each push to the waiters of its job."""
+    """Listens on one channel and hands each push to the waiters of its job.
 
-    def __init__(self, url: str, channel: str, recheck: Callable[[JobId], Awaitable[Push | None]]) -> None:
-        self._url, self._channel, self._recheck = url, channel, recheck
+    `ended` says which of some jobs of one model have ended; `recheck` gives the end of one of them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        *,
+        ended: Callable[[Sequence[JobId]], Awaitable[list[JobId]]],
+        recheck: Callable[[JobId], Awaitable[Push | None]],
+    ) -> None:
+        self._url, self._channel, self._ended, self._recheck = url, channel, ended, recheck
         self._waiters: dict[JobId, set[Waiter]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -206,12 +217,19 @@ class PushRouter:
 
     async def _recheck_all(self, jobs: set[JobId] | None = None) -> None:
         """Look up jobs whose push may have been lost: those in `jobs`, or all that have a waiter."""
-        for job in list(self._waiters):
-            if jobs is not None and job not in jobs:
-                continue
-            try:
-                push = await self._recheck(job)
-            except StoreUnavailable:
-                return  # the link is down: the reconnect looks them all up
+        waited: dict[str, list[JobId]] = {}
+        for job in self._waiters:
+            if jobs is None or job in jobs:
+                waited.setdefault(job.model, []).append(job)
+        try:
+            for group in waited.values():
+                for first in range(0, len(group), RECHECK_JOBS):
+                    await self._recheck_some(group[first : first + RECHECK_JOBS])
+        except StoreUnavailable:
+            return  # the link is down: the reconnect looks them all up
+
+    async def _recheck_some(self, jobs: Sequence[JobId]) -> None:
+        for job in await self._ended(jobs):
+            push = await self._recheck(job)
             if push is not None:
                 self._deliver(push)

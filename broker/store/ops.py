@@ -129,6 +129,14 @@ def watch(job: JobId, *, channel: str, every_change: bool) -> Operation[Job | No
     return Operation("watch", prefix(job.model), [job.serial, mark + channel], partial(enc.record_reply, job=job))
 
 
+def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
+    """Which of these jobs of one model have ended or are unknown."""
+    model = jobs[0].model
+    return Operation(
+        "ended", prefix(model), [job.serial for job in jobs], lambda reply: [JobId(serial.decode(), model) for serial in reply]
+    )
+
+
 def kept_input(job: JobId) -> Operation[KeptInput | None]:
     return Operation("input", prefix(job.model), [job.serial], enc.input_reply)
 

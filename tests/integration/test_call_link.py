@@ -11,7 +11,9 @@ import redis
 import redis.asyncio
 import uvloop
 
+from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store import notifications
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.connection import CallLink, connect_async
 from penstock.job import Payload, new_job_id
@@ -102,11 +104,87 @@ async def test_an_answer_that_does_not_come_in_time_breaks_the_link(client: redi
     await link.close()
 
 
+async def test_an_event_loop_that_stood_still_does_not_blame_the_store(client: redis.asyncio.Redis) -> None:
+    """A gateway that took in thousands of connections at once gave up every call of that moment as unanswered."""
+    link = CallLink(client.connection_pool, within_s=IMPATIENT_S)
+    await stand(link)
+    answer = called(link, "PING")
+    time.sleep(2 * IMPATIENT_S)  # noqa: ASYNC251 - it is what this test is about
+    assert await answer == b"PONG"
+    await link.close()
+
+
+async def test_callers_wait_for_a_link_that_does_not_stand_yet(link: CallLink, client: redis.asyncio.Redis) -> None:
+    assert await asyncio.gather(*(link.answer(("PING",)) for _ in range(1000))) == [b"PONG"] * 1000
+    assert len(await client.client_list()) <= 3, "the link and the test's own"
+
+
+async def test_whoever_calls_a_store_that_is_away_hears_why() -> None:
+    away = connect_async("redis://127.0.0.1:1")
+    link = CallLink(away.connection_pool, within_s=WITHIN_S)
+    answers = await asyncio.gather(*(link.answer(("PING",)) for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(answer, redis.ConnectionError) for answer in answers), answers
+    await link.close()
+
+
 async def test_whoever_gave_up_takes_nobody_elses_answer(link: CallLink) -> None:
     await stand(link)
     given_up, kept = called(link, "ECHO", "a"), called(link, "ECHO", "b")
     given_up.cancel()
     assert await kept == b"b"
+
+
+async def test_thousands_read_wait_and_cancel_at_once_and_none_is_refused(fresh_redis: str) -> None:
+    """The pool of redis-py refuses the 101st call of a moment: of 10,000 cancels 8,324 were answered 503."""
+    store = AsyncStore(fresh_redis)
+    await store.start()
+    try:
+        jobs = [(await store.submit(NewJob(new_job_id("many"), "1", Payload("application/json", b"1")))).id for _ in range(100)]
+        callers = [job for job in jobs for _ in range(30)]
+        watched = await asyncio.gather(*(store.watch(job, every_change=True) for job in callers))
+        assert [found.id for found in watched if found is not None] == callers
+        read = await asyncio.gather(*(store.read(job) for job in callers), *(store.result(job) for job in callers))
+        assert None not in read
+        cancelled = await asyncio.gather(*(store.cancel(job) for job in callers))
+        assert cancelled.count(CancelStatus.CANCELLED) == len(jobs)
+        assert store.errors == 0
+        with redis.Redis.from_url(fresh_redis) as other:
+            ours = [client for client in other.client_list() if client["name"] == "penstock-gateway"]
+        assert len(ours) == 2, "one link for submits, one for all other calls"
+    finally:
+        await store.close()
+
+
+async def test_of_many_who_miss_the_functions_one_loads_them(fresh_redis: str) -> None:
+    store = AsyncStore(fresh_redis)
+    await store.start()
+    try:
+        with redis.Redis.from_url(fresh_redis) as other:
+            other.function_flush()
+            assert await asyncio.gather(*(store.read(new_job_id("none")) for _ in range(500))) == [None] * 500
+            assert other.info("commandstats")["cmdstat_function|load"]["calls"] <= 2
+    finally:
+        await store.close()
+
+
+async def test_a_waiter_learns_of_an_end_whose_push_was_lost(fresh_redis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway asks for all jobs that are waited for in one call, and reads only those that have ended."""
+    monkeypatch.setattr(notifications, "RECHECK_S", 0.05)
+    store = AsyncStore(fresh_redis)
+    await store.start()
+    try:
+        kept, ended = [
+            (await store.submit(NewJob(new_job_id("lost"), "1", Payload("application/json", b"1")))).id for _ in range(2)
+        ]
+        with store.waiter(kept) as waits, store.waiter(ended) as told:
+            # Nobody watches these jobs, so no change of theirs is pushed.
+            assert await store.cancel(ended) is CancelStatus.CANCELLED
+            push = await told.next(20.0)
+            assert push is not None
+            assert push.id == ended
+            assert await waits.next(0.2) is None
+    finally:
+        await store.close()
 
 
 async def test_a_store_whose_server_lost_the_functions_loads_them_and_submits(fresh_redis: str) -> None:

@@ -50,6 +50,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.result(JOB),
         ops.watch(JOB, channel="c", every_change=False),
         ops.kept_input(JOB),
+        ops.ended([JOB] * max(1, items)),
         ops.jobs("m", before="", limit=10),
         ops.inbox("m", before="", limit=10),
         ops.stats("m"),
