@@ -20,14 +20,16 @@ from penstock.gateway.asgi.negotiation import (
     EXPLAIN,
     MAX_TARGET_BYTES,
     PREDICT,
+    SAFE_METHODS,
     Head,
     HeadersTooLarge,
     SubmitTarget,
     host_name,
+    is_cross_site,
     parse_submit_target,
     read_head,
 )
-from penstock.gateway.asgi.problems import GatewayBusy, MethodNotAllowed, WrongHost
+from penstock.gateway.asgi.problems import CrossSite, GatewayBusy, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, HeadOnly, Receive, Scope, Send
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import is_public, require_role
@@ -156,6 +158,11 @@ class Gateway:
             raise WrongHost(
                 "this gateway answers only to its loopback names",
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
+            )
+        if scope["method"] not in SAFE_METHODS and is_cross_site(head, self._options.cors_origins) and not is_page(scope["path"]):
+            raise CrossSite(
+                "a page of another site had this browser send the request",
+                hint="gateway.cors_origins names the pages that may. Programs send neither Sec-Fetch-Site nor Origin.",
             )
         if self._open > self._options.max_requests and scope["path"] not in PROBES:
             raise GatewayBusy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)

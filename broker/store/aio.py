@@ -74,7 +74,10 @@ class AsyncStore:
         return command.decode(await self._ask(*command.words))
 
     async def _ask(self, *words: Any) -> Any:
-        return await self._plain(self._calls.answer(words))
+        """The reply to a plain command, in the form that redis-py gives it, as the store of a thread gets it."""
+        reply = await self._plain(self._calls.answer(words))
+        formed = self._redis.response_callbacks.get(words[0])
+        return reply if formed is None else formed(reply)
 
     async def _loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """The reply of `call`; loads the library first where Redis does not have it."""

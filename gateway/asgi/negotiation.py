@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -34,6 +34,8 @@ _SUBMIT_NAMES = ("priority", "deadline_s")
 
 Head = dict[bytes, bytes]
 _TRACE_PARENT, _TRACE_STATE = b"traceparent", b"tracestate"
+_ORIGIN, _FETCH_SITE = b"origin", b"sec-fetch-site"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WANTED = frozenset(
     {
         b"host",
@@ -45,6 +47,8 @@ _WANTED = frozenset(
         b"idempotency-key",
         b"prefer",
         b"x-request-id",
+        _ORIGIN,
+        _FETCH_SITE,
         _TRACE_PARENT,
         _TRACE_STATE,
     }
@@ -94,6 +98,22 @@ def host_name(host: bytes) -> str:
     """The name in a Host header, without its port; empty if the header is anything but a name and a port."""
     found = _HOST.fullmatch(host)
     return found[1].decode("latin-1").lower() if found else ""
+
+
+def is_cross_site(head: Head, allowed: Collection[str] = ()) -> bool:
+    """Whether a page that is neither ours nor of an `allowed` origin had its visitor's browser send this.
+
+    No script can set `Sec-Fetch-Site`, and browsers send it over https and on loopback. Elsewhere they send an `Origin` with
+    all that changes something, and that has to be ours. Programs send neither.
+    """
+    origin, site = head.get(_ORIGIN), head.get(_FETCH_SITE)
+    if origin is None and site is None:
+        return False
+    if origin is not None and origin.decode("latin-1") in allowed:
+        return False
+    if site is not None:
+        return site not in (b"same-origin", b"none")
+    return (origin or b"").partition(b"://")[2] != head.get(b"host")
 
 
 class SubmitTarget(NamedTuple):
@@ -232,6 +252,14 @@ def refuse_encoded(head: Head) -> None:
             f"Content-Encoding {encoding[:40].decode('latin-1')!r} is not supported on this path",
             hint="Send the body uncompressed.",
         )
+
+
+def require_json(head: Head) -> None:
+    """Raises `UnsupportedMedia` unless the body is declared as JSON. Any other type a page may send without asking first."""
+    media = base_type(head.get(b"content-type", b"").decode("latin-1"))
+    if media != JSON:
+        given = f"not {media[:80]!r}" if media else "and the request has no Content-Type"
+        raise UnsupportedMedia(f"this path accepts only {JSON}, {given}", hint="Add the header content-type: application/json.")
 
 
 def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:

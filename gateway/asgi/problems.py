@@ -65,7 +65,7 @@ class GatewayBusy(CapacityError):
 
 
 class CrossSite(CallerError):
-    """A form that another site may have sent in the name of its visitor."""
+    """What a page of another site may have had its visitor's browser send."""
 
     kind = "cross_site"
 
@@ -157,7 +157,7 @@ TITLES = {
     "expired": "The job's deadline passed before it finished",
     "too_large": "The body is too large",
     "unsupported_media_type": "The media type is not accepted",
-    "cross_site": "The form did not come from our own page",
+    "cross_site": "A page of another site sent this",
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",
     "idempotency_key_reused": "The idempotency key belongs to another request",

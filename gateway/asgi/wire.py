@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
-from penstock.errors import BadRequest, TooLarge, UnsupportedMedia
+from penstock.errors import BadRequest, TooLarge
 from penstock.gateway.asgi import bodies
-from penstock.gateway.asgi.negotiation import JSON, Head, base_type, read_head, refuse_encoded
+from penstock.gateway.asgi.negotiation import JSON, Head, read_head, refuse_encoded, require_json
 from penstock.gateway.asgi.problems import GatewayBusy, Headers, ProblemResponse
 from penstock.gateway.options import GatewayOptions
 
@@ -75,9 +75,7 @@ async def json_body(request: Request, options: GatewayOptions, memory: BodyMemor
     """The body's value; raises if the body is too large, encoded, or not JSON."""
     head = read_head(request.headers.raw)
     refuse_encoded(head)
-    media = base_type(head.get(b"content-type", b"application/json").decode("latin-1"))
-    if media != JSON:
-        raise UnsupportedMedia(f"this path accepts {JSON}, not {media[:80]!r}")
+    require_json(head)
     receive: Receive = request.receive  # type: ignore[assignment]
     body = await read_body(receive, head, limit=options.max_json_bytes, memory=memory)
     value = bodies.parse_json(body, max_depth=options.max_json_depth)

@@ -15,6 +15,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import BadRequest, ConfigError, Conflict, InvalidInput, TooLarge
 from penstock.gateway.asgi.bodies import parse_json
+from penstock.gateway.asgi.negotiation import read_head, refuse_encoded, require_json
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
@@ -170,6 +171,9 @@ def _invalid(pointer: str, detail: str) -> InvalidInput:
 
 async def _body(request: Request) -> dict[str, Any]:
     """The body's JSON object; raises `TooLarge` as soon as the limit is passed."""
+    head = read_head(request.headers.raw)
+    refuse_encoded(head)
+    require_json(head)
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
