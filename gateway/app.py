@@ -29,9 +29,9 @@ from penstock.gateway.asgi.negotiation import (
     parse_submit_target,
     read_head,
 )
-from penstock.gateway.asgi.problems import CrossSite, GatewayBusy, MethodNotAllowed, WrongHost
+from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, HeadOnly, Receive, Scope, Send
-from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.keys import POLL_COST, Caller
 from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
@@ -159,23 +159,26 @@ class Gateway:
                 "this gateway answers only to its loopback names",
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
             )
-        if scope["method"] not in SAFE_METHODS and is_cross_site(head, self._options.cors_origins) and not is_page(scope["path"]):
+        if (
+            scope["method"] not in SAFE_METHODS
+            and is_cross_site(head, self._options.cors_origins)
+            and not is_page(scope["path"])
+        ):
             raise CrossSite(
                 "a page of another site had this browser send the request",
                 hint="gateway.cors_origins names the pages that may. Programs send neither Sec-Fetch-Site nor Origin.",
             )
-        if self._open > self._options.max_requests and scope["path"] not in PROBES:
-            raise GatewayBusy(f"this gateway process serves {self._options.max_requests} requests at once", retry_after_s=2.0)
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
         if is_public(scope["path"]):
             return self._auth.identify(head.get(b"authorization"))
-        return self._check_key(scope, head)
+        is_poll = scope["method"] == "GET" and scope["path"].startswith("/v1/jobs/")
+        return self._check_key(scope, head, cost=POLL_COST if is_poll else 1.0)
 
-    def _check_key(self, scope: Scope, head: Head) -> Caller:
+    def _check_key(self, scope: Scope, head: Head, *, cost: float = 1.0) -> Caller:
         """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
         try:
-            return self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0])
+            return self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0], cost)
         except RateLimited as error:
             self._metrics.count_refusal("unknown", error)
             raise
@@ -187,7 +190,13 @@ class Gateway:
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
             require_role(caller, "POST", target.route)
-        return await self._endpoint(target)(scope, receive, send, head, target.model, target.version)
+        endpoint = self._endpoint(target)
+        places = self.parts.requests if endpoint is self._submit else self.parts.predictions
+        places.take(caller)
+        try:
+            return await endpoint(scope, receive, send, head, target.model, target.version)
+        finally:
+            places.give_back(caller)
 
     def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:
         if target.route.startswith(PREDICT):
@@ -212,10 +221,21 @@ class Gateway:
         return await self._answer_with_fastapi(scope, receive, send)
 
     async def _answer_with_fastapi(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
-        status = [CLIENT_GONE]
+        """Routed by FastAPI, on a place among the open requests unless it is a probe."""
         if scope["method"] == "HEAD":
             head_only = HeadOnly(scope, send)
             scope, receive, send = head_only.scope, head_only.receive, head_only.send
+        if scope["path"] in PROBES:
+            return await self._answer_routed(scope, receive, send)
+        caller, places = scope["caller"], self.parts.requests
+        places.take(caller)
+        try:
+            return await self._answer_routed(scope, receive, send)
+        finally:
+            places.give_back(caller)
+
+    async def _answer_routed(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
+        status = [CLIENT_GONE]
 
         async def send_and_note(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":

@@ -19,11 +19,12 @@ from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import headers_for, json_response
-from penstock.gateway.auth.keys import KeyAuth
+from penstock.gateway.auth.keys import KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
 from penstock.gateway.jobs.events import JobEvents
+from penstock.gateway.jobs.many import ManyJobs
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
@@ -67,16 +68,20 @@ class GatewayParts:
         self._blobs = blobs
         self._lifetime = lifetime
         self.auth = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
+        self.requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
+        self.predictions = Shares("predictions", options.max_predictions, setting="gateway.max_predictions")
+        self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
         self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
         self.registry = ModelRegistry(store, options.models)
         self._results = ResultReader(store, blobs)
         self._submitter = Submitter(
             options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics, tracing=tracing
         )
-        self.submit = SubmitEndpoint(self._submitter, store=store, results=self._results, lifetime=lifetime)
+        self.submit = SubmitEndpoint(
+            self._submitter, store=store, results=self._results, lifetime=lifetime, waiting=self._waiting
+        )
         self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
-        self._waiting = WaitingResponses()
         file_store = FileStore(options.files_dir)
         quota = FileQuota(
             FileCensus(file_store),
@@ -137,16 +142,19 @@ class GatewayParts:
 
     def _job_routers(self) -> list[APIRouter]:
         options, store, lifetime, waiting = self._options, self._store, self._lifetime, self._waiting
+        many = ManyJobs(store, lifetime=lifetime, waiting=waiting, heartbeat_s=options.heartbeat_s)
         reads = JobReads(
             store,
             registry=self.registry,
             results=self._results,
             lifetime=lifetime,
             waiting=waiting,
+            many=many,
             job_log=GatewayJobLog(options.log_jobs),
         )
         events = JobEvents(store, lifetime=lifetime, waiting=waiting, heartbeat_s=options.heartbeat_s)
-        return [reads.router(), self._replays.router(), events.router()]
+        # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
+        return [many.router(), reads.router(), self._replays.router(), events.router()]
 
     def _foreign_routers(self) -> list[APIRouter]:
         """Runs, and what OpenAI's clients call: embeddings, files, batches."""
@@ -157,6 +165,7 @@ class GatewayParts:
             registry=self.registry,
             results=self._results,
             lifetime=self._lifetime,
+            held=lambda caller: self.predictions.held(caller, instead_of=self.requests),
         )
         runs = [kind(self._runs, registry=self.registry, options=self._options) for kind in (RunRoutes, OpenAIBatches)]
         return [embeddings.router(), self.files.router(), *(run.router() for run in runs)]

@@ -130,9 +130,9 @@ class AsyncStore:
         # If the link was down or the library had to be loaded first, the call is made again; a stored serial is found again.
         return operation.decode(await self._loaded(lambda: next(calls, None) or self._submits.answer(words)))
 
-    def waiter(self, job: JobId) -> AbstractContextManager[Waiter]:
-        """A local subscription to the job's changes; enter it before `submit` or `watch`, or a change may be missed."""
-        return self._router.waiter(job)
+    def waiter(self, *jobs: JobId) -> AbstractContextManager[Waiter]:
+        """A local subscription to the changes of these jobs; enter it before `submit` or `watch`, or a change may be missed."""
+        return self._router.waiter(*jobs)
 
     def wake_waiters(self) -> None:
         """Have all waiters decide again whether to go on waiting."""

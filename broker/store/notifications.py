@@ -94,7 +94,7 @@ _RECONNECT = Backoff(0.05, 2.0)
 
 
 class Waiter:
-    """The changes of one job in the order in which they are pushed to this process."""
+    """The changes of one job or of several in the order in which they are pushed to this process."""
 
     def __init__(self) -> None:
         self._arrived: deque[Push] = deque()
@@ -142,16 +142,19 @@ class PushRouter:
         self._tasks: list[asyncio.Task[None]] = []
 
     @contextmanager
-    def waiter(self, job: JobId) -> Iterator[Waiter]:
+    def waiter(self, *jobs: JobId) -> Iterator[Waiter]:
+        """One waiter for the changes of all these jobs."""
         waiter = Waiter()
-        self._waiters.setdefault(job, set()).add(waiter)
+        for job in jobs:
+            self._waiters.setdefault(job, set()).add(waiter)
         try:
             yield waiter
         finally:
-            others = self._waiters[job]
-            others.discard(waiter)
-            if not others:
-                del self._waiters[job]
+            for job in jobs:
+                others = self._waiters[job]
+                others.discard(waiter)
+                if not others:
+                    del self._waiters[job]
 
     def wake_all(self) -> None:
         """Have all waiters decide again whether to go on waiting."""

@@ -31,7 +31,7 @@ _FOLDERS = (
 )
 _FOLDER_LISTS = (("runs", "roots"),)
 # In the environment the items of these lists are separated by commas.
-_TEXT_LISTS = (("gateway", "cors_origins"),)
+_TEXT_LISTS = (("gateway", "cors_origins"), ("gateway", "proxies"))
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source with one of these endings is a file even without a folder; any other source without a slash is a module.
 _MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")

@@ -6,6 +6,7 @@ Only the settings, the gateway and the item types of handlers import pydantic.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -34,10 +35,18 @@ def _named(name: str) -> str:
     return name
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"write an address or a network such as 10.0.0.0/8 ({error})") from None
+
+
 Name = Annotated[str, AfterValidator(_named)]
 Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Network = Annotated[str, AfterValidator(_network)]
 # As browsers write it: without a path or a slash at the end. `*` is none, since it would open the API to every page.
 Origin = Annotated[str, Field(pattern=r"^https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?$")]
 Task = Literal["", "image-classification", "segmentation", "object-detection", "text-classification", "text-embedding"]
@@ -64,6 +73,9 @@ class StoreSettings(Table):
 class GatewaySettings(Table):
     """`rate_per_s` and `burst` limit a gateway without keys (rate 0: no limit); with keys, each key has its own limits.
 
+    `max_predictions` answer-now requests, `max_waits` long polls and event streams and `max_requests` of all others are open at
+    once per process; one owner may have a quarter of each. `proxies` are networks whose addresses may open any number of the
+    `max_connections`; callers on this machine may too. A gateway that stops serves for `drain_s` more while clients leave.
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
     `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
     call the API from a browser.
@@ -72,6 +84,13 @@ class GatewaySettings(Table):
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8080, ge=0, le=65_535)
     processes: Count = 1
+    max_requests: Count = 512
+    max_predictions: Count = 2_048
+    max_waits: Count = 10_000
+    max_connections: Count = 12_000
+    max_connections_per_address: Count = 3_000
+    proxies: tuple[Network, ...] = ()
+    drain_s: float = Field(default=2.0, ge=0)
     max_json_bytes: Count = 4 * MIB
     max_raw_bytes: Count = 32 * MIB
     max_json_depth: Count = 64

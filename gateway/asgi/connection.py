@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from penstock.gateway.asgi.door import Door
+
 CONNECTION = "penstock.connection"
 # Requests that still wait are answered this long before the server would cut them off.
 ANSWER_MARGIN_S = 2.0
@@ -20,7 +22,7 @@ HEAD_S = 10.0
 BODY_S = 30.0
 BODY_BYTES_PER_S = 256 * 1024
 LINGER_S = 1.0
-MAX_CONNECTIONS = 2_048
+NEWCOMER_S = 1.0
 # The application refuses heads above 16 KiB with a full response; this only bounds the memory that one connection can take.
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -118,7 +120,7 @@ def write_in_one(cycle: RequestResponseCycle | Any) -> None:
     cycle.transport = SingleWriteTransport(cycle.transport, cycle)
 
 
-def keep_open(cycle: RequestResponseCycle | Any) -> None:
+def keep_open(cycle: RequestResponseCycle | Any, lifetime: Lifetime) -> None:
     """Keep the connection of an HTTP/1.0 client that asks for it, as `ab -k` does.
 
     Such a client learns of the end of a response by its length alone, so a response without one still ends the connection.
@@ -126,7 +128,7 @@ def keep_open(cycle: RequestResponseCycle | Any) -> None:
     send = cycle.send
 
     async def send_and_keep(message: Any) -> None:
-        if message["type"] == "http.response.start" and _has_end(message):
+        if message["type"] == "http.response.start" and _has_end(message) and not lifetime.is_draining():
             cycle.keep_alive = True
             message = {**message, "headers": [*message["headers"], (b"connection", b"keep-alive")]}
         await send(message)
@@ -149,6 +151,10 @@ class GuardedProtocol(HttpToolsProtocol):
     head_s = HEAD_S
     body_s = BODY_S
     due_at = math.inf
+    door = Door()
+    lifetime = Lifetime()
+    opened_at = 0.0
+    _address = ""
     _unsent_bytes = 0
     _unsent_since = 0.0
     _refused = False
@@ -158,13 +164,17 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.client_connection = ClientConnection()
-        if len(self.connections) > MAX_CONNECTIONS:
-            self.refuse(503, "gateway_busy", "The gateway has too many open connections")
+        self.opened_at = self.loop.time()
+        self._address = self.client[0] if self.client else ""
+        refusal = self.door.enter(self._address)
+        if refusal:
+            self.refuse(503, "gateway_busy", refusal)
             return
         self.due_at = self.loop.time() + self.head_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.door.leave(self._address)
         self.client_connection.mark_lost()
 
     def data_received(self, data: bytes) -> None:
@@ -188,7 +198,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         write_in_one(self.cycle)
         if self.scope["http_version"] == "1.0" and self.parser.should_keep_alive():
-            keep_open(self.cycle)
+            keep_open(self.cycle, self.lifetime)
+        if self.lifetime.is_draining():
+            self.announce_end()
 
     def on_body(self, body: bytes) -> None:
         self.due_at += len(body) / BODY_BYTES_PER_S
@@ -197,6 +209,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self.due_at = math.inf
         super().on_message_complete()
+
+    def announce_end(self) -> None:
+        """Have the response under way say `Connection: close`, so that the client sends its next request elsewhere."""
+        cycle: Any = self.cycle  # None before the first head is complete
+        if cycle is not None:
+            cycle.keep_alive = False
+
+    def is_newcomer(self, now: float) -> bool:
+        """Whether the client has only just connected, and its first request is on its way."""
+        return self.cycle is None and now - self.opened_at < NEWCOMER_S
 
     def send_400_response(self, msg: str) -> None:
         self.refuse(400, "bad_request", "This is not a valid HTTP request")
@@ -237,9 +259,9 @@ class GuardedProtocol(HttpToolsProtocol):
         close_slowly(self.transport)
 
 
-def guarded(*, head_s: float, body_s: float) -> type[GuardedProtocol]:
-    """A protocol class with these deadlines: the server instantiates it per connection and passes no arguments of ours."""
-    return type("Guarded", (GuardedProtocol,), {"head_s": head_s, "body_s": body_s})
+def guarded(*, head_s: float, body_s: float, door: Door, lifetime: Lifetime) -> type[GuardedProtocol]:
+    """A protocol class with these limits: the server instantiates it per connection and passes no arguments of ours."""
+    return type("Guarded", (GuardedProtocol,), {"head_s": head_s, "body_s": body_s, "door": door, "lifetime": lifetime})
 
 
 _PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}

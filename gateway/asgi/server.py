@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -16,12 +17,17 @@ import structlog
 import uvicorn
 
 from penstock.errors import ConfigError
-from penstock.gateway.asgi.connection import GuardedProtocol, Lifetime, guarded
+from penstock.gateway.asgi.connection import NEWCOMER_S, GuardedProtocol, Lifetime, guarded
+from penstock.gateway.asgi.door import Door
 from penstock.settings.tables import GatewaySettings, Settings
 
 log = structlog.get_logger(__name__)
 
 BACKLOG = 2_048
+# What a gateway has open besides its callers' connections: the store, blobs being read, logs.
+OTHER_FILES = 256
+# While a gateway stops it looks so often whether its clients have left, and it believes so when none came for this long.
+LOOK_S, QUIET_S = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class GatewayServer(uvicorn.Server):
         aside: ListeningSocket | None,
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(_config(app, settings))
+        super().__init__(_config(app, settings, lifetime))
         self._wake = wake
         self._settings = settings
         self._lifetime = lifetime
@@ -65,7 +71,7 @@ class GatewayServer(uvicorn.Server):
             log.info("metrics_listening", url=f"{_url(self._aside.socket)}/metrics", pid=os.getpid())
 
     async def _open_aside(self, port: ListeningSocket) -> None:
-        config = _config(port.app, self._settings, lifespan="off")
+        config = _config(port.app, self._settings, self._lifetime, lifespan="off")
         config.load()
         server = await asyncio.get_running_loop().create_server(
             lambda: config.http_protocol_class(config, self.server_state, {}),  # type: ignore[call-arg]
@@ -81,19 +87,56 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._wake()
+        await self._let_clients_leave()
         left_s = self._lifetime.cut_at - time.monotonic()
+        self.config.timeout_graceful_shutdown = max(1, math.ceil(left_s)) if math.isfinite(left_s) else 1
         last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
         await super().shutdown(sockets)
         if last_call is not None:
             last_call.cancel()
 
+    async def _let_clients_leave(self) -> None:
+        """Serve on, with `Connection: close` in every response, until the clients have left, or for `drain_s` (D54).
+
+        A closed idle connection may meet a request that its client has just sent. A client that heard of the end has none.
+        """
+        for connection in self._guarded():
+            connection.announce_end()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(self._settings.gateway.drain_s, self._settings.worker.grace_s / 2)
+        seen_at = loop.time() if self.server_state.connections else -math.inf
+        while loop.time() < until and loop.time() - seen_at < QUIET_S and not self.force_exit:
+            await asyncio.sleep(LOOK_S)
+            seen_at = loop.time() if self.server_state.connections else seen_at
+        for listener in self.servers:
+            listener.close()
+        for _ in range(math.ceil(NEWCOMER_S / LOOK_S)):
+            # Those who connected at the last moment are still answered.
+            if self.force_exit or not any(connection.is_newcomer(loop.time()) for connection in self._guarded()):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _guarded(self) -> list[GuardedProtocol]:
+        return [connection for connection in self.server_state.connections if isinstance(connection, GuardedProtocol)]
+
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:
             now = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, GuardedProtocol):
-                    connection.enforce(now)
+            for connection in self._guarded():
+                connection.enforce(now)
         return await super().on_tick(counter)
+
+
+def affordable_connections(wanted: int) -> int:
+    """As many connections as are wanted and as this process may have files; raises its soft limit as far as is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY or wanted + OTHER_FILES <= hard:
+        return wanted
+    allowed = max(1, hard - OTHER_FILES)
+    log.warning("connections_limited_by_open_files", wanted=wanted, connections=allowed, open_files=hard)
+    return allowed
 
 
 def bind(host: str, port: int, *, shared: bool, setting: str = "port") -> socket.socket:
@@ -123,13 +166,22 @@ def _url(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _config(app: Any, settings: Settings, *, lifespan: str = "on") -> uvicorn.Config:
+def _config(app: Any, settings: Settings, lifetime: Lifetime, *, lifespan: str = "on") -> uvicorn.Config:
     table = settings.gateway
     return uvicorn.Config(
         app,
         # The parser and the loop are named: without their wheels the start must fail, not fall back to a parser that allows
         # request smuggling.
-        http=guarded(head_s=table.head_timeout_s, body_s=table.body_timeout_s),
+        http=guarded(
+            head_s=table.head_timeout_s,
+            body_s=table.body_timeout_s,
+            door=Door(
+                most=affordable_connections(table.max_connections),
+                per_address=table.max_connections_per_address,
+                exempt=table.proxies,
+            ),
+            lifetime=lifetime,
+        ),
         loop="uvloop",
         ws="none",
         interface="asgi3",

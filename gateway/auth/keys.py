@@ -1,4 +1,4 @@
-"""The caller of a request, by its API key: checks keys, limits the rate of each, and slows down guessing."""
+"""The caller of a request, by its API key: checks keys, limits each one's rate and share of places, and slows down guessing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import hashlib
 import hmac
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
 
 from penstock.access import Key, Role
 from penstock.errors import RateLimited, Unauthorized
+from penstock.gateway.asgi.problems import GatewayBusy
 from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
 
 log = structlog.get_logger(__name__)
@@ -22,6 +25,10 @@ GUESSES_PER_S = 1.0
 GUESSES_BURST = 20.0
 MAX_ADDRESSES = 4_096
 MAX_REMEMBERED = 1_024
+# What a look at one job costs of a key's rate, beside 1 for any other request: callers are asked to poll.
+POLL_COST = 0.1
+# No owner holds more than this part of the places of a kind.
+OWNER_PART = 4
 _SCHEME = b"bearer "
 _NO_HASH = bytes(32)
 Clock = Callable[[], float]
@@ -39,9 +46,73 @@ class Caller:
     def sees(self, owner: str) -> bool:
         return owner == self.owner or Role.MANAGE in self.roles
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other owner shares this gateway: it has no keys."""
+        return not self.key_id and bool(self.roles)
+
     def quota(self, max_queue_depth: int) -> int:
         """How many open jobs of one model the owner may have; 0: no limit but the queue's own. The store counts (D16)."""
         return (self.max_open_jobs or max(1, max_queue_depth // 4)) if self.key_id else 0
+
+
+class Shares:
+    """The `most` places of one kind that this process has, and how many of them each owner holds.
+
+    An owner, and likewise all strangers together, may hold a quarter of them. Without keys all callers are one, who may hold
+    all. `setting` names what sets `most`.
+    """
+
+    def __init__(self, what: str, most: int, *, setting: str) -> None:
+        self._what = what
+        self._most = most
+        self._setting = setting
+        self._held: Counter[str] = Counter()
+        self.taken = 0
+
+    def take(self, caller: Caller) -> None:
+        """Raises `RateLimited` if the owner holds its whole share, `GatewayBusy` if no place is left."""
+        self.check(caller)
+        self._add(caller, 1)
+
+    def give_back(self, caller: Caller) -> None:
+        self._add(caller, -1)
+
+    def check(self, caller: Caller) -> None:
+        if self.taken >= self._most:
+            raise GatewayBusy(
+                f"this gateway process has {self._most} {self._what} open", retry_after_s=2.0, hint=f"{self._setting} sets it."
+            )
+        share = self.share_of(caller)
+        if self._held[caller.owner] >= share:
+            raise RateLimited(
+                f"this owner has {share} {self._what} open in this gateway process, its share of {self._most}",
+                retry_after_s=1.0,
+                hint=f"End some first. {self._setting} sets the number of all owners together.",
+            )
+
+    def is_free(self, caller: Caller) -> bool:
+        return self.taken < self._most and self._held[caller.owner] < self.share_of(caller)
+
+    def share_of(self, caller: Caller) -> int:
+        return self._most if caller.is_alone else max(1, self._most // OWNER_PART)
+
+    @contextmanager
+    def held(self, caller: Caller, *, instead_of: Shares) -> Iterator[None]:
+        """Holds a place; the caller's place among `instead_of` is free meanwhile for another request."""
+        self.take(caller)
+        instead_of._add(caller, -1)
+        try:
+            yield
+        finally:
+            instead_of._add(caller, 1)
+            self.give_back(caller)
+
+    def _add(self, caller: Caller, places: int) -> None:
+        self.taken += places
+        self._held[caller.owner] += places
+        if not self._held[caller.owner]:
+            del self._held[caller.owner]
 
 
 # Without keys, everybody on this machine counts as the operator of the gateway.
@@ -83,19 +154,21 @@ class KeyAuth:
     def keyed(self) -> bool:
         return self._open is None
 
-    def admit(self, authorization: bytes | None, address: str) -> Caller:
-        """The caller. Raises `Unauthorized`, with the same text for every invalid key, or `RateLimited`."""
+    def admit(self, authorization: bytes | None, address: str, cost: float = 1.0) -> Caller:
+        """The caller; takes `cost` of its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
         found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
         if found is None or found.expires_at <= self._wall():
             raise self._refusal_to(address)
-        return self._count_request(found)
+        return self._count_request(found, cost)
 
-    def _count_request(self, found: _KnownKey) -> Caller:
+    def _count_request(self, found: _KnownKey, cost: float = 1.0) -> Caller:
         if found.bucket is not None:
-            wait_s = found.bucket.take(self._clock())
+            wait_s = found.bucket.take(self._clock(), cost)
             if wait_s:
                 raise RateLimited(
-                    f"more than {found.bucket.rate_per_s:g} requests a second", retry_after_s=wait_s, hint="Slow down."
+                    f"more than {found.bucket.rate_per_s:g} requests a second at this gateway process",
+                    retry_after_s=wait_s,
+                    hint="Slow down; GET /v1/jobs?ids= looks at many jobs at once, and ?wait= waits for a change.",
                 )
         return found.caller
 

@@ -14,15 +14,15 @@ class Bucket:
     level: float = -1.0
     seen_at: float = 0.0
 
-    def take(self, now: float) -> float:
-        """Takes a token and returns 0, or returns the seconds until the next token."""
+    def take(self, now: float, cost: float = 1.0) -> float:
+        """Takes `cost` tokens and returns 0, or returns the seconds until so many are there."""
         level = self.burst if self.level < 0.0 else min(self.burst, self.level + (now - self.seen_at) * self.rate_per_s)
         self.seen_at = now
-        if level >= 1.0:
-            self.level = level - 1.0
+        if level >= cost:
+            self.level = level - cost
             return 0.0
         self.level = level
-        return (1.0 - level) / self.rate_per_s
+        return (cost - level) / self.rate_per_s
 
 
 class AddressBuckets:

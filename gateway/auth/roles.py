@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from penstock.access import Role
-from penstock.errors import RateLimited, WrongRole
+from penstock.errors import WrongRole
 from penstock.gateway.asgi.negotiation import refuse_unknown
-from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.keys import Caller, Shares
 
 # D15: docs/design/gateway.md
-MAX_WAITING = 64
 ANY = tuple(Role)
 _SUBMIT = (Role.SUBMIT,)
 _SEE = (Role.READ, Role.MANAGE)
@@ -31,6 +28,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/models/{model}/jobs"): _SUBMIT,
     ("POST", "/v1/models/{model}/versions/{version}/jobs"): _SUBMIT,
     ("GET", "/v1/jobs"): _SEE,
+    ("GET", "/v1/jobs/events"): _SEE,
     ("GET", "/v1/jobs/{job_id}"): _SEE,
     ("GET", "/v1/jobs/{job_id}/result"): _SEE,
     ("GET", "/v1/jobs/{job_id}/events"): _SEE,
@@ -92,26 +90,22 @@ PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})
 
 
 class WaitingResponses:
-    """Counts the open long polls and event streams of each key, and limits them."""
+    """The long polls and event streams of this process. What waits is no work: its place among the `requests` is free."""
 
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+    def __init__(self, most: int, *, requests: Shares) -> None:
+        self._waits = Shares("long polls and event streams", most, setting="gateway.max_waits")
+        self._requests = requests
 
     def check(self, caller: Caller) -> None:
-        """Raises `RateLimited` if the key has reached its limit; a gateway without keys has no such limit."""
-        if caller.key_id and self._open[caller.key_id] >= MAX_WAITING:
-            raise RateLimited(
-                f"this API key has {MAX_WAITING} long polls and event streams open", retry_after_s=1.0, hint="End some first."
-            )
+        """Raises `RateLimited` if the owner has reached its share, `GatewayBusy` if no more can wait."""
+        self._waits.check(caller)
 
-    @contextmanager
-    def open(self, caller: Caller) -> Iterator[None]:
-        self.check(caller)
-        self._open[caller.key_id] += 1
-        try:
-            yield
-        finally:
-            self._open[caller.key_id] -= 1
+    def is_free(self, caller: Caller) -> bool:
+        """Whether one more may wait, for callers who prefer to wait but need not."""
+        return self._waits.is_free(caller)
+
+    def open(self, caller: Caller) -> AbstractContextManager[None]:
+        return self._waits.held(caller, instead_of=self._requests)
 
 
 def roles_of(method: str, route: str) -> tuple[Role, ...]:

@@ -24,7 +24,7 @@ RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 _CHANGE_ID = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d)c?")
 # These keep proxies from buffering events.
-_HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+STREAM_HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class JobEvents:
@@ -55,7 +55,9 @@ class JobEvents:
         # Checked before the stream begins: the response for a missing job is a plain 404, not an event.
         await visible_job(self._store, job, caller)
         self._waiting.check(caller)
-        return StreamingResponse(self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=_HEADERS)
+        return StreamingResponse(
+            self._stream(job, last_event_id, caller), media_type="text/event-stream", headers=STREAM_HEADERS
+        )
 
     async def _stream(self, job: JobId, last_seen: str | None, caller: Caller) -> AsyncIterator[bytes]:
         yield RETRY

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import Conflict
+from penstock.errors import BadRequest, Conflict
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
@@ -23,6 +23,7 @@ from penstock.gateway.asgi.wire import UNTRUSTED, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
+from penstock.gateway.jobs.many import Ids, ManyJobs
 from penstock.gateway.jobs.results import ResultReader, end_in_record, missing_job, next_change, next_end, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
@@ -49,8 +50,10 @@ class JobReads:
         results: ResultReader,
         lifetime: Lifetime,
         waiting: WaitingResponses,
+        many: ManyJobs,
         job_log: GatewayJobLog,
     ) -> None:
+        self._many = many
         self._job_log = job_log
         self._waiting = waiting
         self._store = store
@@ -141,7 +144,15 @@ class JobReads:
         status: Status | None = None,
         after: Annotated[str | None, Query(description="Id of the last job of the previous page.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        ids: Ids | None = None,
+        wait: Wait = None,
     ) -> Response:
+        if ids is not None:
+            if model or status or after:
+                raise BadRequest("ids names the jobs; model, status and after choose them otherwise", hint="Send either.")
+            return await self._many.page(ids, parse_wait(wait), caller)
+        if wait is not None:
+            raise BadRequest("a list is not waited for; wait takes ids", hint="GET /v1/jobs?ids=ID,ID&wait=20")
         found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
         view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
         return json_response(view | ({"next_after": found.next_after} if found.next_after else {}))

@@ -12,6 +12,7 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
 from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send
+from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.results import ResultReader, end_in_record, first_is_gone, next_end
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_body
@@ -22,7 +23,16 @@ from penstock.job import JobId, new_job_id
 class SubmitEndpoint:
     """POST /v1/models/{model}[/versions/{version}]/jobs."""
 
-    def __init__(self, submitter: Submitter, *, store: AsyncStore, results: ResultReader, lifetime: Lifetime) -> None:
+    def __init__(
+        self,
+        submitter: Submitter,
+        *,
+        store: AsyncStore,
+        results: ResultReader,
+        lifetime: Lifetime,
+        waiting: WaitingResponses,
+    ) -> None:
+        self._waiting = waiting
         self._submitter = submitter
         self._store = store
         self._results = results
@@ -34,7 +44,7 @@ class SubmitEndpoint:
         preference = negotiation.parse_preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
         extra += negotiation.trace_header(request.trace)
-        if preference.wait_s:
+        if preference.wait_s and self._waiting.is_free(request.caller):
             return await self._submit_and_wait(send, request, preference.wait_s, extra)
         submitted = await self._submit(request, new_job_id(model))
         return await self._accepted(send, request, submitted, extra)
@@ -47,19 +57,19 @@ class SubmitEndpoint:
 
     async def _submit_and_wait(self, send: Send, request: SubmitRequest, wait_s: float, extra: Headers) -> int:
         job = new_job_id(request.model.name)
-        with self._store.waiter(job) as waiter:
+        with self._waiting.open(request.caller), self._store.waiter(job) as waiter:
             submitted = await self._submit(request, job, reply_to=self._store.channel)
             is_first = submitted.id == job
             end = await next_end(waiter, wait_s, stop=self._lifetime.is_draining) if is_first else None
         if not is_first:
-            end = await self._end_of_first(submitted.id, wait_s)
+            end = await self._end_of_first(request, submitted.id, wait_s)
         if end is None:
             return await self._accepted(send, request, submitted, extra)
         return await self._ended(send, end, extra)
 
-    async def _end_of_first(self, job: JobId, wait_s: float) -> Push | None:
+    async def _end_of_first(self, request: SubmitRequest, job: JobId, wait_s: float) -> Push | None:
         """The end of the job that an earlier request with the same idempotency key made; None if the wait passes first."""
-        with self._store.waiter(job) as waiter:
+        with self._waiting.open(request.caller), self._store.waiter(job) as waiter:
             known = await self._store.watch(job)
             if known is None:
                 raise first_is_gone(job)

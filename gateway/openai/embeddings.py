@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import orjson
@@ -63,7 +64,9 @@ class Embeddings:
         registry: ModelRegistry,
         results: ResultReader,
         lifetime: Lifetime,
+        held: Callable[[Caller], AbstractContextManager[None]],
     ) -> None:
+        self._held = held
         self._submitter = submitter
         self._options = options
         self._store = store
@@ -89,7 +92,8 @@ class Embeddings:
         requests = await self._requests(wanted, caller)
         jobs = [new_job_id(requests[0].model.name) for _ in requests]
         try:
-            ends = await self._ends(requests, jobs, connection_of(request.scope))
+            with self._held(caller):
+                ends = await self._ends(requests, jobs, connection_of(request.scope))
         except ClientGone:
             await self._cancel(jobs, caller)
             return Response(status_code=CLIENT_GONE)

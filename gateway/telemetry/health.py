@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import structlog
@@ -17,6 +19,7 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
+LOOK_S = 0.5
 Missing = list[dict[str, str]]
 log = structlog.get_logger(__name__)
 
@@ -28,6 +31,9 @@ class Health:
         self._store = store
         self._registry = registry
         self._lifetime = lifetime
+        self._found: Missing = []
+        self._look_again_at = 0.0
+        self._looking: asyncio.Future[Missing] | None = None
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["health"])
@@ -83,6 +89,19 @@ class Health:
         """What keeps this gateway from serving every declared model; empty if it can serve them all."""
         if self._lifetime.is_draining():
             return [_missing_part("gateway", "stopping")]
+        if self._looking is None and time.monotonic() >= self._look_again_at:
+            self._looking = asyncio.ensure_future(self._look())
+        # A probe needs no key and costs a durable write: one look answers all who ask while it is under way and for LOOK_S more.
+        return self._found if self._looking is None else await asyncio.shield(self._looking)
+
+    async def _look(self) -> Missing:
+        try:
+            self._found = await self._missing_now()
+            return self._found
+        finally:
+            self._look_again_at, self._looking = time.monotonic() + LOOK_S, None
+
+    async def _missing_now(self) -> Missing:
         try:
             await self._store.ping()
         except StoreUnavailable as error:

@@ -1,0 +1,116 @@
+"""Many jobs in one request: GET /v1/jobs?ids= reads them or waits for one to end, GET /v1/jobs/events?ids= follows them all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query
+from starlette.responses import Response, StreamingResponse
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import BadRequest, StoreUnavailable
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam, WaitingResponses
+from penstock.gateway.jobs.events import HEARTBEAT, RETRY, STREAM_HEADERS
+from penstock.gateway.jobs.results import next_change, next_end
+from penstock.gateway.jobs.views import job_body, job_view
+from penstock.job import Job, JobId, parse_job_id
+
+MAX_IDS = 100
+Ids = Annotated[list[str], Query(description=f"Ids of at most {MAX_IDS} jobs, separated by commas.", examples=[["a,b"]])]
+
+
+class ManyJobs:
+    """A job that the caller cannot see is told apart from the others, and is never waited for."""
+
+    def __init__(self, store: AsyncStore, *, lifetime: Lifetime, waiting: WaitingResponses, heartbeat_s: float) -> None:
+        self._store = store
+        self._lifetime = lifetime
+        self._waiting = waiting
+        self._heartbeat_s = heartbeat_s
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        router.add_api_route(
+            "/v1/jobs/events", self.events, methods=["GET"], tags=["jobs"], summary="The changes of many jobs (SSE)"
+        )
+        return router
+
+    async def page(self, ids: Sequence[str], wait_s: float, caller: Caller) -> Response:
+        """The jobs, at once or as soon as one of them has ended; `missing` names those that there are not."""
+        wanted = parse_ids(ids)
+        found = await self._visible(wanted, caller)
+        if wait_s and found and not any(job.state.final for job in found):
+            await self._end_of_one([job.id for job in found], wait_s, caller)
+            found = await self._visible(wanted, caller)
+        known = {job.id for job in found}
+        missing = [str(job) for job in wanted if job not in known]
+        return json_response({"data": [job_view(job) for job in found], "has_more": False, "missing": missing})
+
+    async def _visible(self, wanted: Sequence[JobId], caller: Caller) -> list[Job]:
+        found = await asyncio.gather(*(self._store.read(job) for job in wanted))
+        return [job for job in found if job is not None and caller.sees(job.owner)]
+
+    async def _end_of_one(self, jobs: Sequence[JobId], wait_s: float, caller: Caller) -> None:
+        with self._waiting.open(caller), self._store.waiter(*jobs) as waiter:
+            found = await asyncio.gather(*(self._store.watch(job) for job in jobs))
+            if all(job is not None and not job.state.final for job in found):
+                await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
+
+    async def events(self, ids: Ids, caller: CallerParam) -> StreamingResponse:
+        wanted = parse_ids(ids)
+        visible = [job.id for job in await self._visible(wanted, caller)]
+        self._waiting.check(caller)
+        gone = [job for job in wanted if job not in visible]
+        return StreamingResponse(self._stream(visible, gone, caller), media_type="text/event-stream", headers=STREAM_HEADERS)
+
+    async def _stream(self, jobs: Sequence[JobId], gone: Sequence[JobId], caller: Caller) -> AsyncIterator[bytes]:
+        yield RETRY + b"".join(_gone(job) for job in gone)
+        try:
+            with self._waiting.open(caller):
+                async for event in self._follow(jobs):
+                    yield event
+        except StoreUnavailable:
+            # The status line has been sent. The client connects again and is told the status of every job.
+            return
+
+    async def _follow(self, jobs: Sequence[JobId]) -> AsyncIterator[bytes]:
+        with self._store.waiter(*jobs) as waiter:
+            records = await asyncio.gather(*(self._store.watch(job, every_change=True) for job in jobs))
+            for job, record in zip(jobs, records, strict=True):
+                yield _told(job, record)
+            live = {record.id for record in records if record is not None and not record.state.final}
+            while live and not self._lifetime.is_draining():
+                started = time.monotonic()
+                push = await next_change(waiter, self._heartbeat_s, stop=self._lifetime.is_draining)
+                if push is not None and push.id in live:
+                    record = await self._store.read(push.id)
+                    live -= {push.id} if record is None or record.state.final else set()
+                    yield _told(push.id, record)
+                elif time.monotonic() - started >= self._heartbeat_s:
+                    yield HEARTBEAT
+
+
+def parse_ids(texts: Sequence[str]) -> list[JobId]:
+    """The different ids, in order; raises `BadRequest` for none, too many, or one that cannot be read."""
+    names = dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())
+    if not 1 <= len(names) <= MAX_IDS:
+        raise BadRequest(f"ids names {len(names)} jobs; one request takes 1 to {MAX_IDS}", hint="Ask for the others apart.")
+    return [parse_job_id(name) for name in names]
+
+
+def _told(job: JobId, record: Job | None) -> bytes:
+    """The event of a job as it is now. It has no id: whoever connects again is told the status of every job anyway."""
+    if record is None:
+        return _gone(job)
+    return b"event: %b\ndata: %b\n\n" % (b"end" if record.state.final else b"status", job_body(record))
+
+
+def _gone(job: JobId) -> bytes:
+    return b"event: gone\ndata: %b\n\n" % orjson.dumps({"id": str(job)})
