@@ -18,7 +18,7 @@ from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import read_head
-from penstock.gateway.asgi.wire import headers_for, json_response
+from penstock.gateway.asgi.wire import BodyMemory, headers_for, json_response
 from penstock.gateway.auth.keys import KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -74,8 +74,15 @@ class GatewayParts:
         self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
         self.registry = ModelRegistry(store, options.models)
         self._results = ResultReader(store, blobs)
+        self._uploads = BodyMemory(options.max_upload_bytes)
         self._submitter = Submitter(
-            options, store=store, blobs=blobs, registry=self.registry, metrics=self.metrics, tracing=tracing
+            options,
+            store=store,
+            blobs=blobs,
+            registry=self.registry,
+            metrics=self.metrics,
+            uploads=self._uploads,
+            tracing=tracing,
         )
         self.submit = SubmitEndpoint(
             self._submitter, store=store, results=self._results, lifetime=lifetime, waiting=self._waiting
@@ -165,9 +172,13 @@ class GatewayParts:
             registry=self.registry,
             results=self._results,
             lifetime=self._lifetime,
+            uploads=self._uploads,
             held=lambda caller: self.predictions.held(caller, instead_of=self.requests),
         )
-        runs = [kind(self._runs, registry=self.registry, options=self._options) for kind in (RunRoutes, OpenAIBatches)]
+        runs = [
+            kind(self._runs, registry=self.registry, options=self._options, uploads=self._uploads)
+            for kind in (RunRoutes, OpenAIBatches)
+        ]
         return [embeddings.router(), self.files.router(), *(run.router() for run in runs)]
 
     def _model_routers(self) -> list[APIRouter]:

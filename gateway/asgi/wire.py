@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -36,23 +37,34 @@ class ClientGone(Exception):
 
 
 class BodyMemory:
-    """The memory that all unfinished uploads of this process may take together."""
+    """The memory that all unfinished uploads of this process may take together; those of one owner may take half of it.
+
+    Without keys all uploads are of the empty owner, which may take all.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = 0
+        self._taken: Counter[str] = Counter()
 
-    def take(self, size: int) -> None:
-        """Raises `GatewayBusy` if `size` more bytes would exceed the limit."""
-        if self._taken + size > self._limit:
+    def take(self, size: int, owner: str = "") -> None:
+        """Raises `GatewayBusy` if `size` more bytes would exceed the limit, or the owner's half."""
+        if self._taken.total() + size > self._limit:
             raise GatewayBusy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
-        self._taken += size
+        share = self._limit // 2 if owner else self._limit
+        if self._taken[owner] + size > share:
+            raise GatewayBusy(
+                f"this gateway process holds {share} bytes of this owner's unfinished uploads, half of what all may have",
+                retry_after_s=5.0,
+            )
+        self._taken[owner] += size
 
-    def give_back(self, size: int) -> None:
-        self._taken -= size
+    def give_back(self, size: int, owner: str = "") -> None:
+        self._taken[owner] -= size
+        if not self._taken[owner]:
+            del self._taken[owner]
 
 
-async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMemory) -> bytes:
+async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
     """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` if unfinished uploads fill `memory`.
 
     Has no deadline of its own: `GuardedProtocol` hangs up on a slow client, and then this raises `ClientGone`.
@@ -65,7 +77,7 @@ async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMem
         raise ClientGone
     body: bytes = message["body"]
     if message.get("more_body"):
-        body = await _read_rest(receive, body, limit=limit, memory=memory)
+        body = await _read_rest(receive, body, limit=limit, memory=memory, owner=owner)
     if len(body) > limit:
         raise too_large(len(body), limit)
     return body
@@ -77,18 +89,19 @@ async def json_body(request: Request, options: GatewayOptions, memory: BodyMemor
     refuse_encoded(head)
     require_json(head)
     receive: Receive = request.receive  # type: ignore[assignment]
-    body = await read_body(receive, head, limit=options.max_json_bytes, memory=memory)
+    owner = request.scope["caller"].owner
+    body = await read_body(receive, head, limit=options.max_json_bytes, memory=memory, owner=owner)
     value = bodies.parse_json(body, max_depth=options.max_json_depth)
     return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value
 
 
-async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: BodyMemory) -> bytes:
+async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
     body = bytearray()
     message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
     taken = 0
     try:
         while len(body) <= limit:
-            memory.take(len(message["body"]))
+            memory.take(len(message["body"]), owner)
             taken += len(message["body"])
             body += message["body"]
             if not message.get("more_body"):
@@ -98,7 +111,7 @@ async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: Body
                 raise ClientGone
         return bytes(body)
     finally:
-        memory.give_back(taken)
+        memory.give_back(taken, owner)
 
 
 class HeadOnly:

@@ -60,13 +60,13 @@ class Shares:
     """The `most` places of one kind that this process has, and how many of them each owner holds.
 
     An owner, and likewise all strangers together, may hold a quarter of them. Without keys all callers are one, who may hold
-    all. `setting` names what sets `most`.
+    all. `setting` names what sets `most`, if anything does.
     """
 
-    def __init__(self, what: str, most: int, *, setting: str) -> None:
+    def __init__(self, what: str, most: int, *, setting: str = "") -> None:
         self._what = what
         self._most = most
-        self._setting = setting
+        self._hint = f"End some first; {setting} sets how many all owners have together." if setting else "End some first."
         self._held: Counter[str] = Counter()
         self.taken = 0
 
@@ -80,15 +80,13 @@ class Shares:
 
     def check(self, caller: Caller) -> None:
         if self.taken >= self._most:
-            raise GatewayBusy(
-                f"this gateway process has {self._most} {self._what} open", retry_after_s=2.0, hint=f"{self._setting} sets it."
-            )
+            raise GatewayBusy(f"this gateway process has {self._most} {self._what} open", retry_after_s=2.0, hint=self._hint)
         share = self.share_of(caller)
         if self._held[caller.owner] >= share:
             raise RateLimited(
                 f"this owner has {share} {self._what} open in this gateway process, its share of {self._most}",
                 retry_after_s=1.0,
-                hint=f"End some first. {self._setting} sets the number of all owners together.",
+                hint=self._hint,
             )
 
     def is_free(self, caller: Caller) -> bool:

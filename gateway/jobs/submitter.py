@@ -95,6 +95,7 @@ class Submitter:
         blobs: BlobStore,
         registry: ModelRegistry,
         metrics: GatewayMetrics,
+        uploads: wire.BodyMemory,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
@@ -103,7 +104,7 @@ class Submitter:
         self._store = store
         self._blobs = blobs
         self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
-        self._upload_memory = wire.BodyMemory(options.max_upload_bytes)
+        self._uploads = uploads
         self._blob_writes = GroupCommit(
             self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES, max_calls=_BLOBS_CALLS
         )
@@ -116,7 +117,7 @@ class Submitter:
         try:
             options = negotiation.parse_submit_options(scope["query_string"])
             key = negotiation.idempotency_key(head)
-            payload = await self._input(receive, head, chosen)
+            payload = await self._input(receive, head, chosen, owner=scope["caller"].owner)
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
@@ -154,11 +155,11 @@ class Submitter:
             self._job_log.log_accepted(job, version=request.version.name, trace=request.trace_text, depth=submitted.depth)
         return submitted
 
-    async def _input(self, receive: Receive, head: Head, version: VersionEntry) -> Payload:
+    async def _input(self, receive: Receive, head: Head, version: VersionEntry, *, owner: str) -> Payload:
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
         limit = self._options.max_json_bytes if media == JSON else self._options.max_raw_bytes
-        body = await wire.read_body(receive, head, limit=limit, memory=self._upload_memory)
+        body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
             media, body = await self._part(body, media, version)
         found = Payload(media, body)

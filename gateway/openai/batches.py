@@ -10,9 +10,9 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
-from penstock.gateway.asgi import negotiation, wire
+from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
-from penstock.gateway.asgi.wire import json_body, json_response
+from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
@@ -51,11 +51,11 @@ _BODY = {
 class OpenAIBatches:
     """The routes of /v1/batches."""
 
-    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions) -> None:
+    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions, uploads: BodyMemory) -> None:
         self._service = service
         self._registry = registry
         self._options = options
-        self._body_memory = wire.BodyMemory(options.max_upload_bytes)
+        self._uploads = uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["runs"])
@@ -69,7 +69,7 @@ class OpenAIBatches:
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        wanted = read_body(await json_body(request, self._options, self._body_memory), BatchRequest)
+        wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
         key = negotiation.idempotency_key(_key_header(idempotency_key))
         spec, ttl_s = await self._spec(wanted, caller)
         run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s)

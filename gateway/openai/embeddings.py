@@ -64,6 +64,7 @@ class Embeddings:
         registry: ModelRegistry,
         results: ResultReader,
         lifetime: Lifetime,
+        uploads: wire.BodyMemory,
         held: Callable[[Caller], AbstractContextManager[None]],
     ) -> None:
         self._held = held
@@ -73,7 +74,7 @@ class Embeddings:
         self._registry = registry
         self._results = results
         self._lifetime = lifetime
-        self._body_memory = wire.BodyMemory(options.max_upload_bytes)
+        self._uploads = uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -88,7 +89,7 @@ class Embeddings:
         return router
 
     async def answer(self, request: Request, caller: CallerParam) -> Response:
-        wanted = read_request(await json_body(request, self._options, self._body_memory))
+        wanted = read_request(await json_body(request, self._options, self._uploads))
         requests = await self._requests(wanted, caller)
         jobs = [new_job_id(requests[0].model.name) for _ in requests]
         try:

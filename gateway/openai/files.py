@@ -15,9 +15,8 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
 from penstock.errors import BadParameter, StoreUnavailable, TooLarge
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.negotiation import read_head
-from penstock.gateway.asgi.problems import GatewayBusy
 from penstock.gateway.asgi.wire import UNTRUSTED, declared_length, json_response
-from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.keys import Caller, Shares
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import WholeFile, file_view, visible_file
 from penstock.gateway.openai.file_quota import FileQuota, UploadAllowance
@@ -62,7 +61,7 @@ class OpenAIFiles:
         self._files = files
         self._quota = quota
         self._options = options
-        self._uploads = 0
+        self._uploads = Shares("uploads of files", MAX_UPLOADS)
         self._sweeping: asyncio.Task[None] | None = None
 
     def router(self) -> APIRouter:
@@ -86,16 +85,14 @@ class OpenAIFiles:
 
     async def create(self, request: Request, caller: CallerParam) -> Response:
         form = UploadForm(request.headers.get("content-type", ""))
-        if self._uploads >= MAX_UPLOADS:
-            raise GatewayBusy(f"this gateway process takes at most {MAX_UPLOADS} uploads at a time", retry_after_s=2.0)
-        self._uploads += 1
+        self._uploads.take(caller)
         try:
             async with self._quota.upload(caller.owner, self._declared(request)) as allowance:
                 return json_response(file_view(await self._store(request, form, caller, allowance)))
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         finally:
-            self._uploads -= 1
+            self._uploads.give_back(caller)
 
     async def page(
         self,

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
-from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.wire import json_body, json_response
+from penstock.gateway.asgi import negotiation
+from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
@@ -66,11 +66,11 @@ _BODY = {
 class RunRoutes:
     """The routes of /v1/runs."""
 
-    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions) -> None:
+    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions, uploads: BodyMemory) -> None:
         self._service = service
         self._registry = registry
         self._options = options
-        self._body_memory = wire.BodyMemory(options.max_upload_bytes)
+        self._uploads = uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -93,7 +93,7 @@ class RunRoutes:
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        wanted = read_body(await json_body(request, self._options, self._body_memory), RunRequest)
+        wanted = read_body(await json_body(request, self._options, self._uploads), RunRequest)
         head = {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1", "replace")}
         spec = await self._spec(wanted, caller)
         key = negotiation.idempotency_key(head)

@@ -91,7 +91,7 @@ class Health:
             return [_missing_part("gateway", "stopping")]
         if self._looking is None and time.monotonic() >= self._look_again_at:
             self._looking = asyncio.ensure_future(self._look())
-        # A probe needs no key and costs a durable write: one look answers all who ask while it is under way and for LOOK_S more.
+        # A probe needs no key and costs a durable write: one look answers all who ask beside it and for LOOK_S after it.
         return self._found if self._looking is None else await asyncio.shield(self._looking)
 
     async def _look(self) -> Missing:

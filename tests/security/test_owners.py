@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from penstock.broker.records import NewJob
-from penstock.gateway.auth.roles import MAX_WAITING
 from penstock.job import Payload, new_job_id
 from tests.acceptance.gateway_process import Hand
 from tests.eventually import eventually
-from tests.security.keyed import ALICE, BOB, BOSS, READER, SENDER, SMALL, UNKNOWN_ID, WITH_ID, TestKey, filled, send
+from tests.security.keyed import (
+    ALICE,
+    BOB,
+    BOSS,
+    READER,
+    SENDER,
+    SMALL,
+    UNKNOWN_ID,
+    WITH_ID,
+    TestKey,
+    filled,
+    keyed_gateway,
+    send,
+)
 
 STATES = ("queued", "running", "succeeded", "collected")
 
@@ -141,23 +154,31 @@ def test_a_prediction_whose_client_hangs_up_is_cancelled_although_it_has_an_owne
     eventually(lambda: hand.store.stats("square").ended.get("cancelled", 0) == before + 1)
 
 
-async def test_a_key_that_holds_too_many_answers_gets_no_more_and_others_do(gateway: httpx2.Client) -> None:
-    job = submitted(gateway, ALICE)["id"]
+async def test_an_owner_that_holds_its_share_of_waits_gets_no_more_and_others_do(redis_url: str, tmp_path: Path) -> None:
     answers: list[int] = []
     six = asyncio.Event()
-    async with httpx2.AsyncClient(base_url=gateway.base_url, limits=httpx2.Limits(max_connections=100), timeout=30.0) as client:
+    with keyed_gateway(redis_url, tmp_path, max_waits=40) as gateway:
+        job, others = submitted(gateway, ALICE)["id"], submitted(gateway, BOB)["id"]
+        limits = httpx2.Limits(max_connections=100)
+        async with httpx2.AsyncClient(base_url=gateway.base_url, limits=limits, timeout=30.0) as client:
 
-        async def poll(key: TestKey, wait: str) -> None:
-            answers.append((await client.get(f"/v1/jobs/{job}", params={"wait": wait}, headers=key.header)).status_code)
-            if len(answers) == 6:
-                six.set()
+            async def poll() -> None:
+                answer = await client.get(f"/v1/jobs/{job}", params={"wait": "20"}, headers=ALICE.header)
+                answers.append(answer.status_code)
+                if len(answers) == 6:
+                    six.set()
 
-        async with asyncio.TaskGroup() as polls:
-            for _ in range(MAX_WAITING + 6):
-                polls.create_task(poll(ALICE, "20"))
-            # While the job waits, only refused polls return.
-            await six.wait()
-            await poll(READER, "0.1")
-            assert (await client.delete(f"/v1/jobs/{job}", headers=ALICE.header)).status_code == 202
-    assert answers[:7] == [429] * 6 + [200]
-    assert answers[7:] == [200] * MAX_WAITING
+            async with asyncio.TaskGroup() as polls:
+                for _ in range(10 + 6):
+                    polls.create_task(poll())
+                # While the job waits, only refused polls return.
+                await six.wait()
+                waited = await client.get(f"/v1/jobs/{others}", params={"wait": "0.1"}, headers=BOB.header)
+                assert waited.status_code == 200
+                assert (await client.get(f"/v1/jobs/{job}", headers=READER.header)).status_code == 200, "a look is no wait"
+                wish = {**ALICE.header, "prefer": "wait=20"}
+                made = await client.post("/v1/models/square/jobs", json={"x": 4}, headers=wish)
+                assert made.status_code == 202, "a wait that was only preferred is left out"
+                assert (await client.delete(f"/v1/jobs/{job}", headers=ALICE.header)).status_code == 202
+    assert answers[:6] == [429] * 6
+    assert answers[6:] == [200] * 10

@@ -15,8 +15,10 @@ from penstock.gateway.asgi.connection import (
     LINGER_S,
     MAX_HEAD_BYTES,
     GuardedProtocol,
+    Lifetime,
     guarded,
 )
+from penstock.gateway.asgi.door import Door
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n"
 
@@ -154,7 +156,8 @@ async def test_a_reader_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_o
 
 async def test_a_gateway_may_be_told_to_be_less_patient() -> None:
     wire = Wire()
-    config = uvicorn.Config(app, http=guarded(head_s=0.5, body_s=1.0), ws="none", lifespan="off", log_config=None)
+    hasty = guarded(head_s=0.5, body_s=1.0, door=Door(), lifetime=Lifetime())
+    config = uvicorn.Config(app, http=hasty, ws="none", lifespan="off", log_config=None)
     config.load()
     protocol = config.http_protocol_class(config, ServerState(), {}, _loop=cast("asyncio.AbstractEventLoop", wire))  # type: ignore[call-arg]
     protocol.connection_made(cast("asyncio.Transport", wire))
