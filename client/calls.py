@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from penstock.client.protocol import JSON, LONGEST_POLL_S, HttpCall, InputBody
 from penstock.client.views import JobView
 from penstock.job import Priority
+
+MANY_IDS = 100  # the most that a gateway reads in one request
 
 
 def submit_call(
@@ -79,6 +81,13 @@ def page_call(*, model: str | None, status: str | None, after: str | None, limit
     wanted = {"model": model, "status": status, "after": after}
     params = {name: value for name, value in wanted.items() if value}
     return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(limit)})
+
+
+def many_calls(job_ids: Iterable[str]) -> Iterator[HttpCall]:
+    """As few calls as read all these jobs."""
+    wanted = list(job_ids)
+    for first in range(0, len(wanted), MANY_IDS):
+        yield HttpCall("GET", "/v1/jobs", params={"ids": ",".join(wanted[first : first + MANY_IDS])})
 
 
 def models_call() -> HttpCall:

@@ -121,8 +121,23 @@ class Client:
         """Where the time of a job went: stages that add up to the total, attempts, and the batch in which the job ended."""
         return protocol.timeline_of(self.send(calls.timeline_call(job_id)))
 
-    def jobs(self, *, model: str | None = None, status: str | None = None, limit: int = 100) -> Iterator[JobHandle]:
-        """Every job that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on."""
+    def jobs(
+        self,
+        *,
+        model: str | None = None,
+        status: str | None = None,
+        limit: int = 100,
+        ids: Iterable[str] | None = None,
+    ) -> Iterator[JobHandle]:
+        """Every job that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on.
+
+        With `ids`: these jobs, in this order, read a hundred at a time; those that the gateway does not know are left out.
+        """
+        for call in () if ids is None else calls.many_calls(ids):
+            for row in protocol.rows_of(self.send(call)):
+                yield JobHandle(self, job_view(row))
+        if ids is not None:
+            return
         after: str | None = ""
         while after is not None:
             answer = self.send(calls.page_call(model=model, status=status, after=after, limit=limit))

@@ -98,7 +98,7 @@ class SingleWriteTransport:
             self._transport.write(self._head)
             self._head = b""
         if self._cycle.response_complete and self._cycle.more_body:
-            close_slowly(self._transport)
+            close_slowly(self._transport, asyncio.get_running_loop())
         else:
             self._transport.close()
 
@@ -106,13 +106,13 @@ class SingleWriteTransport:
         return self._transport.is_closing()
 
 
-def close_slowly(transport: asyncio.Transport) -> None:
+def close_slowly(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
     """Close behind a response that came before the end of the request.
 
     Closing with unread bytes resets the connection, and the client may lose the response: so read and drop for a moment.
     """
     transport.write_eof()
-    asyncio.get_running_loop().call_later(LINGER_S, transport.close)
+    loop.call_later(LINGER_S, transport.close)
 
 
 def write_in_one(cycle: RequestResponseCycle | Any) -> None:
@@ -256,7 +256,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self.transport.write(_raw_problem(status, code, detail))
-        close_slowly(self.transport)
+        close_slowly(self.transport, self.loop)
 
 
 def guarded(*, head_s: float, body_s: float, door: Door, lifetime: Lifetime) -> type[GuardedProtocol]:

@@ -96,7 +96,7 @@ class GatewayServer(uvicorn.Server):
             last_call.cancel()
 
     async def _let_clients_leave(self) -> None:
-        """Serve on, with `Connection: close` in every response, until the clients have left, or for `drain_s` (D54).
+        """Serve on, with `Connection: close` in every response, until the clients have left, or for `drain_s` (D57).
 
         A closed idle connection may meet a request that its client has just sent. A client that heard of the end has none.
         """

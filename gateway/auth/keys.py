@@ -56,6 +56,7 @@ class Caller:
         return (self.max_open_jobs or max(1, max_queue_depth // 4)) if self.key_id else 0
 
 
+# D56: docs/design/gateway.md
 class Shares:
     """The `most` places of one kind that this process has, and how many of them each owner holds.
 

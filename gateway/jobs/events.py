@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.errors import StoreUnavailable
+from penstock.errors import CapacityError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
@@ -65,7 +65,7 @@ class JobEvents:
             try:
                 async for event in self._follow(job, waiter, last_seen):
                     yield event
-            except StoreUnavailable:
+            except CapacityError:
                 # The status line has been sent. Closing the stream makes the client reconnect with Last-Event-ID.
                 return
 

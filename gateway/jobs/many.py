@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import BadRequest, StoreUnavailable
+from penstock.errors import BadRequest, CapacityError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
@@ -23,7 +23,7 @@ from penstock.gateway.jobs.views import job_body, job_view
 from penstock.job import Job, JobId, parse_job_id
 
 MAX_IDS = 100
-Ids = Annotated[list[str], Query(description=f"Ids of at most {MAX_IDS} jobs, separated by commas.", examples=[["a,b"]])]
+IDS = Query(description=f"Ids of at most {MAX_IDS} jobs, separated by commas.")
 
 
 class ManyJobs:
@@ -42,7 +42,7 @@ class ManyJobs:
         )
         return router
 
-    async def page(self, ids: Sequence[str], wait_s: float, caller: Caller) -> Response:
+    async def page(self, ids: str, wait_s: float, caller: Caller) -> Response:
         """The jobs, at once or as soon as one of them has ended; `missing` names those that there are not."""
         wanted = parse_ids(ids)
         found = await self._visible(wanted, caller)
@@ -63,7 +63,7 @@ class ManyJobs:
             if all(job is not None and not job.state.final for job in found):
                 await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
 
-    async def events(self, ids: Ids, caller: CallerParam) -> StreamingResponse:
+    async def events(self, ids: Annotated[str, IDS], caller: CallerParam) -> StreamingResponse:
         wanted = parse_ids(ids)
         visible = [job.id for job in await self._visible(wanted, caller)]
         self._waiting.check(caller)
@@ -76,7 +76,7 @@ class ManyJobs:
             with self._waiting.open(caller):
                 async for event in self._follow(jobs):
                     yield event
-        except StoreUnavailable:
+        except CapacityError:
             # The status line has been sent. The client connects again and is told the status of every job.
             return
 
@@ -97,9 +97,9 @@ class ManyJobs:
                     yield HEARTBEAT
 
 
-def parse_ids(texts: Sequence[str]) -> list[JobId]:
+def parse_ids(text: str) -> list[JobId]:
     """The different ids, in order; raises `BadRequest` for none, too many, or one that cannot be read."""
-    names = dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())
+    names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not 1 <= len(names) <= MAX_IDS:
         raise BadRequest(f"ids names {len(names)} jobs; one request takes 1 to {MAX_IDS}", hint="Ask for the others apart.")
     return [parse_job_id(name) for name in names]

@@ -23,7 +23,7 @@ from penstock.gateway.asgi.wire import UNTRUSTED, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
-from penstock.gateway.jobs.many import Ids, ManyJobs
+from penstock.gateway.jobs.many import IDS, ManyJobs
 from penstock.gateway.jobs.results import ResultReader, end_in_record, missing_job, next_change, next_end, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
@@ -144,7 +144,7 @@ class JobReads:
         status: Status | None = None,
         after: Annotated[str | None, Query(description="Id of the last job of the previous page.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
-        ids: Ids | None = None,
+        ids: Annotated[str | None, IDS] = None,
         wait: Wait = None,
     ) -> Response:
         if ids is not None:

@@ -103,6 +103,15 @@ def test_a_replay_is_a_handle_on_the_new_job() -> None:
     assert (handle.id, handle.view.replay_of, gateway.paths()[1].partition("/")[0]) == ("new-square", "old", "POST ")
 
 
+def test_many_jobs_are_read_a_hundred_at_a_time() -> None:
+    wanted = [f"{n}-square" for n in range(101)]
+    first = Line(200, {"data": [job(id=name) for name in wanted[:100]], "has_more": False, "missing": []})
+    second = Line(200, {"data": [], "has_more": False, "missing": wanted[100:]})
+    with playing(first, second) as gateway, Client(gateway.url) as client:
+        assert [handle.id for handle in client.jobs(ids=wanted)] == wanted[:100]
+    assert [path.count("-square") for path in gateway.paths()] == [100, 1]
+
+
 def test_jobs_come_page_by_page() -> None:
     pages = [
         Line(200, {"data": [job()], "has_more": True}),
