@@ -12,7 +12,7 @@ from fastapi import Request
 from penstock.access import Role
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import PenstockError, RateLimited, StoreUnavailable
+from penstock.errors import CapacityError, PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.cors import CrossOrigin
@@ -31,7 +31,7 @@ from penstock.gateway.asgi.negotiation import (
 )
 from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, HeadOnly, Receive, Scope, Send
-from penstock.gateway.auth.keys import POLL_COST, Caller
+from penstock.gateway.auth.keys import POLL_COST, Caller, Shares
 from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
@@ -192,11 +192,18 @@ class Gateway:
             require_role(caller, "POST", target.route)
         endpoint = self._endpoint(target)
         places = self.parts.requests if endpoint is self._submit else self.parts.predictions
-        places.take(caller)
+        self._take(places, caller)
         try:
             return await endpoint(scope, receive, send, head, target.model, target.version)
         finally:
             places.give_back(caller)
+
+    def _take(self, places: Shares, caller: Caller) -> None:
+        try:
+            places.take(caller)
+        except CapacityError as error:
+            self._metrics.count_refusal("unknown", error)
+            raise
 
     def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:
         if target.route.startswith(PREDICT):
@@ -228,7 +235,7 @@ class Gateway:
         if scope["path"] in PROBES:
             return await self._answer_routed(scope, receive, send)
         caller, places = scope["caller"], self.parts.requests
-        places.take(caller)
+        self._take(places, caller)
         try:
             return await self._answer_routed(scope, receive, send)
         finally:

@@ -38,7 +38,7 @@ class GatewayOptions:
     inline_input_bytes: int = 32 * KIB
     sync_timeout_s: float = 60.0
     heartbeat_s: float = 15.0
-    max_requests: int = 512
+    max_requests: int = 2_048
     max_predictions: int = 2_048
     max_waits: int = 10_000
     max_upload_bytes: int = 256 * MIB

@@ -84,7 +84,7 @@ class GatewaySettings(Table):
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8080, ge=0, le=65_535)
     processes: Count = 1
-    max_requests: Count = 512
+    max_requests: Count = 2_048
     max_predictions: Count = 2_048
     max_waits: Count = 10_000
     max_connections: Count = 12_000

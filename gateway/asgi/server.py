@@ -17,7 +17,7 @@ import structlog
 import uvicorn
 
 from penstock.errors import ConfigError
-from penstock.gateway.asgi.connection import NEWCOMER_S, GuardedProtocol, Lifetime, guarded
+from penstock.gateway.asgi.connection import ANSWER_MARGIN_S, NEWCOMER_S, GuardedProtocol, Lifetime, guarded
 from penstock.gateway.asgi.door import Door
 from penstock.settings.tables import GatewaySettings, Settings
 
@@ -89,7 +89,8 @@ class GatewayServer(uvicorn.Server):
         self._wake()
         await self._let_clients_leave()
         left_s = self._lifetime.cut_at - time.monotonic()
-        self.config.timeout_graceful_shutdown = max(1, math.ceil(left_s)) if math.isfinite(left_s) else 1
+        if math.isfinite(left_s):
+            self.config.timeout_graceful_shutdown = max(1, math.ceil(left_s + ANSWER_MARGIN_S))
         last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
         await super().shutdown(sockets)
         if last_call is not None:
