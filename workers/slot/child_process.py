@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from penstock.backoff import Backoff
 from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import FromChild, Item, LoadModel, RunBatch, RunShard, StopChild, SupervisorWire
 from penstock.workers.ipc.progress_page import ProgressPage
+from penstock.workers.slot import family
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.in_flight import InFlight
 
@@ -144,6 +147,7 @@ class ChildProcess:
         self._page = ProgressPage.create()
         self.in_flight = InFlight(self._page)
         self.wire = SupervisorWire(ours)
+        self._mark = family.new_mark()
         self._process = self._spawn(spec.name, theirs, pin)
         theirs.close()
         self.exit_fd = os.pidfd_open(self._process.pid)
@@ -165,8 +169,9 @@ class ChildProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=fds,
-            env=child_environment(os.environ, pin),
-            # A session of its own: Ctrl-C in the terminal reaches the supervisor only, which lets the batch end.
+            env=child_environment(os.environ, pin) | {family.VARIABLE: self._mark},
+            # A session of its own: Ctrl-C in the terminal reaches the supervisor only, which lets the batch end. The session is
+            # a group too, so that what the handler starts can be ended with the child.
             start_new_session=True,
         )
 
@@ -219,13 +224,20 @@ class ChildProcess:
         self.wire.send(StopChild())
 
     def kill(self) -> None:
-        self._process.kill()
+        # Not by `Popen.kill`, which waits for a child that has ended: its pid must name its group until `has_ended`.
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.exit_fd, signal.SIGKILL)
 
-    def has_ended(self, *, within_s: float = 0.0) -> bool:
-        try:
-            self._process.wait(timeout=within_s)
-        except subprocess.TimeoutExpired:
+    def has_ended(self, *, within_s: float | None = 0.0) -> bool:
+        """Whether the child has ended, after at most `within_s` (None: however long it takes). What it started ends with it."""
+        if self._process.returncode is not None:
+            return True
+        waiting = select.poll()
+        waiting.register(self.exit_fd, select.POLLIN)
+        if not waiting.poll(None if within_s is None else within_s * 1_000):
             return False
+        family.end_family(self.pid, self._mark)
+        self._process.wait()
         return True
 
     def how(self) -> str:
@@ -234,9 +246,9 @@ class ChildProcess:
 
     def close(self) -> None:
         """Free all resources; end the process if it still runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if not self.has_ended():
+            self.kill()
+            self.has_ended(within_s=None)
         self.wire.close()
         self.in_flight.clear()
         self._page.close()

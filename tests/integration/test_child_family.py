@@ -1,0 +1,127 @@
+"""What a handler starts ends with its child, whatever ends the child, and nobody else's process ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.model_spec import ModelSpec
+from penstock.workers.devices.pins import Pin
+from penstock.workers.ipc.frames import Ready
+from penstock.workers.slot.child_process import ChildProcess
+from tests.eventually import eventually
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+STARTING = f"""
+import os, pathlib, signal, subprocess, time
+import penstock
+
+SLEEPER = {SLEEPER!r}
+
+def fork(*, leaves):
+    pid = os.fork()
+    if pid == 0:
+        if leaves and os.setsid() and os.fork():
+            os._exit(0)
+        note("daemon" if leaves else "fork", os.getpid())
+        time.sleep(600)
+    return pid
+
+def note(name, pid):
+    started = pathlib.Path(os.environ["TMPDIR"], name + ".part")
+    started.write_text(str(pid))
+    started.rename(started.with_suffix(""))
+
+class Starting(penstock.Handler):
+    def initialize(self, context):
+        note("popen", subprocess.Popen(SLEEPER).pid)
+        note("session", subprocess.Popen(SLEEPER, start_new_session=True).pid)
+        deaf = subprocess.Popen(SLEEPER, preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+        note("deaf", deaf.pid)
+        fork(leaves=False)
+        fork(leaves=True)
+
+    def inference(self, batch):
+        return batch
+"""
+NAMES = ("popen", "session", "deaf", "fork", "daemon")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    handler = tmp_path / "starting.py"
+    handler.write_text(STARTING)
+    return str(handler)
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process of the same user that a child did not start."""
+    with subprocess.Popen(SLEEPER) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def started(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ChildProcess, list[int]]:
+    """Return a child that has loaded its model, and the pids of all that the handler started."""
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    child = ChildProcess(ModelSpec("m", source, warm_up=False), Pin((), 1), max_batch_size=1)
+    eventually(lambda: any(isinstance(frame, Ready) for frame in child.receive()), timeout_s=60.0)
+    eventually(lambda: all((folder / name).exists() for name in NAMES), timeout_s=60.0)
+    return child, [int((folder / name).read_text()) for name in NAMES]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def kill_from_outside(child: ChildProcess) -> None:
+    os.kill(child.pid, signal.SIGKILL)
+    eventually(child.has_ended, timeout_s=60.0)
+
+
+def kill(child: ChildProcess) -> None:
+    child.kill()
+    eventually(child.has_ended, timeout_s=60.0)
+
+
+def stop(child: ChildProcess) -> None:
+    child.stop()
+    eventually(child.has_ended, timeout_s=60.0)
+
+
+def close_at_once(_: ChildProcess) -> None:
+    """The test closes it."""
+
+
+@pytest.mark.parametrize("end", [kill_from_outside, kill, stop, close_at_once])
+def test_what_a_handler_started_ends_with_its_child(
+    source: str,
+    tmp_path: Path,
+    bystander: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[ChildProcess], None],
+) -> None:
+    child, family = started(source, tmp_path / "one", monkeypatch)
+    neighbour, others = started(source, tmp_path / "two", monkeypatch)
+    with closing(neighbour):
+        with closing(child):
+            assert all(map(is_running, family))
+            end(child)
+        eventually(lambda: not any(map(is_running, family)))
+        assert all(map(is_running, [*others, neighbour.pid, bystander.pid])), "nobody else's process ends"
+    eventually(lambda: not any(map(is_running, others)))
