@@ -59,8 +59,13 @@ def decode_shard(data: bytes) -> Shard:
 
 
 def encode_outcome(outcome: ShardOutcome) -> bytes:
-    """Raises `OverflowError` for whole numbers over 64 bits, and what msgspec raises for values that are not plain."""
-    return _encoder.encode(outcome)
+    """Raises `OverflowError` for whole numbers over 64 bits, and what msgspec raises for values that are not plain.
+
+    Raises `MemoryError` where there is no room for it; msgspec's own bytes would end the process.
+    """
+    data = bytearray()
+    _encoder.encode_into(outcome, data)
+    return bytes(data)
 
 
 def decode_outcome(data: bytes) -> ShardOutcome:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,6 +20,11 @@ JSON = "application/json"
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
 ANYTHING = "*/*"
+# An output over this fails. It would be copied several times on its way, and no store takes values much larger.
+MAX_OUTPUT_BYTES = 500_000_000
+# The most characters that JSON needs for a byte of an array: `false,` for a bool.
+_JSON_PER_BYTE = 6
+_LARGE_ARRAY_BYTES = 1 << 20
 _DOUBLE_BYTES = 8
 _BYTES_LIKE = (bytes, bytearray, memoryview)
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
@@ -77,22 +84,36 @@ def accepted(item_type: Any) -> tuple[str, ...]:
     return (JSON, TEXT) if item_type is str else (JSON,)
 
 
-def encode(value: Any) -> tuple[str, bytes]:
+def encode(value: Any, *, limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
     """The media type and the bytes of an output. Bytes stay as they are; everything else, strings too, is written as JSON.
 
     Arrays and scalars of numpy and torch are written as lists and numbers, pydantic models as objects. Raises
-    `HandlerContractError` for what JSON cannot hold: NaN, Infinity, unknown classes.
+    `HandlerContractError` for what JSON cannot hold (NaN, Infinity, unknown classes), and for an output of more than `limit`
+    bytes.
     """
     if isinstance(value, _BYTES_LIKE):
+        _check_size(memoryview(value).nbytes, limit)
         return BYTES, bytes(value)
     try:
-        data = _encoder.encode(value)
+        data = _json(value)
     except _UNWRITABLE as error:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
+    except MemoryError as error:
+        raise HandlerContractError("output too large: its JSON does not fit into the memory of the model's process") from error
+    _check_size(len(data), limit)
     # msgspec writes NaN and Infinity as null and reports nothing. The value is walked only if there is a null.
     if b"null" in data:
         _refuse_nan(msgspec.to_builtins(value, enc_hook=_plain))
     return JSON, data
+
+
+def too_large(size: int, limit: int) -> str:
+    return f"output too large: {size} bytes, limit {limit}"
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise HandlerContractError(too_large(size, limit))
 
 
 def plain(value: Any) -> Any:
@@ -117,7 +138,7 @@ def _builtins(value: Any) -> Any:
     try:
         made = msgspec.to_builtins(value, enc_hook=_values, str_keys=True)
         # Encoding finds plain values that JSON cannot hold. It writes NaN as null, and a null is found faster than a NaN.
-        data = _encoder.encode(made)
+        data = _json(made)
     except _UNWRITABLE as error:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
     if b"null" in data:
@@ -144,14 +165,14 @@ def _text(data: bytes, charset: str) -> str:
 def _foreign(value: Any) -> Any:
     """As `_plain`, but numpy's arrays are written at their own precision: float32 takes half the bytes and half the time."""
     if type(value).__module__ == "numpy" and _writable(value):
-        return msgspec.Raw(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+        return msgspec.Raw(_numbers(value))
     return _plain(value)
 
 
 def _values(value: Any) -> Any:
     """What a reader of `_foreign`'s JSON gets. NaN stays, so that it can be refused."""
     if type(value).__module__ == "numpy" and _writable(value):
-        data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        data = _numbers(value)
         return value.tolist() if b"null" in data else orjson.loads(data)
     return _plain(value)
 
@@ -182,6 +203,28 @@ def _plain(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_foreign)
+
+
+def _json(value: Any) -> bytes:
+    if not _is_memory_limited():
+        return _encoder.encode(value)
+    # Where memory runs out, msgspec raises if it grows a bytearray; if it grows its own bytes, the process ends.
+    data = bytearray()
+    _encoder.encode_into(value, data)
+    return bytes(data)
+
+
+@cache
+def _is_memory_limited() -> bool:
+    """Whether an allocation of this process can fail: a child sets its limit before it loads its model."""
+    return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+
+
+def _numbers(array: Any) -> bytes:
+    """The JSON of an array. Where memory runs out, orjson ends the process: so that much is asked for before."""
+    if array.nbytes > _LARGE_ARRAY_BYTES and _is_memory_limited():
+        bytearray(array.nbytes * _JSON_PER_BYTE)
+    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _refuse_nan(value: Any, path: str = "") -> None:

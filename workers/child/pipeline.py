@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
+from penstock.workers.child.output_sizes import unsent
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
 from penstock.workers.child.shard_sizes import ShardSizes
@@ -240,7 +241,14 @@ class Pipeline:
                 self._give_up(fault)
                 return
             if frame is not None:
-                self._wire.write(frame)
+                self._send(frame)
+
+    def _send(self, frame: FromChild) -> None:
+        try:
+            self._wire.write(frame)
+        except MemoryError:
+            # The frame is written as a whole before a byte of it is sent.
+            self._wire.write(unsent(frame))
 
     def _completed(self, ran: Ran) -> FromChild | None:
         match ran:

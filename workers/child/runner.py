@@ -17,6 +17,7 @@ from penstock.handlers.contract import NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 from penstock.job import Call
+from penstock.workers.child.output_sizes import bounded
 from penstock.workers.child.shard_rows import read_rows, write_rows
 from penstock.workers.child.stage_call import call_stage, raise_if_fatal
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output
@@ -113,7 +114,7 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     """Postprocess, write the outputs, and put every item back in its place. Writing counts as postprocessing."""
     began = clock()
     _advance(flow, loaded.postprocess, "postprocess")
-    outcomes = _placed(flow, [_written(value) for value in flow.values])
+    outcomes = bounded(_placed(flow, [_written(value) for value in flow.values]))
     return BatchDone(
         flow.batch,
         outcomes,

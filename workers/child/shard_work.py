@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.contract import Failure
+from penstock.handlers.media import MAX_OUTPUT_BYTES, too_large
 from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
 from penstock.workers.child.runner import Flow, RowsOutcome
 from penstock.workers.ipc.frames import BatchDone, Output, ShardDone
@@ -99,7 +100,18 @@ class ShardWork:
         )
         return ShardDone(self.number, done, self.calls)
 
-    def _encoded(self) -> bytes:
+    def _encoded(self, most: int = MAX_OUTPUT_BYTES) -> bytes:
+        try:
+            data = self._written()
+        except MemoryError:
+            self._refuse_all("output too large: the rows of this shard do not fit into the memory of the model's process")
+            return self._written()
+        if len(data) <= most:
+            return data
+        self._refuse_all(f"{too_large(len(data), most)} for the rows of a shard together")
+        return self._written()
+
+    def _written(self) -> bytes:
         try:
             return encode_outcome(ShardOutcome(self.outputs, self.failures))
         except (OverflowError, ValueError, msgspec.MsgspecError):
@@ -114,6 +126,12 @@ class ShardWork:
         except (OverflowError, ValueError, msgspec.MsgspecError) as error:
             self.outputs[place] = None
             self._refuse(place, Failure(f"the output cannot be written: {error}", HandlerContractError.kind))
+
+    def _refuse_all(self, why: str) -> None:
+        for place, output in enumerate(self.outputs):
+            if output is not None:
+                self.outputs[place] = None
+                self._refuse(place, Failure(why, HandlerContractError.kind))
 
     def _refuse(self, place: int, failure: Failure) -> None:
         self.failures.append(RowFailure(place, failure.code, failure.message, failure.retryable))

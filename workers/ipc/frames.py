@@ -161,9 +161,12 @@ _to_child = msgpack.Decoder(ToChild)
 _from_child = msgpack.Decoder(FromChild)
 
 
-def encode(frame: ToChild | FromChild) -> bytes:
-    body = _encoder.encode(frame)
-    return _LENGTH.pack(len(body)) + body
+def encode(frame: ToChild | FromChild) -> bytearray:
+    """Raises `MemoryError` where there is no room for it; msgspec's own bytes would end the process."""
+    data = bytearray(_LENGTH.size)
+    _encoder.encode_into(frame, data, _LENGTH.size)
+    _LENGTH.pack_into(data, 0, len(data) - _LENGTH.size)
+    return data
 
 
 class ChildGone(Exception):
@@ -199,7 +202,7 @@ class SupervisorWire:
         if self._outbox:
             del self._outbox[: self._push(self._outbox)]
 
-    def _push(self, data: bytes | bytearray) -> int:
+    def _push(self, data: bytearray) -> int:
         try:
             return self._sock.send(data, socket.MSG_NOSIGNAL)
         except BlockingIOError:

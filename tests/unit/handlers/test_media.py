@@ -117,3 +117,14 @@ def test_an_unknown_class_is_refused_by_name() -> None:
 def test_media_types_are_split_from_their_parameters() -> None:
     assert split_media_type('Text/Plain; x=1; Charset="latin-1"') == ("text/plain", "latin-1")
     assert split_media_type("") == ("", "utf-8")
+
+
+@pytest.mark.parametrize("value", [b"x" * 101, "x" * 99, list(range(50)), np.zeros(50), memoryview(np.zeros(13))])
+def test_an_output_over_the_limit_is_told_with_its_size(value: Any) -> None:
+    with pytest.raises(HandlerContractError, match=r"output too large: \d{3} bytes, limit 100"):
+        encode(value, limit=100)
+
+
+def test_an_output_at_the_limit_is_written() -> None:
+    assert encode(b"x" * 100, limit=100)[1] == b"x" * 100
+    assert encode("x" * 98, limit=100)[1] == b'"' + b"x" * 98 + b'"'
