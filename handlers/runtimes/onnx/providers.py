@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.model_spec import RuntimeOptions
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _DEVICES = ("cpu", "cuda")
+_STRONGLY_TYPED = 11
 _CONVERT = {
     "fp16": "convert it with onnxruntime.transformers.float16.convert_float_to_float16 (keep_io_types=True)",
     "bf16": "export it in bfloat16 from the framework it was trained in",
@@ -42,11 +44,24 @@ def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: E
     if kind == "cpu":
         return Provider(kind, (CPU,), ({},))
     tf32 = "1" if context.runtime.precision == "tf32" else "0"
-    cuda = {"device_id": str(index), "use_tf32": tf32} | plan.provider_options.get("cuda", {})
+    arena = arena_options(onnx_file.read(model).inputs, context.runtime.batch_buckets)
+    cuda = {"device_id": str(index), "use_tf32": tf32} | arena | plan.provider_options.get("cuda", {})
     if kind == "cuda":
         return Provider(kind, (CUDA,), (cuda,), index)
     name, engines = _engines(model, context, plan, cache=cache, version=version, index=index)
     return Provider(kind, (TENSORRT, CUDA), ({"device_id": str(index)} | engines, cuda), index, name)
+
+
+def arena_options(inputs: Mapping[str, tuple[int | None, ...]], buckets: tuple[int, ...]) -> dict[str, str]:
+    """How the memory arena grows: by what is asked for, where batches come in few shapes; else by the default, which doubles.
+
+    A doubled arena may take twice what the largest batch needs. With many shapes, one that grows by what is asked for consists of
+    ever more pieces, none of which fits the next shape.
+    """
+    few = all(None not in shape[1:] for shape in inputs.values()) and (
+        bool(buckets) or all(shape[:1] != (None,) for shape in inputs.values())
+    )
+    return {"arena_extend_strategy": "kSameAsRequested"} if few else {}
 
 
 def checked_kind(model: Path | bytes, context: Context, plan: SessionPlan) -> tuple[str, int]:
@@ -79,7 +94,9 @@ def check_precision(model: Path | bytes, kind: str, options: RuntimeOptions) -> 
             'quantize = "int8" works on the CPU with precision = "fp32"; elsewhere set it to "off" and export the model with '
             "QuantizeLinear and DequantizeLinear nodes"
         )
-    if options.precision == "fp32" or (kind == "cuda" and options.precision == "tf32") or _by_builder(kind, options.precision):
+    if options.precision == "fp32" or (kind == "cuda" and options.precision == "tf32"):
+        return
+    if by_builder(kind, options.precision, tensorrt_version()):
         return
     if options.precision == "tf32":
         raise HandlerLoadError(f'precision = "tf32" is a mode of GPUs, set by CUDA; the provider {kind} does not take it')
@@ -91,8 +108,11 @@ def check_precision(model: Path | bytes, kind: str, options: RuntimeOptions) -> 
         )
 
 
-def _by_builder(kind: str, precision: str) -> bool:
-    return kind == "tensorrt" and precision in ("fp16", "bf16")
+def by_builder(kind: str, precision: str, version: str) -> bool:
+    """Whether TensorRT makes the precision from a model in fp32. From 11 on it computes in the types of the file."""
+    major = version.partition(".")[0]
+    strongly_typed = major.isdigit() and int(major) >= _STRONGLY_TYPED
+    return kind == "tensorrt" and precision in ("fp16", "bf16") and not strongly_typed
 
 
 def _engines(
@@ -119,7 +139,7 @@ def _engines(
         "trt_engine_cache_path": folder,
         "trt_timing_cache_enable": "1",
         "trt_timing_cache_path": folder,
-        **({f"trt_{precision}_enable": "1"} if _by_builder("tensorrt", precision) else {}),
+        **({f"trt_{precision}_enable": "1"} if by_builder("tensorrt", precision, tensorrt_version()) else {}),
         **(shapes if profile else {}),
     }
     return name, options | own

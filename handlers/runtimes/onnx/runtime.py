@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
+from penstock.handlers.device_errors import is_out_of_memory
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.contract import Port, refuse_foreign
 from penstock.handlers.runtimes.engine_cache import EngineCache, cache_folder
@@ -38,7 +39,8 @@ _RECORD = "session.record_ep_graph_assignment_info"
 class OnnxRuntime:
     """A `Runtime` around one session. With a `binding`, inputs and outputs are in the device's memory.
 
-    `open_twin` opens a session of the same model that records its calls below a path. `open_single` opens a session with a
+    `shrink` are the options of a run that gives unused memory back. `open_twin` opens a session of the same model that records
+    its calls below a path. `open_single` opens a session with a
     single thread, of which `at_once` calls can run in parallel.
     """
 
@@ -51,8 +53,10 @@ class OnnxRuntime:
         open_twin: Callable[[str], Any] | None = None,
         open_single: Callable[[], Any] | None = None,
         at_once: int = 1,
+        shrink: Any = None,
     ) -> None:
         self._session = self._serving = session
+        self._shrink, self._shrinking = shrink, None
         self._binding = binding
         self._open_twin = open_twin
         self._open_single = open_single
@@ -75,12 +79,19 @@ class OnnxRuntime:
         return self._padding.run(feed, self._run)
 
     def _run(self, feed: Arrays) -> Arrays:
-        if self._binding is not None:
-            return self._binding.run(feed, self.outputs)
-        return self._on(self._session, feed)
+        # After memory ran out, the arena still holds what the batch that failed had taken: the next run gives it back.
+        options, self._shrinking = self._shrinking, None
+        try:
+            if self._binding is not None:
+                return self._binding.run(feed, self.outputs, options)
+            return self._on(self._session, feed, options)
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._shrinking = self._shrink
+            raise
 
-    def _on(self, session: Any, feed: Arrays) -> Arrays:
-        return dict(zip(self.outputs, session.run(self.outputs, feed), strict=True))
+    def _on(self, session: Any, feed: Arrays, options: Any = None) -> Arrays:
+        return dict(zip(self.outputs, session.run(self.outputs, feed, options), strict=True))
 
     def open_parallel(self) -> int:
         """How many calls `run_parallel` makes at once. If that is more than one, the model is opened a second time. See D45."""
@@ -129,13 +140,13 @@ class Binding:
         other._held = self._held
         return other
 
-    def run(self, feed: Arrays, outputs: list[str]) -> Arrays:
+    def run(self, feed: Arrays, outputs: list[str], options: Any = None) -> Arrays:
         binding = self._session.io_binding()
         for name, array in feed.items():
             binding.bind_ortvalue_input(name, self._filled(name, array))
         for name in outputs:
             binding.bind_output(name, self._device, self._index)
-        self._session.run_with_iobinding(binding)
+        self._session.run_with_iobinding(binding, options)
         return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
 
     def _filled(self, name: str, array: NDArray[Any]) -> Any:
@@ -185,7 +196,18 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
         open_twin=opened,
         open_single=single,
         at_once=calls_at_once(flattened(session_table), provider=provider.kind, threads=context.threads),
+        shrink=shrinking(library, provider, plan),
     )
+
+
+def shrinking(library: Any, provider: Provider, plan: SessionPlan) -> Any:
+    """The options of a run after which the device's memory arena gives back what it does not use; None without an arena."""
+    is_cpu = provider.kind == "cpu"
+    if is_cpu and not plan.attributes.get("enable_cpu_mem_arena", True):
+        return None
+    options = library.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", f"{'cpu' if is_cpu else 'gpu'}:{provider.index}")
+    return options
 
 
 def _binding(library: Any, session: Any, provider: Provider) -> Binding | None:

@@ -30,7 +30,6 @@ _NUMBERS = {"inter_op_num_threads": 1024, "intra_op_num_threads": 1024, "log_sev
 ENTRIES = frozenset(
     {
         "ep.cuda.fpa_intb_gemm",
-        "memory.enable_memory_arena_shrinkage",
         "mlas.disable_kleidiai",
         "mlas.qnbit.force_fp32",
         "mlas.use_lut_gemm",
@@ -85,7 +84,6 @@ _PROVIDER_OPTIONS = {
         "trt_build_heuristics_enable",
         "trt_builder_optimization_level",
         "trt_context_memory_sharing_enable",
-        "trt_cuda_graph_enable",
         "trt_detailed_build_log",
         "trt_engine_hw_compatible",
         "trt_force_sequential_engine_build",
@@ -97,6 +95,16 @@ _PROVIDER_OPTIONS = {
         "trt_preview_features",
         "trt_sparsity_enable",
         "trt_tactic_sources",
+    ),
+}
+# Names that exist and are refused, with the reason.
+_REFUSED = {
+    "tensorrt.trt_cuda_graph_enable": (
+        "replays one batch's addresses, and here each batch has outputs of its own: the provider would return the first result "
+        "for ever, without an error (onnxruntime issue 20050); leave it out"
+    ),
+    "memory.enable_memory_arena_shrinkage": (
+        "is an option of a run and no entry of a session; it is set here by itself for the run after memory ran out"
     ),
 }
 _KNOWN = (
@@ -197,6 +205,8 @@ def _put(plan: SessionPlan, name: str, value: Any) -> str:
         plan.attributes[name] = value
         fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NUMBERS[name]
         return "" if fits else f"{name} must be a whole number from 0 to {_NUMBERS[name]}, not {value!r}"
+    if name in _REFUSED:
+        return f"{name} {_REFUSED[name]}"
     provider, _, option = name.partition(".")
     if not isinstance(value, str | int | float):
         return f"{name} must be text, a number, true or false, not {value!r}"

@@ -13,8 +13,9 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
+from penstock.handlers.device_errors import is_out_of_memory
 from penstock.handlers.runtimes.contract import Port, open_runtime, refuse_foreign
-from penstock.handlers.runtimes.onnx.providers import check_precision, kind_for
+from penstock.handlers.runtimes.onnx.providers import arena_options, by_builder, check_precision, kind_for
 from penstock.handlers.runtimes.onnx.runtime import Binding, OnnxRuntime, open_model
 from penstock.model_spec import RuntimeOptions
 
@@ -63,6 +64,74 @@ def test_batches_are_padded_to_buckets_and_cut_back(tmp_path: Path) -> None:
     plain, bucketed = opened(perceptron(), tmp_path), opened(perceptron(), tmp_path, batch_buckets=(4, 8))
     np.testing.assert_allclose(bucketed.run(rows(5))["y"], plain.run(rows(5))["y"], rtol=1e-5, atol=1e-6)
     assert (bucketed.padding_ratio, plain.padding_ratio) == (3 / 8, 0.0)
+
+
+def squares() -> Any:
+    """Return a model that needs n * n * 256 KiB for a batch of n, as a model with attention does."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 1]) for name in ("x", "y")]
+    constants = [numpy_helper.from_array(np.array([value]), name) for name, value in (("first", 0), ("each", 65_536))]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["n"]),
+        helper.make_node("Mul", ["n", "n"], ["squared"]),
+        helper.make_node("Mul", ["squared", "each"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("ReduceSum", ["zeros"], ["zero"], keepdims=1),
+        helper.make_node("Add", ["x", "zero"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "squares", ports[:1], ports[1:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_the_run_after_memory_ran_out_gives_the_arenas_memory_back(tmp_path: Path) -> None:
+    """The arena kept what a batch had taken that then failed, so that smaller batches failed too."""
+    runtime = opened(squares(), tmp_path)
+    before = resident_mib()
+    runtime.run(rows(40, 1))
+    assert resident_mib() - before > 300, "the arena holds the batch's memory"
+    with pytest.raises(Exception, match="allocate") as ran_out:
+        runtime.run(rows(4_000, 1))
+    assert is_out_of_memory(ran_out.value)
+    runtime.run(rows(1, 1))
+    assert resident_mib() - before < 100
+
+
+def test_without_an_arena_nothing_is_to_shrink(tmp_path: Path) -> None:
+    runtime = opened(squares(), tmp_path, session={"enable_cpu_mem_arena": False})
+    with pytest.raises(Exception, match="bad_alloc"):
+        runtime.run(rows(4_000, 1))
+    assert runtime.run(rows(1, 1))["y"].shape == (1, 1)
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+FIXED, FREE = {"x": (None, 3, 224, 224)}, {"ids": (None, None)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "buckets", "strategy"),
+    [
+        (FIXED, (1, 8), {"arena_extend_strategy": "kSameAsRequested"}),
+        ({"x": (4, 3)}, (), {"arena_extend_strategy": "kSameAsRequested"}),
+        (FIXED, (), {}),
+        (FREE, (1, 8), {}),
+        (FIXED | FREE, (1, 8), {}),
+    ],
+)
+def test_an_arena_grows_by_what_is_asked_for_where_batches_come_in_few_shapes(
+    inputs: dict[str, tuple[int | None, ...]], buckets: tuple[int, ...], strategy: dict[str, str]
+) -> None:
+    """The default doubles: a model took 35 GiB for a batch that needs half of it."""
+    assert arena_options(inputs, buckets) == strategy
+
+
+@pytest.mark.parametrize(("version", "makes"), [("10.13.3", True), ("11.0.0", False), ("", True)])
+def test_tensorrt_11_makes_no_half_precision_so_that_the_file_must_have_it(version: str, makes: bool) -> None:
+    assert by_builder("tensorrt", "fp16", version) is makes
+    assert not by_builder("tensorrt", "fp32", version)
+    assert not by_builder("cuda", "fp16", version)
 
 
 def test_a_batch_fixed_at_one_takes_no_buckets(tmp_path: Path) -> None:

@@ -42,6 +42,18 @@ def test_a_name_or_value_that_is_wrong_is_told_with_what_was_meant(table: dict[s
         planned(table, threads=1, spin={})
 
 
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"tensorrt": {"trt_cuda_graph_enable": True}}, "would return the first result for ever, without an error"),
+        ({"memory.enable_memory_arena_shrinkage": "gpu:0"}, "an option of a run and no entry of a session"),
+    ],
+)
+def test_an_option_that_would_do_harm_or_nothing_is_refused_with_the_reason(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(HandlerLoadError, match=words):
+        planned(table, threads=1, spin={})
+
+
 def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(HandlerLoadError, match=r"execution_mode must be .*; enable_mem_reuse must be"):
         planned({"execution_mode": "fast", "enable_mem_reuse": 3}, threads=1, spin={})
