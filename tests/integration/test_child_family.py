@@ -125,3 +125,23 @@ def test_what_a_handler_started_ends_with_its_child(
         eventually(lambda: not any(map(is_running, family)))
         assert all(map(is_running, [*others, neighbour.pid, bystander.pid])), "nobody else's process ends"
     eventually(lambda: not any(map(is_running, others)))
+
+
+def test_a_client_of_mps_is_ended_by_the_daemon_and_then_killed(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the daemon notes the orders, and names no server; the child ends all the same."""
+    program, orders = tmp_path / "bin" / "nvidia-cuda-mps-control", tmp_path / "orders"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nread order\necho "$order" >> "$ORDERS"\n')
+    program.chmod(0o755)
+    (tmp_path / "control").touch()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ORDERS", str(orders))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    child = ChildProcess(ModelSpec("m", source, warm_up=False), Pin((), 1, device="cuda:0", uuid="GPU-a"), max_batch_size=1)
+    with closing(child):
+        child.kill()
+        child.kill()
+        eventually(child.has_ended, timeout_s=60.0)
+    assert orders.read_text() == "get_server_list\n"

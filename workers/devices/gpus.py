@@ -32,7 +32,17 @@ class PyNvml:
         try:
             return getattr(pynvml, f"nvml{name}")(*arguments)
         except pynvml.NVMLError as error:
-            raise NvmlRefused(f"NVML says: {error}") from error
+            raise NvmlRefused(explained(str(error))) from error
+
+
+def explained(words: str) -> str:
+    """What NVML said and, where its words do not tell it, what to do. Pure."""
+    if "unknown error" not in words.lower():
+        return f"NVML says: {words}"
+    return (
+        f"NVML says: {words}; in a container this means that the host took the GPUs away, as a reload of its systemd does: "
+        "only a new container gets them back"
+    )
 
 
 @dataclass(frozen=True, slots=True)

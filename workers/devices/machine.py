@@ -29,7 +29,7 @@ def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: M
     """The cores and GPUs that this process may use. Raises nothing if there are no GPUs: `gpus.absent` says why."""
     environment = os.environ if environment is None else environment
     gpus = visible_gpus(read_gpus(nvml or PyNvml(), root), environment)
-    return Machine(read_topology(root), gpus, _has_mps(root, environment))
+    return Machine(read_topology(root), gpus, has_mps(root, environment))
 
 
 def discover_for(specs: Iterable[ModelSpec]) -> Machine:
@@ -37,7 +37,7 @@ def discover_for(specs: Iterable[ModelSpec]) -> Machine:
     return Machine(read_topology()) if all(map(is_on_cpu, specs)) else discover()
 
 
-def _has_mps(root: Path, environment: Mapping[str, str]) -> bool:
+def has_mps(root: Path, environment: Mapping[str, str]) -> bool:
     """Whether the daemon's control pipe lies where its clients look for it."""
     folder = environment.get(_MPS_VARIABLE)
     return ((Path(folder) if folder else root / _MPS_DEFAULT) / "control").exists()

@@ -12,9 +12,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from threading import Thread
 
 from penstock.backoff import Backoff
 from penstock.model_spec import Limits, ModelSpec
+from penstock.workers.devices import mps
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import FromChild, Item, LoadModel, RunBatch, RunShard, StopChild, SupervisorWire
 from penstock.workers.ipc.progress_page import ProgressPage
@@ -154,6 +156,8 @@ class ChildProcess:
         assert self._process.stdout is not None
         self.log_fd = self._process.stdout.fileno()
         os.set_blocking(self.log_fd, False)
+        self._is_mps_client = bool(pin.uuid) and mps.is_used()
+        self._ending: Thread | None = None
         self.started_at = time.monotonic()
         self._last_batch = 0
         self._last_shard = 0
@@ -224,6 +228,18 @@ class ChildProcess:
         self.wire.send(StopChild())
 
     def kill(self) -> None:
+        if not self._is_mps_client:
+            self._kill()
+        elif self._ending is None:
+            # In a thread, because the daemon may take seconds to answer.
+            self._ending = Thread(target=self._end_client, name="mps", daemon=True)
+            self._ending.start()
+
+    def _end_client(self) -> None:
+        mps.end_client(self.pid)
+        self._kill()
+
+    def _kill(self) -> None:
         # Not by `Popen.kill`, which waits for a child that has ended: its pid must name its group until `has_ended`.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.exit_fd, signal.SIGKILL)
@@ -252,6 +268,8 @@ class ChildProcess:
         self.wire.close()
         self.in_flight.clear()
         self._page.close()
+        if self._ending:
+            self._ending.join()
         os.close(self.exit_fd)
         if self._process.stdout:
             self._process.stdout.close()

@@ -55,8 +55,8 @@ def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: E
 def arena_options(inputs: Mapping[str, tuple[int | None, ...]], buckets: tuple[int, ...]) -> dict[str, str]:
     """How the memory arena grows: by what is asked for, where batches come in few shapes; else by the default, which doubles.
 
-    A doubled arena may take twice what the largest batch needs. With many shapes, one that grows by what is asked for consists of
-    ever more pieces, none of which fits the next shape.
+    A doubled arena may take twice what the largest batch needs. With many shapes, one that grows by what is asked for breaks up
+    into pieces, none of which fits the next shape.
     """
     few = all(None not in shape[1:] for shape in inputs.values()) and (
         bool(buckets) or all(shape[:1] != (None,) for shape in inputs.values())

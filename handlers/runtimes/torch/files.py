@@ -42,6 +42,25 @@ def without_traceback(torch: Any, call: Callable[[Sequence[Any]], Any]) -> Calla
     return called
 
 
+def telling_memory(call: Callable[[Sequence[Any]], Any], count_ooms: Callable[[], int]) -> Callable[[Sequence[Any]], Any]:
+    """The same call, which raises `MemoryError` where memory ran out. AOTInductor raises one and the same RuntimeError for that
+    and for a wrong dtype, so the count of the allocator decides (pytorch issue 146524).
+    """
+
+    def called(tensors: Sequence[Any]) -> Any:
+        before = count_ooms()
+        try:
+            return call(tensors)
+        except RuntimeError as error:
+            if count_ooms() == before:
+                raise
+            words = str(error)
+        # Outside: an error raised above would hold the first one's frames, and with them the batch's memory.
+        raise MemoryError(f"the GPU ran out of memory in an AOTInductor package: {words}")
+
+    return called
+
+
 def _raised(text: str) -> tuple[str, str]:
     """Class and message of the error at the end of a traceback; empty without a traceback. Pure."""
     if _TRACED not in text.partition("\n")[0]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.handlers.runtimes.torch.runtime import named
+
 # torch's recommendation: the first runs allocate, choose kernels and build caches, which is forbidden while recording.
 _RUNS_BEFORE = 3
 
@@ -14,11 +16,14 @@ _RUNS_BEFORE = 3
 class _Recorded:
     graph: Any
     inputs: list[Any]
-    result: Any
+    result: dict[str, Any]
 
 
 class GraphedCall:
-    """Records `call` once per set of input shapes. The next call with the same shapes overwrites a result's memory."""
+    """Records `call` once per set of input shapes. A result is a copy, because the next replay overwrites the recorded one.
+
+    Record the largest batch first: the graphs of all sizes share its pool, and smaller ones find room in what it took.
+    """
 
     def __init__(self, torch: Any, call: Callable[[Sequence[Any]], Any]) -> None:
         self._torch = torch
@@ -33,7 +38,7 @@ class GraphedCall:
         for place, tensor in zip(recorded.inputs, tensors, strict=True):
             place.copy_(tensor)
         recorded.graph.replay()
-        return recorded.result
+        return {name: tensor.clone() for name, tensor in recorded.result.items()}
 
     def _record(self, tensors: Sequence[Any]) -> _Recorded:
         torch = self._torch
@@ -47,7 +52,7 @@ class GraphedCall:
         graph = torch.cuda.CUDAGraph()
         # Thread-local: the thread that uploads the next batch allocates memory meanwhile, which a global capture refuses.
         with torch.cuda.graph(graph, pool=self._pool(), capture_error_mode="thread_local"):
-            result = self._call(inputs)
+            result = named(self._call(inputs))
         return _Recorded(graph, inputs, result)
 
     def _pool(self) -> Any:

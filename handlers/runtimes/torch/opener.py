@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -12,10 +13,12 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.contract import Context
+from penstock.handlers.device_errors import is_out_of_memory
+from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_compiler, check_options
 from penstock.handlers.runtimes.torch.exported import read_exported
-from penstock.handlers.runtimes.torch.files import read_package, read_script, read_weights, without_traceback
+from penstock.handlers.runtimes.torch.files import read_package, read_script, read_weights, telling_memory, without_traceback
 from penstock.handlers.runtimes.torch.graphs import GraphedCall
 from penstock.handlers.runtimes.torch.library import checked_device, provider_words, set_up, torch_library
 from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
@@ -49,10 +52,26 @@ def open_model(model: Path | bytes, context: Context) -> TorchRuntime:
         transfer=CudaTransfer(torch, device) if device.type == "cuda" else HostTransfer(torch),
         provider=provider_words(torch, device, extras=_extras(options)),
     )
-    feed = _example_feed(adapted, plan)
-    if feed is not None:
-        runtime.first_call_s = _run_once(runtime, feed, file=model.name, options=options)
+    runtime.first_call_s = _first_call(runtime, adapted, plan, file=model.name, options=options)
     return runtime
+
+
+def _first_call(runtime: TorchRuntime, program: Program, plan: CallPlan, *, file: str, options: RuntimeOptions) -> float:
+    """Seconds of the first call that fitted into memory; 0.0 if no input for it is known."""
+    *larger, last = first_sizes(plan.sizes, graphs=options.cuda_graphs)
+    for rows in larger:
+        with suppress(_DoesNotFit):
+            return _run_once(runtime, _example_feed(program, plan, rows), file=file, options=options)
+    return _run_once(runtime, _example_feed(program, plan, last), file=file, options=options)
+
+
+def first_sizes(sizes: BatchSizes, *, graphs: bool) -> list[int]:
+    """The sizes for the first call, each for where the one before does not fit into memory. Pure.
+
+    CUDA graphs share one pool of memory, so that the largest is recorded first.
+    """
+    largest = [max(sizes.buckets)] if graphs and sizes.buckets else []
+    return list(dict.fromkeys([*largest, sizes.smallest]))
 
 
 def _read(kind: FileKind, path: Path, device: Any, *, context: Context) -> Program:
@@ -100,7 +119,7 @@ def _call(torch: Any, program: Program, plan: CallPlan, *, context: Context) -> 
         args, kwargs = arguments(tensors)
         return module(*args, **kwargs)
 
-    plain = without_traceback(torch, call) if program.kind is FileKind.SCRIPT else call
+    plain = _plain_errors(torch, call, kind=program.kind, device=context.device)
     if not options.cuda_graphs:
         return plain
     if any(None in port.shape for port in program.ports):
@@ -108,6 +127,16 @@ def _call(torch: Any, program: Program, plan: CallPlan, *, context: Context) -> 
             "cuda_graphs need inputs of one shape, and this model's have free dimensions; leave it out, or fix them at export"
         )
     return GraphedCall(torch, plain)
+
+
+def _plain_errors(torch: Any, call: Call, *, kind: FileKind, device: str) -> Call:
+    """The call, whose errors tell what happened as those of plain torch do."""
+    if kind is FileKind.SCRIPT:
+        return without_traceback(torch, call)
+    if kind is FileKind.PACKAGE and device.startswith("cuda"):
+        # The nested form: the flat one is made anew, with a hundred names, for each call.
+        return telling_memory(call, lambda: int(torch.cuda.memory_stats_as_nested_dict(device).get("num_ooms", 0)))
+    return call
 
 
 def _compiled(torch: Any, module: Any, plan: CallPlan, *, context: Context) -> Any:
@@ -126,8 +155,14 @@ def _compiled(torch: Any, module: Any, plan: CallPlan, *, context: Context) -> A
     return torch.compile(module, mode=options.compile, dynamic=False if fixed else None)
 
 
-def _run_once(runtime: TorchRuntime, feed: dict[str, Any], *, file: str, options: RuntimeOptions) -> float:
+class _DoesNotFit(HandlerLoadError):
+    """The first call ran out of memory."""
+
+
+def _run_once(runtime: TorchRuntime, feed: dict[str, Any] | None, *, file: str, options: RuntimeOptions) -> float:
     """Make the first call, which compiles and records; its seconds. Raises `HandlerLoadError` if the call fails."""
+    if feed is None:
+        return 0.0
     began = perf_counter()
     try:
         runtime.run(feed)
@@ -138,17 +173,15 @@ def _run_once(runtime: TorchRuntime, feed: dict[str, Any], *, file: str, options
         chosen = ", ".join(_extras(options))
         advice = f"it may not take {chosen}: leave that out, or save the model that way" if chosen else "check the file"
         words = str(error).strip().partition("\n")[0][:400]
-        raise HandlerLoadError(
-            f"{file} was loaded, but its first call failed: {type(error).__name__}: {words}; {advice}"
-        ) from error
+        kind = _DoesNotFit if is_out_of_memory(error) else HandlerLoadError
+        raise kind(f"{file} was loaded, but its first call failed: {type(error).__name__}: {words}; {advice}") from error
     return perf_counter() - began
 
 
-def _example_feed(program: Program, plan: CallPlan) -> dict[str, Any] | None:
-    """A batch of the smallest size: the file's own example, else zeros if all shapes are fixed."""
+def _example_feed(program: Program, plan: CallPlan, rows: int) -> dict[str, Any] | None:
+    """A batch of this size: the file's own example, else zeros if all shapes are fixed, else None."""
     import numpy as np
 
-    rows = plan.sizes.smallest
     if program.example is not None:
         firsts = [_as_array(example) for example in program.example]
         return {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.workers.devices.gpus import PyNvml, read_gpus
+from penstock.workers.devices.gpus import PyNvml, explained, read_gpus
 from tests.unit.workers.devices.recorded import machine
 
 GIB = 1 << 30
@@ -61,3 +61,8 @@ def test_a_worker_may_be_given_one_slice(tmp_path: Path) -> None:
     slice_uuid = "MIG-00000002-aaaa-bbbb-cccc-dddddddddddd"
     gpus = machine("mig_slices", tmp_path, CUDA_VISIBLE_DEVICES=slice_uuid).gpus
     assert [unit.uuid for unit in gpus.units] == [slice_uuid]
+
+
+def test_a_container_that_lost_its_gpus_is_told_that_only_a_new_one_helps() -> None:
+    assert "only a new container gets them back" in explained("Unknown Error")
+    assert explained("Driver/library version mismatch") == "NVML says: Driver/library version mismatch"
