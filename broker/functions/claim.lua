@@ -102,8 +102,9 @@ local function next_in_turn(p, version, limit, need, now, todo)
 end
 
 -- The reason why the batch may leave now; or nil, and the ms until it may.
-local function release_reason(p, order, limit, enough, max_wait, hurry, now)
-  if #order >= limit then return 'full' end
+local function release_reason(p, order, limit, enough, waiting, max_wait, hurry, now)
+  -- A fresh model takes one job at a time. If nothing waits behind it, it did not fill a batch, but met an idle slot.
+  if #order >= limit then return limit == 1 and waiting == 1 and 'idle' or 'full' end
   if #order >= enough then return enough <= 1 and 'idle' or 'full' end
   if pool_is_idle(p) then return 'idle' end
   local age = now - redis.call('HGET', p .. 'job:' .. order[1][1], 'created')
@@ -223,7 +224,8 @@ local function claim(keys, args)
     order, expired, stepped = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo)
     if #order > 0 then
       local wait
-      reason, wait = release_reason(p, order, limit, enough, tonumber(args[6]), tonumber(args[9]), now)
+      reason, wait = release_reason(p, order, limit, enough, waiting - expired - dropped, tonumber(args[6]),
+        tonumber(args[9]), now)
       if not reason then order, reason, retry = {}, '', wait end
     elseif expired + stepped > 0 and standing(p, version, 1, shared) > 0 then
       retry = 0 -- a long run of late jobs: more behind it

@@ -142,7 +142,8 @@ class Gathering:
         """The reason why the batch may leave now, or "" if it should wait for more jobs."""
         enough = min(self._request.enough, self._request.limit)
         if len(chosen) >= self._request.limit:
-            return "full"
+            # A fresh model takes one job at a time. If nothing waits behind it, it filled no batch, but met an idle slot.
+            return "idle" if self._request.limit == self._queue.ordinary == 1 else "full"
         if len(chosen) >= enough:
             return "full" if enough > 1 else "idle"
         if not any(self._queue.busy(worker) for worker in self._queue.held):

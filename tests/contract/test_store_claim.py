@@ -124,6 +124,15 @@ def test_an_idle_pool_never_waits(queue: ModelQueue) -> None:
     assert (len(claim.jobs), claim.reason) == (1, "idle")
 
 
+def test_the_lone_first_job_of_a_fresh_model_meets_an_idle_slot_and_fills_nothing(queue: ModelQueue) -> None:
+    """A slot that has run nothing yet asks for one job. Its first job was said to have left because the batch was full."""
+    queue.submit()
+    assert queue.claim(limit=1).reason == "idle"
+    queue.submit()
+    queue.submit()
+    assert queue.claim("w2", limit=1).reason == "full", "one waits behind it"
+
+
 def test_a_small_batch_waits_for_company_while_others_run(queue: ModelQueue) -> None:
     queue.leased("w1")
     waiting = queue.submit()
