@@ -198,12 +198,16 @@ def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, 
                 tasks = eventually(lambda: finished_tasks(address, {str(id) for id in ids}))
                 busy = client.submit(*[{"do": "sleep", "seconds": 3.0} for _ in range(3)])
                 eventually(lambda: depth(address) in (1, 2))
+                queued = eventually(lambda: finished_tasks(address, {str(id) for id in busy}), timeout_s=60.0)
     finally:
         server.stop()
     assert {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}
     assert {task["name"] for task in tasks.values()} == {f"penstock.infer.{MODEL}"}
     assert first
-    assert busy
+    # They ran one after the other, three seconds each. Regression: Flower showed each as received when it started.
+    waits = sorted(task["started"] - task["received"] for task in queued.values())
+    assert waits[1] > 2.5
+    assert waits[2] > 5.0
 
 
 def first_seen(client: JobClient, address: str) -> Any:

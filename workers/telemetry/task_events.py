@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from celery.worker import state as worker_state
 
-from penstock.broker.records import Ending, Settled
+from penstock.broker.records import ClaimedJob, Ending, Settled
 from penstock.job import JobId, JobState
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, Retry
@@ -93,7 +93,7 @@ class EventFeed(Observer):
         now = time.time()
         shown = batch.jobs[: self._sampler.take(batch.size, now)]
         self._shown.update(job.id for job in shown)
-        self._queue(event for job in shown for event in _begun(job.id, spec.name, job.attempts, now))
+        self._queue(event for job in shown for event in _begun_of(job, batch, spec.name, now))
 
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         # Celery's own counter, shown by `inspect stats` and Flower.
@@ -106,7 +106,7 @@ class EventFeed(Observer):
         now, runtime = time.time(), batch.stamp.inference_s
         for ending, answer in zip(batch.endings, answers, strict=True):
             if answer is not Settled.STALE:
-                self._queue(self._ended(ending, spec.name, runtime, now))
+                self._queue(self._ended(ending, batch, model=spec.name, runtime=runtime, now=now))
 
     def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._is_listened_to():
@@ -125,13 +125,15 @@ class EventFeed(Observer):
         retried = answer is Settled.OK and shown
         return [("task-retried", _fields(id, now, exception=why, traceback=""))] if retried else []
 
-    def _ended(self, ending: Ending, model: str, runtime: float, now: float) -> list[_Event]:
+    def _ended(self, ending: Ending, batch: Batch, *, model: str, runtime: float, now: float) -> list[_Event]:
         shown = ending.id in self._shown
         self._shown.discard(ending.id)
         if ending.state is JobState.SUCCEEDED:
             return [("task-succeeded", _fields(ending.id, now, runtime=runtime, result="''"))] if shown else []
         # A failure is always shown, and Flower needs its beginning too.
-        begun = [] if shown else _begun(ending.id, model, 1, now)
+        begun = (
+            [] if shown else [event for job in batch.jobs if job.id == ending.id for event in _begun_of(job, batch, model, now)]
+        )
         return [*begun, ("task-failed", _fields(ending.id, now, exception=ending.error_code, traceback=""))]
 
     def _queue(self, events: Iterable[_Event]) -> None:
@@ -179,7 +181,19 @@ def sends_task_events(dispatcher: Any) -> bool:
     return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
-def _begun(id: JobId, model: str, attempt: int, now: float) -> list[_Event]:
+def _begun_of(job: ClaimedJob, batch: Batch, model: str, now: float) -> list[_Event]:
+    return _begun(job.id, model, job.attempts, now, received_at=_received_at(job, batch, now))
+
+
+def _received_at(job: ClaimedJob, batch: Batch, now: float) -> float:
+    """When the job was submitted, by this machine's clock: between the two, a watcher sees how long the job was queued.
+
+    An attempt after the first was queued when the one before ended, which nobody knows here.
+    """
+    return now - max(0.0, batch.leased_at - job.created_at) if job.attempts == 1 else now
+
+
+def _begun(id: JobId, model: str, attempt: int, now: float, *, received_at: float | None = None) -> list[_Event]:
     named = {
         "name": f"{TASK_PREFIX}{model}",
         "args": "()",
@@ -188,7 +202,8 @@ def _begun(id: JobId, model: str, attempt: int, now: float) -> list[_Event]:
         "eta": None,
         "expires": None,
     }
-    return [("task-received", _fields(id, now, **named)), ("task-started", _fields(id, now))]
+    received = _fields(id, now if received_at is None else received_at, **named)
+    return [("task-received", received), ("task-started", _fields(id, now))]
 
 
 def _fields(id: JobId, now: float, **fields: Any) -> dict[str, Any]:

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.events.event import Event
+from celery.events.state import State
 
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import GiveBack, Settled
-from penstock.job import JobId, new_job_id
+from penstock.broker.records import Ending, GiveBack, Settled
+from penstock.job import JobId, JobState, new_job_id
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Release
 from penstock.workers.telemetry.task_events import EventFeed, Sampler, sends_task_events
@@ -41,8 +43,9 @@ def feed() -> EventFeed:
     return made
 
 
-def batch_of(*ids: JobId) -> Any:
-    return SimpleNamespace(jobs=[SimpleNamespace(id=id, attempts=1) for id in ids], size=len(ids))
+def batch_of(*ids: JobId, attempts: int = 1, queued_s: float = 0.0) -> Any:
+    jobs = [SimpleNamespace(id=id, attempts=attempts, created_at=1_000.0 - queued_s) for id in ids]
+    return SimpleNamespace(jobs=jobs, size=len(ids), leased_at=1_000.0, stamp=SimpleNamespace(inference_s=0.1), endings=[])
 
 
 def crashed(*ids: JobId) -> Release:
@@ -64,3 +67,25 @@ def test_of_jobs_that_flower_was_not_shown_it_hears_the_failures_only(feed: Even
     spec, dead, alive = ModelSpec("m", "m.py"), new_job_id("m"), new_job_id("m")
     feed.on_given_back(spec, crashed(dead, alive), [Settled.DEAD, Settled.OK])
     assert sent(feed) == [(kind, str(dead)) for kind in ("task-received", "task-started", "task-failed")]
+
+
+@pytest.mark.parametrize(("attempts", "queued_s"), [(1, 7.5), (2, 0.0)])
+def test_celery_itself_reads_from_the_events_how_long_a_job_was_queued(feed: EventFeed, attempts: int, queued_s: float) -> None:
+    """Regression: a job was shown as received in the moment it started. The store's clock is another than this machine's."""
+    id = new_job_id("m")
+    feed.on_claimed(ModelSpec("m", "m.py"), batch_of(id, attempts=attempts, queued_s=7.5))
+    state = State()
+    for kind, fields in feed._events:
+        state.event({**Event(kind, **fields), "hostname": "here", "clock": 1, "local_received": fields["timestamp"]})
+    task = state.tasks[str(id)]
+    assert (task.state, task.received) == ("STARTED", pytest.approx(task.started - queued_s))
+
+
+def test_a_failure_that_flower_was_not_shown_comes_with_the_time_it_was_queued(feed: EventFeed) -> None:
+    id = new_job_id("m")
+    batch = batch_of(id, queued_s=3.0)
+    batch.endings = [Ending(id, "1:w:n", JobState.FAILED, error_code="bad")]
+    feed.on_settled(ModelSpec("m", "m.py"), batch, [Settled.OK], 0.0)
+    times = {kind: fields["timestamp"] for kind, fields in feed._events}
+    assert times["task-started"] - times["task-received"] == pytest.approx(3.0)
+    assert times["task-failed"] == times["task-started"]
