@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,6 +79,8 @@ class ModelRegistry:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self._seen_at = -math.inf
+        self._refreshes = itertools.count(1)
+        self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
@@ -130,9 +133,12 @@ class ModelRegistry:
 
     async def refresh(self) -> None:
         """Raises `StoreUnavailable`, and then changes nothing."""
-        models, workers, self.rollouts = await asyncio.gather(
-            self._store.models(), self._store.workers(), self._store.rollouts()
-        )
+        begun = next(self._refreshes)
+        models, workers, rollouts = await asyncio.gather(self._store.models(), self._store.workers(), self._store.rollouts())
+        # Of two refreshes under way, the first may end last: it must not bring back what it read before a change.
+        if begun < self._newest:
+            return
+        self._newest, self.rollouts = begun, rollouts
         self._rebuild(models, workers)
         self._seen_at = time.monotonic()
 

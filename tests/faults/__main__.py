@@ -137,7 +137,7 @@ def _inject(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) 
     except NoCompiler as reason:
         print(f"{fault.name}: skipped: {reason}", file=sys.stderr)
         return None
-    except (AssertionError, OSError, RuntimeError) as broken:
+    except (AssertionError, LookupError, OSError, RuntimeError) as broken:
         traceback.print_exc()
         return Verdict(
             fault.name, fault.system, 0, 0, 0, 0, 0, None, 0, passed=False, complaints=(f"broke down: {broken!r:.300}",)

@@ -54,10 +54,11 @@ class Driver:
             return list(pool.map(lambda work: self.submit(work, within_s=within_s), works))
 
     def look(self, entry: Entry) -> None:
-        answer, view = self.face.look(entry.job)
-        self._check(answer, f"look {entry.job}")
-        if view is not None:
-            self.ledger.saw(entry, view)
+        with entry.reading:
+            answer, view = self.face.look(entry.job)
+            self._check(answer, f"look {entry.job}")
+            if view is not None:
+                self.ledger.saw(entry, view)
 
     def await_ends(self, entries: Sequence[Entry], *, within_s: float) -> bool:
         """Poll until all jobs have ended; return False if a job has not ended in time, because it is stuck or lost."""

@@ -37,6 +37,8 @@ class Entry:
     accepted_at: float = 0.0
     answers: list[tuple[float, int]] = field(default_factory=list)
     views: list[tuple[float, View]] = field(default_factory=list)
+    # One reader at a time: of two answers under way, the older may arrive last and would look like a view taken back.
+    reading: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def last(self) -> View | None:

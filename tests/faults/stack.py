@@ -126,7 +126,12 @@ class Stack:
     def made(self) -> int:
         """Return how many jobs the store has, predictions not counted: their callers wait, which is noted as `watch`."""
         with self.server.client() as client:
-            return sum(not client.hexists(key, "watch") for key in client.scan_iter(f"ps:{{{MODEL}}}:job:*", count=1_000))
+            return sum(not client.hexists(key, "watch") for key in self.records())
+
+    def records(self) -> list[bytes]:
+        """Return the names of all jobs' records."""
+        with self.server.client() as client:
+            return list(client.scan_iter(f"ps:{{{MODEL}}}:job:*", count=1_000))
 
     def counters(self) -> dict[str, int]:
         """Return what the store counted: accepted, stale, redelivered, repaired, ..."""

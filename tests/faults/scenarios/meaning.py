@@ -85,7 +85,7 @@ def retention_over(setting: Setting) -> Verdict:
         path = f"/v1/jobs/{entries[0].job}"
         status = eventually(lambda: (found := stack.face.ask("GET", path).status) != 200 and found, timeout_s=ttl_s + 5.0)
         asked = stack.asker.conclude()
-        eventually(lambda: not stack.dump().jobs, timeout_s=ttl_s + 5.0)
+        eventually(lambda: not stack.records(), timeout_s=ttl_s + 5.0)
         torn = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
         eventually(lambda: not stack.blobs(), timeout_s=5.0)
         complaints = [] if (before, status, torn) == ({200}, 410, {410}) else [f"answered {before}, then {status}, then {torn}"]

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import pytest
 
-from penstock.gateway.models.registry import merged, why_unserved
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.gateway.models.registry import ModelRegistry, merged, why_unserved
 from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
 DECLARED = ModelInfo("m", limits=Limits(max_queue_depth=7), versions={"1": None})
@@ -51,3 +56,38 @@ def test_a_long_load_error_keeps_both_ends_and_shows_the_cut() -> None:
     # This error is just short enough to stay whole.
     whole = WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error="x" * 600),))
     assert why_unserved([whole], "m", "1") == f"could not be loaded: {'x' * 600}"
+
+
+class SlowFirstStore:
+    """Knows one model more at each read; the answer to the first read arrives last."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.asked, self.first = asyncio.Event(), asyncio.Event()
+
+    async def models(self) -> dict[str, StoredModel]:
+        self.reads += 1
+        known = {f"m{number}": StoredModel(ModelInfo(f"m{number}", versions={"1": None})) for number in range(self.reads)}
+        self.asked.set()
+        if self.reads == 1:
+            await self.first.wait()
+        return known
+
+    async def workers(self) -> list[WorkerInfo]:
+        return []
+
+    async def rollouts(self) -> dict[str, StoredRollout]:
+        return {}
+
+
+async def test_a_refresh_that_began_before_another_and_ends_after_it_changes_nothing() -> None:
+    # A former bug: on a busy machine, a gateway that had just loaded and listed a model answered 404 for it.
+    store = SlowFirstStore()
+    registry = ModelRegistry(cast("AsyncStore", store), [])
+    late = asyncio.create_task(registry.refresh())
+    await store.asked.wait()
+    await registry.refresh()
+    assert sorted(registry.models) == ["m0", "m1"]
+    store.first.set()
+    await late
+    assert sorted(registry.models) == ["m0", "m1"]

@@ -171,12 +171,27 @@ def test_text_goes_in_and_comes_out_also_padded(tmp_path: Path) -> None:
     assert runtime.run({"text": np.array(["a", "b"], object)})["same"].tolist() == ["a", "b"]
 
 
+def rounding_error(model: onnx.ModelProto, feed: dict[str, Any]) -> float:
+    """Return six standard deviations of what 8 bits per weight and per activation change in the output of a perceptron.
+
+    A rounded value is off by a uniform error of one step. The kernels of different processors add the products up in different
+    ways, so that their results differ by a part of this.
+    """
+    activations, variance = feed["x"], 0.0
+    for weights in map(numpy_helper.to_array, model.graph.initializer):
+        steps = np.abs(weights).max() / 127, np.ptp(activations) / 255
+        rounded = np.mean(activations**2) * steps[0] ** 2 + np.mean(weights**2) * steps[1] ** 2
+        variance += len(weights) * rounded / 12
+        activations = np.tanh(activations @ weights)
+    return 6.0 * float(variance) ** 0.5
+
+
 def test_int8_is_close_to_the_original_smaller_and_made_once(tmp_path: Path) -> None:
     model, feed = perceptron(width=256), rows(8, 256)
     wanted = opened(model, tmp_path).run(feed)["y"]
     kept = {"quantize": "int8", "cache_dir": "kept"}
     got = opened(model, tmp_path, **kept).run(feed)["y"]
-    assert 0 < np.abs(got - wanted).max() < 0.05
+    assert 0 < np.abs(got - wanted).max() < rounding_error(model, feed)
     (copy,) = (tmp_path / "kept").glob("*.onnx")
     assert copy.stat().st_size < 0.4 * (tmp_path / "model.onnx").stat().st_size
     written_at = copy.stat().st_mtime_ns
