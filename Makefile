@@ -6,7 +6,8 @@ PACKAGES := core broker handlers workers gateway client runs loadtest tune cli b
 SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
-# How many processes run tests; 0 runs all tests in one process, which a debugger needs.
+# How many processes run tests; 0 runs all tests in one process, which a debugger needs. Files are given out in their order: the
+# long ones, which start real processes, come first, and the many short ones of tests/unit fill the gaps at the end.
 TEST_PROCESSES ?= 2
 BENCH_ARGS ?=
 # With INSTALL=no, `make gpu` installs nothing and uses the packages of PYTHON, for machines that reach no package registry.
@@ -16,12 +17,13 @@ TUNE_ARGS ?=
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
 CURES_ARGS ?=
+SOAK_ARGS ?=
 DOCKER ?= docker
 # Calls that load code from data. Ruff refuses the imports; this pattern also finds the options that allow such loading.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults cures compose-test up clean
+.PHONY: help demo test check lint types imports loading clocks house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults cures soak compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +32,7 @@ demo: $(VENV)/.installed-onnx ## classify real images: start a gateway and a wor
 	$(BIN)/python examples/digits/demo.py
 
 test: $(VENV)/.installed-test ## run the whole test suite (PYTEST_ARGS="-k lease" for a part of it)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: lint types imports loading clocks ## lint, format, types, import directions, no unsafe loading, one clock
 
@@ -94,6 +96,9 @@ faults: $(VENV)/.installed-test ## inject every fault into real processes, print
 
 cures: $(VENV)/.installed-test ## take out each defence that the pages name, and expect that its test fails (CURES_ARGS="A1 F5")
 	$(BIN)/python -m tests.cures $(CURES_ARGS)
+
+soak: $(VENV)/.installed-test ## twenty minutes of load, runs, cancels and kills: what grows meanwhile (SOAK_ARGS="--minutes 5")
+	$(BIN)/python -m tests.faults.soak $(SOAK_ARGS); grows=$$?; $(BIN)/python -m tests.faults.soak --docs && exit $$grows
 
 compose-test: $(VENV)/.installed-test ## build the images, run the containers, load them and kill parts (needs Docker; DOCKER=docker)
 	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose -o faulthandler_timeout=1800 $(PYTEST_ARGS)

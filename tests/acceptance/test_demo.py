@@ -43,10 +43,17 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     return run, time.monotonic() - started_at, folder
+
+
+def lone_start_s() -> float:
+    """Return how long this machine takes at this moment to start one Python process that loads what a gateway loads."""
+    started_at = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import penstock.gateway.app"], env=clean_environment(), check=True)
+    return time.monotonic() - started_at
 
 
 def test_every_sample_image_gets_its_class_its_probability_and_the_time_of_each_stage(
@@ -63,7 +70,8 @@ def test_every_sample_image_gets_its_class_its_probability_and_the_time_of_each_
 
 def test_it_is_ready_and_done_within_seconds(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:
     _, seconds, _ = demo
-    assert seconds < 25.0, "2.3 s on two idle cores; whatever gives up waits for 20 s or 30 s"
+    # On two idle cores it takes 2.3 s and a start 0.5 s; whatever gives up waits for 20 s or 30 s beside.
+    assert seconds < 18.0 + 10 * lone_start_s()
 
 
 def test_it_leaves_neither_files_nor_processes(demo: tuple[subprocess.CompletedProcess[str], float, Path]) -> None:

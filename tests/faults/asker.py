@@ -25,8 +25,8 @@ _PREDICT_EVERY_S = 0.2
 _POLL_EVERY_S = 0.1
 _READY_EVERY_S = 0.3
 _MEMORY_EVERY_S = 0.5
-# A prediction that a frozen worker has claimed is answered with 504 after this time.
-_DEADLINE_S = 5.0
+# A prediction that a frozen worker has claimed is answered with 504 after this time; no model of a fault allows less.
+_DEADLINE_S = 2.0
 _USABLE_WITHIN_S = 60.0
 _JSON = {"content-type": "application/json"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import psutil
 
 from tests.contract.dumps import Dump, RedisDump
 from tests.eventually import eventually
-from tests.faults.asker import Asker, echo_question
+from tests.faults.asker import Asker, Question, echo_question
 from tests.faults.driver import Driver
 from tests.faults.executions import Executions
 from tests.faults.face import HttpFace
@@ -50,10 +50,10 @@ class Plan:
 class Stack:
     """`gateway_link` and one of `worker_links` per worker stand before the store; all pass data until a fault breaks them.
 
-    `asker` asks from the start of the store on, whether or not a gateway listens yet.
+    `asker` asks from the start of the store on, whether or not a gateway listens yet. `make` fits the model, if another is set.
     """
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, *, make: Callable[[], Question] = echo_question) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.plan = plan
         self.folder = folder
@@ -69,7 +69,7 @@ class Stack:
         self.asker = Asker(
             self.face,
             MODEL,
-            make=echo_question,
+            make=make,
             poll=self.driver.poll,
             memory=MemoryWatch(self.processes, allowed_mib=plan.growth_mib),
             excused=plan.excused,
@@ -145,6 +145,11 @@ class Stack:
 
     def logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-4_000:] for path in sorted(self.folder.glob("*.log")))
+
+    def command(self, *arguments: str) -> Group:
+        """Return a `penstock` command that reaches the store directly."""
+        settings = {"PENSTOCK_REDIS_URL": self.server.url}
+        return Group(["penstock.cli.main", *arguments], self._environment(settings), self.folder / "command.log")
 
     def _gateway(self) -> Group:
         settings = {"PENSTOCK_REDIS_URL": self.gateway_link.url, "PENSTOCK_GATEWAY__PORT": str(self.gateway_port)}

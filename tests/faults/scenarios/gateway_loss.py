@@ -1,4 +1,4 @@
-"""The gateway dies or is told to stop: F14 to F16."""
+"""The gateway dies, freezes or is told to stop: F14 to F16."""
 
 from __future__ import annotations
 
@@ -56,6 +56,24 @@ def killed_under_load(setting: Setting) -> Verdict:
         keys, made = len(stack.driver.ledger.entries), stack.made()
         complaints = [f"{keys} keys made {made} jobs"] if keys != made else []
         return conclude(stack, "F15", hit, most_extra=0, notes=f"{kills} kills, {keys} keys", complaints=complaints)
+
+
+@fault("F15-frozen", "SIGSTOP of the gateway under load for longer than the lease, then SIGCONT")
+def frozen_under_load(setting: Setting) -> Verdict:
+    """Workers need no gateway. Clients give up and try again under their keys; on waking, the gateway answers what it finds."""
+    lease_s, frozen_s = (3.0, 5.0) if not setting.full else (15.0, 20.0)
+    with whole_stack(Plan(lease_s=lease_s, beat_s=lease_s / 4), setting.folder) as stack:
+        with stack.driver.watching(), Flow(stack.driver, threads=8, per_second=100.0).running():
+            time.sleep(1.0)
+            stack.gateway.signal_all(signal.SIGSTOP)
+            time.sleep(frozen_s)
+            stack.gateway.signal_all(signal.SIGCONT)
+            hit = healed_now(stack)
+            time.sleep(1.0)
+        keys, made = len(stack.driver.ledger.entries), stack.made()
+        complaints = [f"{keys} keys made {made} jobs"] if keys != made else []
+        notes = f"frozen {frozen_s:g} s, lease {lease_s:g} s, {keys} keys"
+        return conclude(stack, "F15-frozen", hit, most_extra=0, notes=notes, complaints=complaints)
 
 
 @fault("F16", "SIGTERM of the gateway with long polls and an upload under way")

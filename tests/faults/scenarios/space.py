@@ -54,6 +54,10 @@ def memory_full_at_start(setting: Setting) -> Verdict:
         complaints = _fill_memory(stack)
         hit = healed_now(stack)
         stack.workers[0].start()
+        stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=20.0)
+        # What was accepted needed no room; predictions do.
+        with stack.server.client() as client:
+            client.config_set("maxmemory", 0)
         return conclude(stack, "F22-start", hit, within_s=20.0, most_extra=0, complaints=complaints)
 
 

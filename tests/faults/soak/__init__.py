@@ -1,0 +1,1 @@
+"""The soak: load, runs, cancels and kills for many minutes, while everything that could grow is measured."""
