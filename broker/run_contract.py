@@ -11,6 +11,12 @@ from penstock.broker.contract import CancelStatus
 from penstock.run import Run, RunCounts, RunSpec, RunState
 
 KEEP_S = 30 * 86_400.0
+MOST_DRIVES = 3
+LOST_CODE = "driver_lost"
+LOST_WHY = (
+    "the process that drove the run died three times in a row without getting any further; "
+    "perhaps a row of the input needs more memory than that process may have"
+)
 
 
 class TakeStatus(StrEnum):
@@ -85,8 +91,19 @@ class Runs(Protocol):
 
     def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun: ...
 
-    def take(self, run_id: str, driver: str, *, lease_s: float) -> TakenRun:
-        """Become the run's driver, unless the run has ended or another driver's lease lasts."""
+    def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
+        """Become the run's driver, unless the run has ended or another driver's lease lasts. `dead`: a driver that is known to
+        have died, whose lease does not count.
+
+        A run of which `MOST_DRIVES` drivers in a row died without getting any further ends `failed`.
+        """
+        ...
+
+    def look(self, limit: int) -> list[Run]:
+        """Runs that a runner may take: at most one per owner, the oldest, and first of the owner who waits for longest.
+
+        Ends the queued runs whose deadline has passed.
+        """
         ...
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:

@@ -28,6 +28,10 @@ def format_of(name: str) -> str:
     return _FORMATS.get(PurePosixPath(name.lower()).suffix, "")
 
 
+# A key of a run's metadata: a command drives the run, and no runner may take it.
+BY_COMMAND = "penstock:command"
+
+
 class RunState(StrEnum):
     """`interrupted` is not stored: a running run whose driver has gone is shown as interrupted, and can be resumed."""
 
@@ -119,7 +123,8 @@ class RunCounts(Struct, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """What the store knows of one run. Moments are Unix seconds by Redis' clock. `driver` names the process that works on it
     and holds it until `driver_until`; `stage` says for a progress line what the driver does. `busy`: the share, 0 to 1, of the
-    time of the slots that served the run in which their device ran its rows. `request`: "", "cancel".
+    time of the slots that served the run in which their device ran its rows. `request`: "", "cancel". `drives`: how many were
+    begun since the run last got further than ever, or a driver left it in order; above 1 a driver has died.
     """
 
     id: str
@@ -139,3 +144,4 @@ class Run(Struct, frozen=True, kw_only=True):
     error_code: str = ""
     error_message: str = ""
     details: dict[str, Any] = {}
+    drives: int = 0

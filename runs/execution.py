@@ -14,7 +14,7 @@ from penstock.broker.blobs.places import open_blobs
 from penstock.broker.run_contract import RunChange, UpdateStatus
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.errors import Conflict, NotFound, PenstockError, StoreUnavailable, is_disk_full
+from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.job import BlobPlace
 from penstock.run import FailureLimit, RunCounts, RunState
 from penstock.runs.driver import Driver, RunLimits, StopReason
@@ -98,6 +98,12 @@ class Execution:
         if self._lease is not None:
             self._lease.interrupt()
 
+    def is_suspect(self) -> bool:
+        """Whether an earlier driver of the run died before it got any further, and this one has not got further either."""
+        progress, before = self._lease.last_progress if self._lease else None, self._owned.run.counts
+        rows = progress.counts.done + progress.counts.failed if progress else 0
+        return self._owned.run.drives > 1 and rows <= before.done + before.failed
+
     def execute(self) -> DriveResult:
         """Returns when the run has ended or was interrupted. The store then has the result, if it could be reached."""
         with closing(RedisStore(self._services.redis_url, name="penstock-run-beat")) as store:
@@ -129,6 +135,11 @@ class Execution:
                 where = error.filename or self._owned.run.spec.output
                 return DriveResult(RunState.FAILED, error_code="disk_full", error_message=f"the disk of {where} is full")
             return DriveResult(RunState.FAILED, error_code="io_error", error_message=str(error))
+        except Exception as error:
+            # No input may break a drive twice: the run ends, and whoever wants it tried again resumes it.
+            log.exception("run_broke", extra={"run": self._owned.run.id})
+            bug = InternalError(f"{type(error).__name__}: {error}")
+            return _with_error(bug, DriveResult(RunState.FAILED))
 
     def _open_and_drive(self, lease: RunLease) -> DriveResult:
         run = self._owned.run

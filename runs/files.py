@@ -153,8 +153,9 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def import_arrow() -> Any:
-    """The module `pyarrow` with `pyarrow.parquet` loaded. Raises `ConfigError` if it is not installed."""
+    """The module `pyarrow` with `pyarrow.compute` and `pyarrow.parquet` loaded. Raises `ConfigError` if it is not installed."""
     try:
+        importlib.import_module("pyarrow.compute")
         importlib.import_module("pyarrow.parquet")
         return importlib.import_module("pyarrow")
     except ImportError as error:

@@ -15,8 +15,6 @@ from penstock.job import new_serial
 from penstock.run import Run, RunState
 from penstock.runs.lease import LEASE_S, OwnedRun
 
-# A key of a run's metadata: a command drives the run, and no runner may take it.
-BY_COMMAND = "penstock:command"
 _NAME_PARTS = 5
 _START_FIELD = 19  # `starttime` of proc(5), counted behind the process's name in /proc/PID/stat, which may hold spaces
 
@@ -30,10 +28,8 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
     driver = driver_name()
     taken = runs.take(run_id, driver, lease_s=LEASE_S)
     if taken.status is TakeStatus.HELD and taken.run is not None and is_gone(taken.run.driver):
-        # D37: a driver's name is the fence. The dead driver's lease is ended in its name, because the run would otherwise stay
-        # taken until the lease expires.
-        runs.update(run_id, taken.run.driver, RunChange(), lease_s=0.0)
-        taken = runs.take(run_id, driver, lease_s=LEASE_S)
+        # The run would otherwise stay taken until the lease of the dead driver expires.
+        taken = runs.take(run_id, driver, lease_s=LEASE_S, dead=taken.run.driver)
     if taken.run is None:
         raise no_such_run(run_id)
     if taken.status is TakeStatus.HELD:
@@ -42,7 +38,8 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
             hint="cancel it, or wait: the lease of a driver that died ends after 15 s",
         )
     if taken.status is TakeStatus.FINAL:
-        raise Conflict(f"run {run_id} has ended: it is {taken.run.state.value}")
+        why = f": {taken.run.error_message}" if taken.run.error_message else ""
+        raise Conflict(f"run {run_id} has ended: it is {taken.run.state.value}{why}")
     return OwnedRun(taken.run, driver, runs.now())
 
 

@@ -112,7 +112,10 @@ class RetrySource:
     def _failed_rows(self) -> frozenset[int]:
         if self._failed is None:
             with open_read(self._errors) as file:
-                self._failed = frozenset(_error_line.decode(line).row for line in file)
+                try:
+                    self._failed = frozenset(_error_line.decode(line).row for line in file)
+                except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+                    raise InvalidInput(f"{self._errors} is not the errors file of a run: {fault}") from fault
         return self._failed
 
 
@@ -126,7 +129,7 @@ def old_outputs(name: str) -> Iterator[Any]:
         try:
             for line in file:
                 yield _output_line.decode(line).output
-        except msgspec.DecodeError as fault:
+        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
             raise InvalidInput(f"{name} is not the output of a run: {fault}") from fault
 
 

@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from penstock.broker.run_contract import Runs
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import CallerError, StoreUnavailable
-from penstock.run import Run, RunState
+from penstock.run import Run
 from penstock.runs.execution import Execution, RunServices
 from penstock.runs.lease import OwnedRun
-from penstock.runs.ownership import BY_COMMAND, is_orphaned, take_run
+from penstock.runs.ownership import take_run
 from penstock.runs.progress import RunProgress
 
 log = logging.getLogger("penstock.runs")
 
 MOST_AT_ONCE = 2
 POLL_S = 1.0
-_LIVE = tuple(state for state in RunState if not state.final)
-_READ = 100
 
 
-def runs_to_take(runs: list[Run], *, room: int, now: float) -> list[Run]:
-    """The oldest runs that nobody drives and no command owns, at most `room`. `runs` are newest first."""
-    return [run for run in reversed(runs) if BY_COMMAND not in run.spec.metadata and _is_free(run, now)][:room]
+def runs_to_begin(waiting: Sequence[Run], *, under_way: int, is_alone: bool) -> list[Run]:
+    """Those of the waiting runs to begin now, beside the ones under way. `is_alone`: one of these must stay alone.
 
-
-def _is_free(run: Run, now: float) -> bool:
-    return is_orphaned(run, now=now) or (run.state is RunState.QUEUED and not run.driver)
+    A run whose driver died before it got any further may have been the cause, so it runs alone: a run beside it would be
+    charged as well. It waits until the others have ended, and those behind it wait with it.
+    """
+    begun: list[Run] = []
+    for run in waiting if not is_alone else ():
+        if run.drives and (under_way or begun):
+            break
+        begun.append(run)
+        if run.drives:
+            break
+    return begun
 
 
 class Runner:
@@ -52,11 +57,11 @@ class Runner:
 
     def _take_runs(self, runs: Runs) -> None:
         self._under_way = {thread: execution for thread, execution in self._under_way.items() if thread.is_alive()}
-        room = MOST_AT_ONCE - len(self._under_way)
-        if not room:
-            return
+        is_alone = any(execution.is_suspect() for execution in self._under_way.values())
         try:
-            for run in runs_to_take(runs.runs(states=_LIVE, limit=_READ), room=room, now=runs.now()):
+            # Without room the look still ends the runs whose deadline has passed.
+            waiting = runs.look(MOST_AT_ONCE - len(self._under_way))
+            for run in runs_to_begin(waiting, under_way=len(self._under_way), is_alone=is_alone):
                 self._begin(runs, run)
         except StoreUnavailable as away:
             log.info("runs_not_read", extra={"error": away.message})
@@ -78,7 +83,7 @@ def _execute(execution: Execution, owned: OwnedRun) -> None:
     try:
         result = execution.execute()
     except Exception:
-        # A bug in one run must not end the others. Its lease expires, and a runner takes it again.
+        # A bug in one run must not end the others. Its lease expires, and a runner takes it again: three times at most.
         log.exception("run_broke", extra={"run": owned.run.id})
         return
     log.info("run_left", extra={"run": owned.run.id, "state": result.state.value, "code": result.error_code})

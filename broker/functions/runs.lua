@@ -4,12 +4,23 @@
 --   run:<id>     hash   the record; `spec`, `counts` and `details` are JSON, moments are ms
 --   index        zset   id -> created; of:<owner> and live (those that have not ended) hold parts of the same
 --   final        zset   id -> finished
+-- Runs that runners drive (not those of commands) are, while they live, in one of the first two:
+--   waits:<owner>  zset   id -> created: nobody drives them
+--   driven         zset   id -> end of the driver's lease; who is past it goes back to `waits` with the next look
+--   due            zset   id of a queued run -> its deadline
+--   turns          zset   owner with waiting runs -> when a run of theirs was last taken, or the first one came
 
 do
 local RUN = {'owner', 'spec', 'state', 'created', 'started', 'finished', 'version', 'counts', 'rate', 'busy', 'driver', 'until',
-  'request', 'code', 'message', 'details'}
+  'request', 'code', 'message', 'details', 'drives'}
 local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
 local KEEP_LOOK, PAGE = 100, 100
+-- A run whose drivers die may take runner after runner along. `drives` counts those begun since the run last got further than ever
+-- (`most`: the rows finished then), or since a driver left it in order.
+local MOST_DRIVES = 3
+local LOST_CODE = 'driver_lost'
+local LOST_WHY = 'the process that drove the run died three times in a row without getting any further; '
+  .. 'perhaps a row of the input needs more memory than that process may have'
 
 local function record_of(r, id)
   local run = redis.call('HMGET', r .. 'run:' .. id, unpack(RUN))
@@ -18,10 +29,25 @@ local function record_of(r, id)
   return run
 end
 
+-- Nobody waits to drive the run any more: it was taken, or it has ended.
+local function leave_line(r, id, owner)
+  redis.call('ZREM', r .. 'waits:' .. owner, id)
+  if redis.call('EXISTS', r .. 'waits:' .. owner) == 0 then redis.call('ZREM', r .. 'turns', owner) end
+end
+
+local function join_line(r, id, now)
+  local owner, created, command = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'created', 'command'))
+  redis.call('ZREM', r .. 'driven', id)
+  if not owner or command then return end
+  redis.call('ZADD', r .. 'waits:' .. owner, created, id)
+  redis.call('ZADD', r .. 'turns', 'NX', now, owner)
+end
+
 local function forget(r, id)
   local owner = redis.call('HGET', r .. 'run:' .. id, 'owner') or ''
+  leave_line(r, id, owner)
   redis.call('DEL', r .. 'run:' .. id)
-  for _, index in ipairs({'index', 'of:' .. owner, 'live', 'final'}) do redis.call('ZREM', r .. index, id) end
+  for _, index in ipairs({'index', 'of:' .. owner, 'live', 'final', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
 end
 
 local function forget_old(r, keep, now)
@@ -30,7 +56,8 @@ end
 
 local function end_run(r, id, state, now)
   redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now)
-  redis.call('ZREM', r .. 'live', id)
+  leave_line(r, id, redis.call('HGET', r .. 'run:' .. id, 'owner') or '')
+  for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
   redis.call('ZADD', r .. 'final', now, id)
 end
 
@@ -38,7 +65,7 @@ end
 local function not_theirs(owner, whose) return whose ~= '' and '=' .. owner ~= whose end
 
 -- run_create: store a new run, unless its id is taken; forget runs that ended long ago.
--- ARGS: id, owner, spec, ms that ended runs are kept
+-- ARGS: id, owner, spec, ms that ended runs are kept, ms until its deadline (0 = none), the command that drives it (empty: runners)
 -- REPLY: created | existing, the record
 local function run_create(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
@@ -47,24 +74,41 @@ local function run_create(keys, args)
   if found then return {'existing', found} end
   redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now)
   for _, index in ipairs({'index', 'of:' .. args[2], 'live'}) do redis.call('ZADD', r .. index, now, id) end
+  if tonumber(args[5]) > 0 then redis.call('ZADD', r .. 'due', now + args[5], id) end
+  if args[6] ~= '' then redis.call('HSET', r .. 'run:' .. id, 'command', args[6]) end
+  join_line(r, id, now)
   return {'created', record_of(r, id)}
 end
 
--- run_take: make a driver the holder of a run.
--- ARGS: id, driver, lease ms
+-- run_take: make a driver the holder of a run; end a run whose last drivers died without getting any further.
+-- ARGS: id, driver, lease ms, the driver that is known to be dead (empty: none)
 -- REPLY: taken | held (by another driver) | final | missing, the record
 local function run_take(keys, args)
   local r, now, id, driver = keys[1], now_ms(), args[1], args[2]
-  local state, holder, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'driver', 'until'))
+  local key = r .. 'run:' .. id
+  local state, holder, till, drives, request, command, owner = unpack(redis.call('HMGET', key, 'state', 'driver', 'until', 'drives',
+    'request', 'command', 'owner'))
   if not state then return {'missing', false} end
   if ENDED[state] then return {'final', record_of(r, id)} end
-  if holder and holder ~= driver and tonumber(till) > now then return {'held', record_of(r, id)} end -- guard:run_held
-  redis.call('HSET', r .. 'run:' .. id, 'driver', driver, 'until', now + args[3])
+  local other = holder ~= driver
+  if holder and other and holder ~= args[4] and tonumber(till) > now then return {'held', record_of(r, id)} end -- guard:run_held
+  if other and tonumber(drives or 0) >= MOST_DRIVES then -- guard:run_spent
+    redis.call('HSET', key, 'code', LOST_CODE, 'message', LOST_WHY)
+    end_run(r, id, request == 'cancel' and 'cancelled' or 'failed', now)
+    return {'final', record_of(r, id)}
+  end
+  redis.call('HSET', key, 'driver', driver, 'until', now + args[3])
+  if other then redis.call('HINCRBY', key, 'drives', 1) end
+  if not command then
+    redis.call('ZADD', r .. 'turns', 'XX', now, owner)
+    redis.call('ZADD', r .. 'driven', now + args[3], id)
+  end
+  leave_line(r, id, owner)
   return {'taken', record_of(r, id)}
 end
 
 -- run_update: write changes of the record and extend the driver's lease.
--- ARGS: id, driver, lease ms; per change: field, value
+-- ARGS: id, driver, lease ms (0 = leave the run), rows finished; per change: field, value
 -- REPLY: ok | cancel (written, and a cancel was asked for) | lost | final | missing
 local function run_update(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
@@ -73,7 +117,13 @@ local function run_update(keys, args)
   if not state then return 'missing' end
   if holder ~= args[2] then return 'lost' end -- guard:run_fence
   if ENDED[state] then return 'final' end -- guard:run_final
-  redis.call('HSET', key, 'until', now + args[3], unpack(args, 4))
+  redis.call('HSET', key, 'until', now + args[3], unpack(args, 5))
+  redis.call('ZADD', r .. 'driven', 'XX', now + args[3], id)
+  if tonumber(args[4]) > tonumber(redis.call('HGET', key, 'most') or 0) then
+    redis.call('HSET', key, 'most', args[4], 'drives', 0)
+  elseif tonumber(args[3]) == 0 then
+    redis.call('HSET', key, 'drives', 0)
+  end
   local wanted = redis.call('HGET', key, 'state')
   if wanted ~= 'queued' then redis.call('HSETNX', key, 'started', now) end
   if ENDED[wanted] then end_run(r, id, wanted, now) end
@@ -90,10 +140,11 @@ local function run_reopen(keys, args)
   if not state then return 'missing' end
   if not ENDED[state] then return 'live' end
   if state == 'completed' then return 'completed' end
-  redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until')
+  redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until', 'drives', 'most')
   redis.call('HSET', key, 'state', 'queued')
   redis.call('ZREM', r .. 'final', id)
   redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
+  join_line(r, id, now)
   return 'reopened'
 end
 
@@ -146,6 +197,25 @@ local function run_list(keys, args)
   return reply
 end
 
+-- run_look: runs that a runner may take, owners in turns, each one's oldest first; queued runs past their deadline end here.
+-- ARGS: limit
+-- REPLY: now ms; per run: id, record
+local function run_look(keys, args)
+  local r, now, limit, reply = keys[1], now_ms(), tonumber(args[1]), {}
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'driven', '-inf', now, 'LIMIT', 0, PAGE)) do join_line(r, id, now) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'due', '-inf', now, 'LIMIT', 0, PAGE)) do
+    redis.call('ZREM', r .. 'due', id)
+    -- A run that has begun is ended by its driver, which publishes what there is.
+    if redis.call('HGET', r .. 'run:' .. id, 'state') == 'queued' then end_run(r, id, 'expired', now) end
+  end
+  reply[1] = now
+  for _, owner in ipairs(limit > 0 and redis.call('ZRANGE', r .. 'turns', 0, limit - 1) or {}) do
+    local id = redis.call('ZRANGE', r .. 'waits:' .. owner, 0, 0)[1]
+    reply[#reply + 1], reply[#reply + 2] = id, record_of(r, id)
+  end
+  return reply
+end
+
 -- run_drop: forget an ended run.
 -- ARGS: id, whose
 -- REPLY: dropped | live (not ended: nothing was done) | missing
@@ -165,5 +235,6 @@ register('run_reopen', run_reopen, {'allow-oom'})
 register('run_ask', run_ask, {'allow-oom'})
 register('run_read', run_read, {'no-writes', 'allow-stale'})
 register('run_list', run_list, {'allow-oom'})
+register('run_look', run_look, {'allow-oom'})
 register('run_drop', run_drop, {'allow-oom'})
 end

@@ -11,6 +11,9 @@ from msgspec.structs import replace
 from penstock.broker.contract import CancelStatus
 from penstock.broker.run_contract import (
     KEEP_S,
+    LOST_CODE,
+    LOST_WHY,
+    MOST_DRIVES,
     CreatedRun,
     DropStatus,
     ReopenStatus,
@@ -19,7 +22,7 @@ from penstock.broker.run_contract import (
     TakeStatus,
     UpdateStatus,
 )
-from penstock.run import Run, RunSpec, RunState
+from penstock.run import BY_COMMAND, Run, RunSpec, RunState
 
 
 class MemoryRunStore:
@@ -28,6 +31,9 @@ class MemoryRunStore:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._runs: dict[str, Run] = {}
+        # The most rows that a run has had, and when an owner's run was last taken, or the first one came.
+        self._most: dict[str, int] = {}
+        self._turns: dict[str, float] = {}
 
     def now(self) -> float:
         return self._clock()
@@ -38,17 +44,24 @@ class MemoryRunStore:
         if found is not None:
             return CreatedRun(found, new=False)
         self._runs[run_id] = Run(id=run_id, spec=spec, state=RunState.QUEUED, created_at=self._clock(), owner=owner)
+        self._turns.setdefault(owner, self._clock())
         return CreatedRun(self._runs[run_id], new=True)
 
-    def take(self, run_id: str, driver: str, *, lease_s: float) -> TakenRun:
+    def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
         run, now = self._runs.get(run_id), self._clock()
         if run is None:
             return TakenRun(TakeStatus.MISSING, None)
         if run.state.final:
             return TakenRun(TakeStatus.FINAL, run)
-        if run.driver not in ("", driver) and run.driver_until > now:
+        if run.driver not in ("", driver, dead) and run.driver_until > now:
             return TakenRun(TakeStatus.HELD, run)
-        self._runs[run_id] = replace(run, driver=driver, driver_until=now + lease_s)
+        if run.driver != driver and run.drives >= MOST_DRIVES:
+            state = RunState.CANCELLED if run.request == "cancel" else RunState.FAILED
+            self._runs[run_id] = _ended(replace(run, state=state, error_code=LOST_CODE, error_message=LOST_WHY), now)
+            return TakenRun(TakeStatus.FINAL, self._runs[run_id])
+        drives = run.drives + (run.driver != driver)
+        self._runs[run_id] = replace(run, driver=driver, driver_until=now + lease_s, drives=drives)
+        self._turns[run.owner] = now
         return TakenRun(TakeStatus.TAKEN, self._runs[run_id])
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
@@ -61,6 +74,10 @@ class MemoryRunStore:
             return UpdateStatus.FINAL
         changed = {field.name: getattr(change, field.name) for field in fields(change)}
         run = replace(run, driver_until=now + lease_s, **{name: value for name, value in changed.items() if value is not None})
+        rows = run.counts.done + run.counts.failed if change.counts else 0
+        if rows > self._most.get(run_id, 0) or not lease_s:
+            self._most[run_id] = max(rows, self._most.get(run_id, 0))
+            run = replace(run, drives=0)
         if run.state is not RunState.QUEUED and run.started_at is None:
             run = replace(run, started_at=now)
         self._runs[run_id] = _ended(run, now) if run.state.final else run
@@ -75,7 +92,8 @@ class MemoryRunStore:
         if run.state is RunState.COMPLETED:
             return ReopenStatus.COMPLETED
         plain = {"finished_at": None, "request": "", "error_code": "", "error_message": "", "driver": "", "driver_until": 0.0}
-        self._runs[run_id] = replace(run, state=RunState.QUEUED, **plain)
+        self._runs[run_id] = replace(run, state=RunState.QUEUED, drives=0, **plain)
+        self._most.pop(run_id, None)
         return ReopenStatus.REOPENED
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
@@ -107,6 +125,18 @@ class MemoryRunStore:
             places = [place for place, run in enumerate(newest) if run.id == after]
             newest = newest[places[0] + 1 :] if places else []
         return [run for run in newest if owner in (None, run.owner) and (not states or run.state in states)][:limit]
+
+    def look(self, limit: int) -> list[Run]:
+        now = self._clock()
+        for run in list(self._runs.values()):
+            deadline_s = run.spec.deadline_s
+            if run.state is RunState.QUEUED and deadline_s and run.created_at + deadline_s <= now:
+                self._runs[run.id] = _ended(replace(run, state=RunState.EXPIRED), now)
+        oldest: dict[str, Run] = {}
+        for run in sorted(self._runs.values(), key=lambda run: (run.created_at, run.id)):
+            if not run.state.final and run.driver_until <= now and BY_COMMAND not in run.spec.metadata:
+                oldest.setdefault(run.owner, run)
+        return [oldest[owner] for owner in sorted(oldest, key=lambda owner: (self._turns.get(owner, now), owner))][:limit]
 
     def drop(self, run_id: str, *, owner: str | None = None) -> DropStatus:
         run = self._runs.get(run_id)

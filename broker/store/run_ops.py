@@ -20,7 +20,7 @@ from penstock.broker.run_contract import (
 )
 from penstock.broker.store.encoding import Arg, ms
 from penstock.broker.store.ops import Operation
-from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState
 
 RUNS_KEY = "ps:runs:{runs}:"
 _counts = msgspec.json.Decoder(RunCounts)
@@ -28,16 +28,22 @@ _spec = msgspec.json.Decoder(RunSpec)
 
 
 def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float) -> Operation[CreatedRun]:
-    args: list[Arg] = [run_id, owner, msgspec.json.encode(spec), ms(keep_s)]
+    command = spec.metadata.get(BY_COMMAND, "")
+    args: list[Arg] = [run_id, owner, msgspec.json.encode(spec), ms(keep_s), ms(spec.deadline_s), command]
     return Operation("run_create", RUNS_KEY, args, partial(_created, run_id))
 
 
-def take(run_id: str, driver: str, *, lease_s: float) -> Operation[TakenRun]:
-    return Operation("run_take", RUNS_KEY, [run_id, driver, ms(lease_s)], partial(_taken, run_id))
+def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operation[TakenRun]:
+    return Operation("run_take", RUNS_KEY, [run_id, driver, ms(lease_s), dead], partial(_taken, run_id))
+
+
+def look(limit: int) -> Operation[list[Run]]:
+    return Operation("run_look", RUNS_KEY, [limit], _listed)
 
 
 def update(run_id: str, driver: str, change: RunChange, *, lease_s: float) -> Operation[UpdateStatus]:
-    args = [run_id, driver, ms(lease_s), *_changed_fields(change)]
+    rows = change.counts.done + change.counts.failed if change.counts else 0
+    args = [run_id, driver, ms(lease_s), rows, *_changed_fields(change)]
     return Operation("run_update", RUNS_KEY, args, lambda reply: UpdateStatus(reply.decode()))
 
 
@@ -76,7 +82,8 @@ def _changed_fields(change: RunChange) -> list[Arg]:
         "rate": None if change.rows_per_s is None else repr(change.rows_per_s),
         "busy": None if change.busy is None else repr(change.busy),
         "code": change.error_code,
-        "message": change.error_message,
+        # It may name a file whose name is not UTF-8.
+        "message": None if change.error_message is None else change.error_message.encode("utf-8", "backslashreplace"),
         "details": None if change.details is None else msgspec.json.encode(change.details),
     }
     return [part for name, value in fields.items() if value is not None for part in (name, value)]
@@ -102,7 +109,7 @@ def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:
     if not record:
         return None
     (owner, spec, state, created, started, finished, version, counts, rate, busy, driver, until, request, code, message,
-     details) = record  # fmt: skip
+     details, drives) = record  # fmt: skip
     return Run(
         id=run_id,
         spec=_spec.decode(spec),
@@ -121,6 +128,7 @@ def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:
         error_code=code.decode(),
         error_message=message.decode(),
         details=msgspec.json.decode(details) if details else {},
+        drives=int(drives or 0),
     )
 
 

@@ -27,8 +27,11 @@ class RunStore:
     def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
         return self._store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s))
 
-    def take(self, run_id: str, driver: str, *, lease_s: float) -> TakenRun:
-        return self._store.run(run_ops.take(run_id, driver, lease_s=lease_s))
+    def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
+        return self._store.run(run_ops.take(run_id, driver, lease_s=lease_s, dead=dead))
+
+    def look(self, limit: int) -> list[Run]:
+        return self._store.run(run_ops.look(limit))
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
         return self._store.run(run_ops.update(run_id, driver, change, lease_s=lease_s))

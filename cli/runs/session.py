@@ -152,7 +152,7 @@ class RunSession:
 def create_run(runs: Runs, spec: RunSpec) -> str:
     """Create a run that this command drives; returns its id."""
     from penstock.job import new_serial
-    from penstock.runs.ownership import BY_COMMAND
+    from penstock.run import BY_COMMAND
 
     run_id = new_serial()
     runs.create(run_id, msgspec.structs.replace(spec, metadata={**spec.metadata, BY_COMMAND: str(os.getpid())}))

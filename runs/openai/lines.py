@@ -115,6 +115,8 @@ def _object(text: bytes) -> dict[str, Any]:
         raise LineFault("line_too_long", f"the line has more than {MAX_LINE_BYTES} bytes")
     try:
         value = _decoder.decode(text)
+    except UnicodeDecodeError as fault:
+        raise LineFault("invalid_json_line", f"the line is not UTF-8: {fault.reason} at byte {fault.start}") from None
     except msgspec.DecodeError as fault:
         raise LineFault("invalid_json_line", f"the line is not JSON: {fault}") from None
     except RecursionError:

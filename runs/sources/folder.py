@@ -52,10 +52,12 @@ class FolderSource:
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         first = after["row"] if after else 0
         inputs: list[Any] = []
+        paths: list[str] = []
         bad: dict[int, RowError] = {}
         taken = 0
         for name in self.names[first : first + rows]:
             value, error = self._row(name)
+            paths.append(_shown(name))
             if error is not None:
                 bad[len(inputs)] = error
             inputs.append(value)
@@ -65,7 +67,7 @@ class FolderSource:
         if not inputs:
             return None
         behind = first + len(inputs)
-        return RowBatch(first, inputs, {PATH: self.names[first:behind]}, {"row": behind}, bad)
+        return RowBatch(first, inputs, {PATH: paths}, {"row": behind}, bad)
 
     def close(self) -> None:
         """No file stays open between reads."""
@@ -75,15 +77,20 @@ class FolderSource:
             with files.open_read(name) as file:
                 data = file.read(self.max_file_bytes + 1)
         except (OSError, NotFound) as error:
-            return None, RowError("unreadable", f"{name} cannot be read: {error}")
+            return None, RowError("unreadable", f"{_shown(name)} cannot be read: {_shown(str(error))}")
         if len(data) > self.max_file_bytes:
-            return None, RowError("too_large", f"{name} is larger than {self.max_file_bytes} bytes")
+            return None, RowError("too_large", f"{_shown(name)} is larger than {self.max_file_bytes} bytes")
         if self.media != JSON_MEDIA:
             return data, None
         try:
             return data.decode("utf-8-sig"), None
         except UnicodeDecodeError as error:
-            return None, RowError("invalid_input", f"{name} is not UTF-8: {error.reason} at byte {error.start}")
+            return None, RowError("invalid_input", f"{_shown(name)} is not UTF-8: {error.reason} at byte {error.start}")
+
+
+def _shown(name: str) -> str:
+    """The name as text that can be written as UTF-8, which names of files need not be."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _media(names: list[str]) -> str:

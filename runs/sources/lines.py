@@ -6,6 +6,7 @@ An empty line is a row too, so that the output has as many lines as the input.
 from __future__ import annotations
 
 import gzip
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
@@ -107,7 +108,7 @@ class LineFile:
             return False
         try:
             block = self._open().read(BLOCK_BYTES)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InvalidInput(f"{self.name} is not a complete gzip file: {error}") from error
         self._ended = not block
         self._buffer += block

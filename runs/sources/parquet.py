@@ -1,4 +1,8 @@
-"""Parquet files: reads only the needed columns, a few thousand rows at a time. A position is a row group and a row in it."""
+"""Parquet files: reads only the needed columns, a few thousand rows at a time. A position is a row group and a row in it.
+
+A file of some KiB can hold rows of many GiB, because equal values cost next to nothing. Rows are therefore counted by what they
+take once they are read: as many at a time as the longest text of the group's dictionaries allows, and cut by decoded bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any, BinaryIO
 
 from penstock.errors import InvalidInput
@@ -18,6 +23,9 @@ from penstock.runs.sources.parts import FileRows
 
 _BATCH_ROWS = 4096
 _READ_BYTES = 1 << 20
+# What the columns of a batch may take in memory before its rows are cut further.
+_BATCH_BYTES = 16 << 20
+_VALUE_BYTES = 8
 
 
 @dataclass
@@ -39,7 +47,7 @@ class ParquetFile:
 
     def is_binary(self, column: str) -> bool:
         types = import_arrow().types
-        kind = self._open().schema_arrow.field(column).type
+        kind = _values_of(self._open().schema_arrow.field(column).type)
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
@@ -81,14 +89,36 @@ class ParquetFile:
         while self._batch is None or offset >= self._at[1] + self._batch.num_rows:
             if not self._next():
                 return None
-        within = offset - self._at[1]
-        row_bytes = max(1, self._batch.nbytes // self._batch.num_rows)
-        return self._batch.slice(within, min(rows, max(1, size_bytes // row_bytes)))
+        part = self._batch.slice(offset - self._at[1], rows)
+        while part.num_rows > 1 and sum(map(_decoded_bytes, part.columns)) > size_bytes:
+            part = part.slice(0, part.num_rows // 2)
+        return part
 
     def _start(self, group: int) -> None:
         needed = list(dict.fromkeys([*self.mapping.inputs_from(self.columns()), *self.mapping.carry]))
-        self._batches = self._open().iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], columns=needed, use_threads=False)
+        rows = self._batch_rows(group, needed)
+        self._batches = self._open().iter_batches(batch_size=rows, row_groups=[group], columns=needed, use_threads=False)
         self._batch, self._at = None, (group, 0)
+
+    def _batch_rows(self, group: int, needed: list[str]) -> int:
+        """How many rows of a row group to read at a time, by the mean size of its rows and the longest text they repeat."""
+        found = self._open().metadata.row_group(group)
+        columns = [found.column(index) for index in range(found.num_columns)]
+        columns = [column for column in columns if column.path_in_schema.partition(".")[0] in needed]
+        texts = [column for column in columns if _is_repeated_text(column)]
+        row_bytes = sum(max(each.total_uncompressed_size, each.num_values * _VALUE_BYTES) for each in columns)
+        row_bytes += self._longest_text(group, texts) * sum(each.num_values for each in texts)
+        return max(1, min(_BATCH_ROWS, _BATCH_BYTES * found.num_rows // max(1, row_bytes)))
+
+    def _longest_text(self, group: int, columns: list[Any]) -> int:
+        """The longest text in the dictionaries of these columns. One row is read, whose texts stay in the dictionary."""
+        if not columns:
+            return 0
+        paths = [column.path_in_schema for column in columns]
+        reader = import_arrow().parquet.ParquetFile(self._file, metadata=self._open().metadata, read_dictionary=paths)
+        tops = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+        batch = next(reader.iter_batches(batch_size=1, row_groups=[group], columns=tops, use_threads=False), None)
+        return max(map(_longest_known, batch.columns)) if batch is not None else 0
 
     def _next(self) -> bool:
         behind = self._at[1] + (self._batch.num_rows if self._batch is not None else 0)
@@ -102,7 +132,10 @@ class ParquetFile:
         return True
 
     def _records(self, batch: Any, after: dict[str, Any]) -> FileRows:
-        read = {name: _values(batch.column(name), self.binary) for name in batch.schema.names}
+        try:
+            read = {name: _values(batch.column(name), self.binary) for name in batch.schema.names}
+        except (import_arrow().ArrowException, ValueError, OverflowError) as error:
+            raise InvalidInput(f"{self.name}: {self._first_unreadable(batch, after)}: {error}") from error
         inputs = self.mapping.of_columns({name: read[name] for name in self.mapping.inputs_from(self.columns())})
         carried = {name: _values(batch.column(name), False) for name in self.mapping.carry}
         bad = {
@@ -110,8 +143,64 @@ class ParquetFile:
         }
         return FileRows(inputs, carried, bad if self.binary else {}, after)
 
+    def _first_unreadable(self, batch: Any, after: dict[str, Any]) -> str:
+        """Which value of the batch cannot be read: a text that is not UTF-8, a moment that Python does not know."""
+        metadata = self._open().metadata
+        first = sum(metadata.row_group(group).num_rows for group in range(after["group"])) + after["offset"] - batch.num_rows
+        for name, place in product(batch.schema.names, range(batch.num_rows)):
+            try:
+                _values(batch.column(name).slice(place, 1), self.binary)
+            except (import_arrow().ArrowException, ValueError, OverflowError):
+                return f"column {name!r} of row {first + place + 1:,} cannot be read"
+        return "rows cannot be read"
+
+
+def _is_repeated_text(column: Any) -> bool:
+    """Whether a row group's column of texts or bytes has a dictionary, to whose values its rows refer."""
+    return column.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in encoding for encoding in column.encodings)
+
+
+def _longest_known(column: Any) -> int:
+    """The longest value in the dictionaries of the column, those within lists and structs included."""
+    pa = import_arrow()
+    if pa.types.is_dictionary(column.type):
+        return pa.compute.max(pa.compute.binary_length(column.dictionary)).as_py() or 0 if _is_text(column.dictionary) else 0
+    if pa.types.is_nested(column.type):
+        return max(map(_longest_known, _within(column)), default=0)
+    return 0
+
+
+def _within(column: Any) -> list[Any]:
+    """The columns within a list or a struct."""
+    parts = column.flatten()
+    return parts if isinstance(parts, list) else [parts]
+
+
+def _is_text(column: Any) -> bool:
+    types = import_arrow().types
+    tests = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    return any(test(column.type) for test in tests)
+
+
+def _decoded_bytes(column: Any) -> int:
+    """What the column takes once no value refers to a dictionary any more."""
+    pa = import_arrow()
+    if pa.types.is_nested(column.type):
+        return sum(map(_decoded_bytes, _within(column)))
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.dictionary):
+        return int(column.nbytes)
+    lengths = pa.compute.binary_length(column.dictionary).take(column.indices)
+    return pa.compute.sum(lengths).as_py() or 0
+
+
+def _values_of(kind: Any) -> Any:
+    """The type of a column's values, whether or not they are references to a dictionary."""
+    return kind.value_type if import_arrow().types.is_dictionary(kind) else kind
+
 
 def _values(column: Any, binary: bool) -> list[Any]:
+    if import_arrow().types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy") if _has_map(column.type) else column.to_pylist()
     return values if binary or _is_plain(column.type) else [_plain(value) for value in values]
 
@@ -122,7 +211,7 @@ def _has_map(kind: Any) -> bool:
 
 def _is_plain(kind: Any) -> bool:
     """Whether JSON can hold Python's values of this type as they are."""
-    types = import_arrow().types
+    types, kind = import_arrow().types, _values_of(kind)
     if types.is_nested(kind):
         return all(_is_plain(kind.field(index).type) for index in range(kind.num_fields))
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null, types.is_string, types.is_large_string)

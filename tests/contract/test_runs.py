@@ -7,15 +7,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.run_contract import DropStatus, ReopenStatus, RunChange, Runs, TakeStatus, UpdateStatus
+from penstock.broker.run_contract import LOST_CODE, DropStatus, ReopenStatus, RunChange, Runs, TakeStatus, UpdateStatus
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore, RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState
+from tests.eventually import eventually
 
 SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl", columns={"x": "number"}, carry=("id",), max_failed=3)
 DONE = RunChange(state=RunState.COMPLETED)
@@ -246,3 +248,95 @@ def test_a_gateway_sees_the_same_runs(fresh_redis: str) -> None:
         await store.close()
 
     asyncio.run(ask())
+
+
+def begun(runs: Runs, run: str, *drivers: str) -> None:
+    """Have the drivers take the run one after the other; each dies at once."""
+    for driver in drivers:
+        assert runs.take(run, driver, lease_s=0).status is TakeStatus.TAKEN
+
+
+def test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why(runs: Runs) -> None:
+    """A small file that took its runner along was taken up again for ever, and took the next one along."""
+    run = create(runs)
+    begun(runs, run, "d1", "d2", "d3")
+    assert runs.take(run, "d3", lease_s=0).status is TakeStatus.TAKEN, "a take whose answer was lost counts once"
+    assert runs.take(run, "d4", lease_s=60).status is TakeStatus.FINAL
+    found = read(runs, run)
+    assert (found.state, found.error_code, found.finished_at is not None) == (RunState.FAILED, LOST_CODE, True)
+    assert "three times" in found.error_message
+    assert runs.look(5) == []
+    assert runs.reopen(run) is ReopenStatus.REOPENED
+    begun(runs, run, "d5", "d6", "d7")
+
+
+def test_a_run_that_gets_further_or_is_left_in_order_may_lose_drivers_again(runs: Runs) -> None:
+    run = create(runs)
+    begun(runs, run, "d1", "d2", "d3")
+    runs.update(run, "d3", RunChange(counts=RunCounts(done=4, failed=1)), lease_s=60)
+    assert read(runs, run).drives == 0
+    runs.update(run, "d3", RunChange(), lease_s=0)
+    begun(runs, run, "d4", "d5", "d6")
+    runs.update(run, "d6", RunChange(counts=RunCounts(done=5)), lease_s=60)
+    assert read(runs, run).drives == 3, "it only came as far as before"
+    runs.update(run, "d6", RunChange(), lease_s=0)
+    assert read(runs, run).drives == 0
+    begun(runs, run, "d7", "d8", "d9")
+    assert runs.take(run, "d10", lease_s=60).status is TakeStatus.FINAL
+
+
+def test_a_spent_run_that_was_asked_to_end_is_cancelled(runs: Runs) -> None:
+    run = taken(runs, "d1", lease_s=60)
+    runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=60)
+    assert runs.ask_cancel(run) is CancelStatus.REQUESTED
+    for dead, driver in (("d1", "d2"), ("d2", "d3")):
+        assert runs.take(run, driver, lease_s=60, dead=dead).status is TakeStatus.TAKEN
+    assert runs.take(run, "d4", lease_s=60).status is TakeStatus.HELD
+    assert runs.take(run, "d4", lease_s=60, dead="d3").status is TakeStatus.FINAL
+    assert read(runs, run).state is RunState.CANCELLED
+
+
+def test_a_runner_sees_the_oldest_run_of_each_owner_and_owners_take_turns(runs: Runs) -> None:
+    first, second = create(runs, owner="ann"), create(runs, owner="ann")
+    third = create(runs, owner="bob")
+    assert [run.id for run in runs.look(1)] == [first]
+    assert [run.id for run in runs.look(5)] == [first, third]
+    runs.take(first, "d1", lease_s=60)
+    assert [run.id for run in runs.look(5)] == [third, second]
+    runs.take(third, "d2", lease_s=60)
+    assert [run.id for run in runs.look(5)] == [second]
+    runs.update(third, "d2", RunChange(state=RunState.RUNNING), lease_s=0)
+    assert {run.id for run in runs.look(5)} == {second, third}, "a run that was left waits again"
+    assert runs.look(0) == []
+
+
+def test_a_runner_sees_no_run_of_a_command_none_that_is_driven_and_none_that_ended(runs: Runs) -> None:
+    runs.create("command", msgspec.structs.replace(SPEC, metadata={BY_COMMAND: "1"}), owner="cat")
+    runs.take("command", "d", lease_s=0)
+    taken(runs, "d1")
+    ended(runs)
+    runs.ask_cancel(create(runs))
+    assert runs.look(5) == []
+
+
+def test_more_live_runs_than_one_page_are_all_reached_oldest_first(runs: Runs) -> None:
+    """A runner once looked at the 100 newest live runs; older ones never began."""
+    made = [create(runs) for _ in range(130)]
+    seen = []
+    while found := runs.look(2):
+        seen += [run.id for run in found]
+        runs.take(found[0].id, f"d{len(seen)}", lease_s=60)
+    assert sorted(seen) == sorted(made)
+    moments = [read(runs, run).created_at for run in seen]
+    assert moments == sorted(moments)
+
+
+def test_a_queued_run_past_its_deadline_expires_in_the_look_and_one_that_has_begun_is_left_to_a_driver(runs: Runs) -> None:
+    brief = msgspec.structs.replace(SPEC, deadline_s=0.001)
+    runs.create("queued", brief)
+    runs.create("begun", brief)
+    runs.take("begun", "d1", lease_s=0)
+    runs.update("begun", "d1", RunChange(state=RunState.RUNNING), lease_s=0)
+    eventually(lambda: bool(runs.look(0)) or read(runs, "queued").state is RunState.EXPIRED)
+    assert read(runs, "begun").state is RunState.RUNNING
+    assert [run.id for run in runs.look(5)] == ["begun"]

@@ -287,6 +287,12 @@ INDEXES = [
 RUNS = [
     Mutant("two drivers of one run", "guard:run_held", "", by_run(running.test_a_driver_holds_its_run_while_its_lease_lasts)),
     Mutant("a lost driver writes", "guard:run_fence", "", by_run(running.test_a_run_whose_drivers_lease_passed_is_anybodys)),
+    Mutant(
+        "a deadly run is taken for ever",
+        "guard:run_spent",
+        "  if false then",
+        by_run(running.test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why),
+    ),
     Mutant("an ended run goes on", "guard:run_final", "", by_run(running.test_a_driver_that_ended_its_run_says_no_more)),
 ]
 

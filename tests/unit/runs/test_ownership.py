@@ -19,7 +19,6 @@ from penstock.runs.driver import StopReason
 from penstock.runs.lease import LEASE_S, OwnedRun, RunLease
 from penstock.runs.model_lookup import Slots, find_served, slots_of
 from penstock.runs.ownership import (
-    BY_COMMAND,
     DrivenElsewhere,
     cancel_run,
     driver_name,
@@ -29,7 +28,7 @@ from penstock.runs.ownership import (
     take_run,
 )
 from penstock.runs.progress import ProgressMeter, RunProgress
-from penstock.runs.runner import runs_to_take
+from penstock.runs.runner import runs_to_begin
 
 SPEC = RunSpec(model="m", input="/in.jsonl", output="/out.jsonl")
 ELSEWHERE = "another-machine:1:2:x"
@@ -145,22 +144,24 @@ def test_a_lease_whose_record_is_gone_creates_it_again(runs: MemoryRunStore) -> 
     assert (found.driver, lease.stop_reason()) == (owned.driver, StopReason.GO_ON)
 
 
-def test_a_runner_takes_the_oldest_that_wait_and_those_left_behind_but_no_commands_own() -> None:
-    def run(name: str, **others: object) -> Run:
-        return replace(Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0), **others)
+def test_a_run_whose_driver_died_before_it_got_any_further_runs_alone() -> None:
+    def run(name: str, drives: int = 0) -> Run:
+        return Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0, drives=drives)
 
-    mine = replace(SPEC, metadata={BY_COMMAND: "1"})
-    newest_first = [
-        run("new"),
-        run("command", spec=mine),
-        run("driven", state=RunState.RUNNING, driver=ELSEWHERE, driver_until=99.0),
-        run("left", state=RunState.RUNNING, driver=ELSEWHERE, driver_until=9.0),
-        run("old"),
-    ]
-    assert [each.id for each in runs_to_take(newest_first, room=5, now=10.0)] == ["old", "left", "new"]
-    assert [each.id for each in runs_to_take(newest_first, room=1, now=10.0)] == ["old"]
-    assert is_orphaned(newest_first[3], now=10.0)
-    assert not is_orphaned(newest_first[2], now=10.0)
+    def begun(waiting: list[Run], *, under_way: int = 0, is_alone: bool = False) -> list[str]:
+        return [each.id for each in runs_to_begin(waiting, under_way=under_way, is_alone=is_alone)]
+
+    assert begun([run("a"), run("b")]) == ["a", "b"]
+    assert begun([run("suspect", 1), run("b")]) == ["suspect"]
+    assert begun([run("a"), run("suspect", 1)]) == ["a"]
+    assert begun([run("suspect", 2), run("b")], under_way=1) == []
+    assert begun([run("a")], under_way=1, is_alone=True) == []
+
+
+def test_a_run_that_nobody_drives_any_more_is_orphaned(runs: MemoryRunStore) -> None:
+    left = Run(id="left", spec=SPEC, state=RunState.RUNNING, created_at=0.0, driver=ELSEWHERE, driver_until=9.0)
+    assert is_orphaned(left, now=10.0)
+    assert not is_orphaned(replace(left, driver_until=99.0), now=10.0)
 
 
 class Served:

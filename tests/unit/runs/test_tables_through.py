@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import random
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,53 @@ def test_bytes_of_a_parquet_column_are_bodies_and_other_types_are_plain(tmp_path
         assert batch is not None
         assert (source.media, batch.inputs, source.count()) == ("application/octet-stream", [b"\x00\x01"], 1)
     assert read_all(spec_of(tmp_path / "in.parquet"))[0] == [{"image": "AAE=", "when": "1970-01-01T00:00:00", "list": [1.5]}]
+
+
+_READ_TO_THE_END = """
+import resource, sys
+from penstock.run import RunSpec
+from penstock.runs.files import import_arrow
+from penstock.runs.sources.opening import open_source
+import_arrow()
+most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before, rows, after = most(), 0, None
+source = open_source(RunSpec(model="m", input=sys.argv[1], output="none.jsonl"))
+while (batch := source.read(after, rows=8_000, size_bytes=8 << 20)) is not None:
+    rows, after = rows + len(batch), batch.after
+print(rows, most() - before)
+"""
+
+
+def _huge(kind: str, rows: int) -> Any:
+    places = pa.array([None, 0] + [1] * (rows - 2), pa.int32())
+    texts = pa.DictionaryArray.from_arrays(places, pa.array(["short", "x" * 131_072]))
+    match kind:
+        case "lists of texts":
+            return pa.ListArray.from_arrays(list(range(rows + 1)), texts)
+        case "structs":
+            return pa.StructArray.from_arrays([texts], ["t"])
+        case "numbers":
+            numbers = pa.nulls(5_000 * rows, pa.int64()).fill_null(0)
+            return pa.ListArray.from_arrays(list(range(0, 5_000 * rows + 1, 5_000)), numbers)
+    return texts
+
+
+@pytest.mark.parametrize("kind", ["texts", "lists of texts", "structs", "a dictionary", "numbers"])
+def test_a_small_parquet_file_of_huge_rows_is_handed_out_in_bounded_memory(tmp_path: Path, kind: str) -> None:
+    """A file of 9 KB once cost 526 MB to hand out one row, and its run killed one runner after the other."""
+    column = _huge(kind, 4_000)
+    pq.write_table(pa.table({"x": column}), tmp_path / "in.parquet", compression="zstd", store_schema=kind == "a dictionary")
+    command = [sys.executable, "-c", _READ_TO_THE_END, str(tmp_path / "in.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows, grown_mib = map(int, done.stdout.split())
+    assert (rows, grown_mib < 200) == (4_000, True), f"{grown_mib} MiB"
+
+
+def test_a_text_of_a_parquet_file_that_is_not_utf8_is_named_with_its_row(tmp_path: Path) -> None:
+    texts = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xff", b"c"]).buffers())
+    pq.write_table(pa.table({"x": pa.concat_arrays([pa.array(["t"] * 5), texts])}), tmp_path / "in.parquet", row_group_size=5)
+    with pytest.raises(InvalidInput, match="column 'x' of row 7 cannot be read"):
+        read_all(spec_of(tmp_path / "in.parquet"), rows=100)
 
 
 def test_a_folder_gives_its_files_by_name_with_their_paths(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         registry.swap_model("m", StoredModel(), None),
         run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
         run_ops.take("r", "d", lease_s=1.0),
+        run_ops.look(2),
         run_ops.update("r", "d", RunChange(state=RunState.RUNNING) if items else RunChange(), lease_s=1.0),
         run_ops.reopen("r"),
         run_ops.ask_cancel("r", owner=None),

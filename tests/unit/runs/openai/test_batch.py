@@ -201,3 +201,13 @@ def test_lines_that_an_expired_batch_did_not_come_to_say_so(tmp_path: Path) -> N
     assert [(line["custom_id"], line["error"]["code"]) for line in read(spec.errors)] == [
         (name, "batch_expired") for name in "bcd"
     ]
+
+
+def test_a_line_that_is_not_utf8_is_a_fault_with_its_number(tmp_path: Path) -> None:
+    """The error left the source unnamed: the batch stayed `validating`, and a runner broke on it every 15 seconds."""
+    spec = spec_of(tmp_path, [line("a", {"x": 1})])
+    with Path(spec.input).open("ab") as file:
+        file.write(b'{"custom_id": "b", "method": "POST", "url": "/v1/models/square/jobs", "body": {"x": "\xff"}}\n')
+    assert faults(spec) == [(2, "invalid_json_line", None)]
+    with pytest.raises(InvalidBatch, match="line 2: the line is not UTF-8"):
+        OpenAISource(spec).open()
