@@ -101,7 +101,12 @@ class Backlog:
         return now - self.stats_at > STALE_S
 
     def rate(self, capacity: SlotCapacity, now: float) -> float:
-        """Jobs of this queue that workers end per second; 0 if not known."""
+        """Jobs of this queue that workers end per second; 0 if not known.
+
+        While no slot is ready, nobody knows when one will be, and what was observed last says nothing about it.
+        """
+        if not capacity.ready_slots:
+            return 0.0
         if now - self.observed_at > OBSERVED_FRESH_S or self.observed_per_s <= 0.0:
             return capacity.per_s
         if capacity.per_s <= 0.0:

@@ -57,7 +57,8 @@ class QueueView:
 
 def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
     """`now` is monotonic. Suspects, which run before all other jobs, count as interactive."""
-    total = SlotCapacity(per_s=sum(version.capacity.per_s for version in entry.versions.values()))
+    per_s = sum(version.capacity.per_s for version in entry.versions.values())
+    total = SlotCapacity(entry.ready_slots, per_s)
     rate = entry.backlog.rate(total, now)
     bands = {}
     for band, name in BANDS.items():

@@ -76,6 +76,17 @@ def test_a_short_stall_does_not_lower_the_rate_below_a_tenth_of_the_learned_one(
     assert backlog.rate(FAST, now=1.1) == pytest.approx(100.0)
 
 
+def test_while_a_model_reloads_the_time_until_its_queue_is_empty_is_not_known() -> None:
+    """Each look halved the observed rate: "44519 d 15 h to empty the queue", and autoscalers read the same figure."""
+    backlog = Backlog(observed_per_s=200.0, observed_at=0.0)
+    for look in range(40):
+        backlog.record_stats(stats(100.0 + look / 4, depth=500, ended=1_000), look / 4, batch_size=8)
+    assert backlog.rate(SlotCapacity(), 9.75) == 0.0
+    assert eta_s(500, backlog, SlotCapacity(), 9.75) is None
+    admit(backlog, SlotCapacity(), 9.75, deadline_s=60.0, max_depth=10_000)
+    assert backlog.rate(FAST, 9.75) == 100.0, "ready again"
+
+
 def test_an_observed_rate_is_forgotten_after_two_seconds() -> None:
     backlog = Backlog(observed_per_s=200.0, observed_at=1.0)
     assert backlog.rate(FAST, now=4.0) == FAST.per_s
