@@ -79,6 +79,7 @@ def test_a_new_version_takes_over_under_load_and_no_job_fails(fresh_redis: str, 
         for caller in callers:
             caller.start()
         eventually(lambda: all(len(caller.answers) > 5 for caller in callers))
+        former = [slot["pid"] for slot in all_of_version(client, "1")]
         client.load_version("echo", "2", "v2.py", settings={"workers": 2})
         eventually(lambda: ready(client, "2"))
         client.switch_version("echo", "2")
@@ -90,6 +91,9 @@ def test_a_new_version_takes_over_under_load_and_no_job_fails(fresh_redis: str, 
         for caller in callers:
             caller.join(60.0)
         assert len(slots) == 2
+        # An unloaded version's process ends: torch before 2.13 keeps the modules of packages that it has loaded.
+        assert former
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in former))
         assert [caller.errors for caller in callers] == [[]] * 4
         for caller in callers:
             # After its first answer of the new version, a caller gets no answer of the old version.
