@@ -69,6 +69,22 @@ def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Pa
     assert not list(folder.glob(".penstock-tune-*"))
 
 
+def test_a_model_whose_output_is_random_is_said_to_be_so_and_loses_no_configuration_for_it(tmp_path: Path) -> None:
+    # Regression: the reference was never compared with itself, and 10 of 13 configurations were excluded for their answers.
+    folder = project(tmp_path)
+    (folder / "paced.py").write_text(
+        MODEL.replace("import time", "import random\nimport time").replace("value * 2.0", "random.random()")
+    )
+    _remember(folder, Overheads(claim_s=0.0002, feed_s=0.0002, request_s=0.004, per_item_s=0.001, per_batch_s=0.001))
+    space = ("--space", "batch_size=1", "--space", "workers=1", "--space", "threads=1,2", "--budget", "20s", "--input", "2.5")
+    done = tune(folder, "paced", "--slo", "p99=4s", "--min-rate", "5", *space, "--resume", "state.jsonl", "--json")
+    result = from_json(done.stdout.encode())
+    assert len(result.measured) == 2, done.stderr
+    assert all(one.drift is None for one in result.measured)
+    assert any("output is random" in note for note in result.notes), result.notes
+    assert not [one.why for one in result.configurations if "answers" in one.why]
+
+
 def _remember(folder: Path, overheads: Overheads) -> None:
     from penstock.loadtest.bodies import read_bodies
     from penstock.settings.tables import Settings

@@ -14,6 +14,7 @@ from penstock.loadtest.generator.connection import RequestBody
 from penstock.model_spec import ModelSpec, fitted_buckets
 from penstock.tune.measuring.children import Children, MeasuredChild, started
 from penstock.tune.measuring.drift import ModelOutput, drift
+from penstock.tune.prune import drift_in_words
 from penstock.tune.result import BatchTime, Drift, EngineSettings, Measured
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.devices.machine import Machine
@@ -86,6 +87,13 @@ class BatchTimer:
             )
         return EngineMeasurement(measured, tuple(answers), ready.max_batch_size, inputs)
 
+    def answer_again(self, engine: EngineSettings, inputs: Sequence[RequestBody]) -> list[ModelOutput]:
+        """What a new child of the engine answers to the first inputs, each asked twice."""
+        spec = spec_for(self.spec, engine, 1, batch_size=1)
+        pins = pins_for(spec, self.machine, pinning=engine.pinning)[:1]
+        with started(spec, pins, within_s=spec.limits.load_timeout_s) as children:
+            return [*_answers(children, inputs), *_answers(children, inputs)]
+
     def _times(self, children: Children, size: int, inputs: Sequence[RequestBody]) -> BatchTime | None:
         """None if a batch of this size does not fit into memory."""
         runs = _BatchRuns(children, size, inputs)
@@ -150,6 +158,14 @@ def _answers(children: Children, inputs: Sequence[RequestBody]) -> list[ModelOut
         while child.under_way:
             children.turn(keep)
     return found
+
+
+def differs_from_itself(found: EngineMeasurement, again: Sequence[ModelOutput], *, tolerance: float) -> str:
+    """In what the answers of one engine differ when the same inputs come `again`, twice; empty: they do not."""
+    twice = [*found.answers, *found.answers]
+    if len(again) != len(twice):
+        return ""
+    return drift_in_words(drift(again, twice, reference="itself"), tolerance)
 
 
 def with_drift(found: EngineMeasurement, reference: EngineMeasurement) -> Measured:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from penstock.errors import HandlerLoadError
-from penstock.tune.measuring.measure import BatchTimer, EngineMeasurement, with_drift
+from penstock.tune.measuring.drift import ModelOutput
+from penstock.tune.measuring.measure import BatchTimer, EngineMeasurement, differs_from_itself, with_drift
 from penstock.tune.measuring.notebook import Notebook, key_of
 from penstock.tune.overheads import measure_overheads
 from penstock.tune.prune import MemoryBudget, refused, too_many
@@ -20,7 +22,7 @@ from penstock.tune.space import TuneMachine, default_space
 # The share of the budget after which no further engine is measured.
 _MEASURED_BY = 0.45
 _SLICE_LEAST_S, _SLICE_MOST_S = 0.1, 0.6
-_MEASURED, _OVERHEADS = "measured", "overheads"
+_MEASURED, _OVERHEADS, _AGAIN = "measured", "overheads", "again"
 _OVERHEADS_LEAST_S, _OVERHEADS_MOST_S = 1.0, 3.0
 
 
@@ -58,7 +60,24 @@ class Measurements:
             self.space["batch_size"] = fitting or (found.largest,)
         if not self._question.inputs:
             self.notes.append("the input was made from what the model declares: give real ones with --input")
-        return found
+        return self._without_random_answers(found)
+
+    def _without_random_answers(self, found: EngineMeasurement) -> EngineMeasurement:
+        """The measurement; without its answers if the model does not even agree with itself: then no drift can be judged."""
+        question = self._question
+        engine = found.measured.engine
+        again = self._notebook.get(_AGAIN, key_of(engine), list[ModelOutput])
+        if again is None:
+            again = BatchTimer(question.spec, question.machine, question.inputs).answer_again(engine, found.inputs)
+            self._notebook.put(_AGAIN, key_of(engine), again)
+        how = differs_from_itself(found, again, tolerance=question.goal.tolerance)
+        if not how:
+            return found
+        self.notes.append(
+            f"the model's output is random: asked the same again, {how}. No configuration is excluded for its answers; "
+            "give the model a fixed seed if they are to be compared"
+        )
+        return replace(found, answers=())
 
     def measure_engines(self, points: Sequence[Choice], reference: EngineMeasurement) -> None:
         """Every engine of the points, with each number of workers; an engine that is out already is not started again."""
