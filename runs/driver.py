@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -15,7 +15,7 @@ from penstock.run import FailureLimit, RunCounts
 from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import ProgressMeter, RunProgress
 from penstock.runs.read_ahead import ReadAhead
-from penstock.runs.rows import Sink, Source
+from penstock.runs.rows import RowError, Sink, Source
 from penstock.runs.shards.shard_queue import ShardEnd, ShardQueue
 from penstock.runs.shards.sizing import batch_rows, first_size, most_rows, open_shards
 from penstock.runs.shards.window import FinishedBatch, ShardPiece, Window
@@ -26,6 +26,8 @@ COMMIT_ROWS = 200_000
 _COMMIT_PAUSE = 10.0
 _WAIT_S = 0.25
 _READ_WAIT_S = 0.05
+# How long a run that is stopped waits for the shards that run; most take less than a second.
+_LAST_SHARDS_S = 30.0
 # Another attempt cannot change these ends: the run's own deadline passed, or somebody cancelled the job.
 _NOT_RETRIED = frozenset({"expired", "cancelled"})
 
@@ -57,11 +59,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """`window_rows`: most rows submitted and not written; `shard_rows` 0: learned; `max_failed` None: no limit."""
+    """`window_rows`: most rows submitted and not written; `shard_rows` 0: learned; `max_failed` None: no limit.
+
+    `not_reached`: by the reason to stop, why rows have no output that no worker ran, in a run that then publishes what it has.
+    A run without an entry leaves such rows to a resume.
+    """
 
     window_rows: int = 10_000
     shard_rows: int = 0
     max_failed: FailureLimit | None = None
+    not_reached: Mapping[StopReason, RowError] = field(default_factory=dict)
 
 
 class RunWatch(Protocol):
@@ -119,6 +126,8 @@ class Driver:
             reason = self._turn_until_over(shards)
             if not reason:
                 self._check_failed(ended=True)
+            elif reason in self._limits.not_reached:
+                self._finish_running(shards, self._limits.not_reached[reason])
         finally:
             self._ahead.close()
             shards.cancel()
@@ -138,6 +147,21 @@ class Driver:
             self._commit_if_due(shards)
             self._report(shards)
         return StopReason.GO_ON
+
+    def _finish_running(self, shards: ShardQueue, error: RowError) -> None:
+        """Let the shards end that a worker runs, fail the other rows of the window with `error`, and write them all."""
+        self._give_up([*self._cut, *shards.withdraw()], error)
+        self._cut.clear()
+        give_up_at = time.monotonic() + _LAST_SHARDS_S
+        while len(shards) and time.monotonic() < give_up_at and self._watch.stop_reason() is not StopReason.LOST:
+            for end in shards.ends(_WAIT_S):
+                self._give_up(self._settle(end), error)
+        self._give_up(shards.cancel(), error)
+        self._write()
+
+    def _give_up(self, pieces: Sequence[ShardPiece], error: RowError) -> None:
+        for piece in pieces:
+            self._window.give_up(piece, error)
 
     def _is_over(self, shards: ShardQueue) -> bool:
         return self._has_all_rows(shards) and not self._uncommitted

@@ -22,7 +22,7 @@ from penstock.runs.journal import Journal
 from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
 from penstock.runs.openai.batch import OpenAISource
-from penstock.runs.openai.run import OPENAI, open_batch, write_unfinished
+from penstock.runs.openai.run import NOT_REACHED, OPENAI, open_batch, write_unfinished
 from penstock.runs.progress import RunProgress
 from penstock.runs.publishing import publish, published_manifest
 from penstock.runs.run_files import RunFiles, claim_output, open_run_files, open_source
@@ -220,7 +220,8 @@ class Execution:
         spec, most = self._owned.run.spec, self._options.max_failed
         # OpenAI's protocol completes a batch of which every line failed, and counts its failures.
         limit = None if spec.kind == OPENAI else FailureLimit.parse(spec.max_failed if most is None else most)
-        return RunLimits(window_rows=spec.window_rows, shard_rows=spec.shard_rows, max_failed=limit)
+        not_reached = {reason: NOT_REACHED[state] for reason, state in _FINAL_STATES.items()} if spec.kind == OPENAI else {}
+        return RunLimits(spec.window_rows, spec.shard_rows, limit, not_reached)
 
     def _terms(self, lease: RunLease, files: RunFiles, model: ServedModel) -> ShardTerms:
         run, spec = self._owned.run, self._owned.run.spec

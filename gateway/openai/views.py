@@ -13,7 +13,7 @@ from penstock.errors import BadParameter
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.openai.batch_request import WINDOW
 from penstock.gateway.runs.service import RunOutputFiles
-from penstock.gateway.runs.views import eta_s, metadata_of
+from penstock.gateway.runs.views import eta_s, metadata_of, public_message
 from penstock.run import Run, RunState
 
 BATCH_PREFIX = "batch_"
@@ -58,7 +58,7 @@ def batch_view(run: Run, files: RunOutputFiles, *, input_file: str) -> dict[str,
         "in_progress_at": run.started_at and int(run.started_at),
         "expires_at": int(run.created_at + spec.deadline_s) if spec.deadline_s else None,
         **ended,
-        "errors": _errors(run),
+        "errors": _errors(run, input_file),
         "output_file_id": files.output and files.output.id,
         "error_file_id": files.errors and files.errors.id,
         "request_counts": _line_counts(run),
@@ -78,16 +78,16 @@ def _line_counts(run: Run) -> dict[str, int]:
     return {"total": done + failed if run.counts.total is None else run.counts.total, "completed": done, "failed": failed}
 
 
-def _errors(run: Run) -> dict[str, Any] | None:
+def _errors(run: Run, input_file: str) -> dict[str, Any] | None:
     if run.state is not RunState.FAILED:
         return None
     noted = run.details.get("errors")
-    data = noted if isinstance(noted, list) and noted else [_fault(run)]
+    data = noted if isinstance(noted, list) and noted else [_fault(run, input_file)]
     return {"object": "list", "data": [{"line": None, "param": None, **fault} for fault in data]}
 
 
-def _fault(run: Run) -> dict[str, Any]:
-    fault = {"code": run.error_code or "failed", "message": run.error_message}
+def _fault(run: Run, input_file: str) -> dict[str, Any]:
+    fault = {"code": run.error_code or "failed", "message": public_message(run, input_file)}
     # Only lines for the embeddings endpoint name a model, and all lines name the same one.
     missing = run.error_code == "not_found" and run.spec.endpoint == EMBEDDINGS
     return {**fault, "code": "model_not_found", "line": 1, "param": "body.model"} if missing else fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from penstock.gateway.asgi.wire import rfc3339
@@ -30,6 +31,17 @@ def metadata_of(run: Run) -> dict[str, str]:
     return {name: value for name, value in run.spec.metadata.items() if not name.startswith(RESERVED)}
 
 
+def public_message(run: Run, input_name: str) -> str:
+    """The run's error without the paths of this server: the input has the name that its owner knows, the files none."""
+    spec, text = run.spec, run.error_message
+    named = {spec.input: input_name, spec.output: "the output", spec.errors: "the errors file"}
+    folders = {f"{PurePosixPath(path).parent}/": "" for path in named if path.startswith("/") and path != input_name}
+    # The longest first: a file's path begins with that of its folder.
+    for path, name in sorted((named | folders).items(), key=lambda pair: -len(pair[0])):
+        text = text.replace(path, name) if path else text
+    return text
+
+
 def run_view(run: Run, files: RunOutputFiles, *, input_name: str, now: float) -> dict[str, Any]:
     """`input_name` is the file's id, or the path that the caller gave."""
     spec, base = run.spec, f"/v1/runs/{run.id}"
@@ -51,7 +63,7 @@ def run_view(run: Run, files: RunOutputFiles, *, input_name: str, now: float) ->
         "deadline_at": rfc3339(run.created_at + spec.deadline_s) if spec.deadline_s else None,
         "progress": progress_view(run),
         "cancel_requested": run.request == "cancel",
-        "error": {"code": run.error_code, "message": run.error_message} if run.error_code else None,
+        "error": {"code": run.error_code, "message": public_message(run, input_name)} if run.error_code else None,
         "metadata": metadata_of(run) or None,
         "links": {
             "self": base,

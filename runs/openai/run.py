@@ -12,7 +12,7 @@ from penstock.runs.openai.batch import OpenAISink, OpenAISource, unfinished_resu
 from penstock.runs.rows import RowError, Sink
 
 OPENAI = "openai"
-_NOT_REACHED = {
+NOT_REACHED = {
     RunState.CANCELLED: RowError("cancelled", "the batch was cancelled before this line"),
     RunState.EXPIRED: RowError("expired", "the batch expired before this line"),
 }
@@ -34,7 +34,7 @@ def write_unfinished(
 ) -> RunCounts:
     """Write for every line behind `after` why it has no answer; returns the counts with these lines."""
     failed = counts.failed
-    for results in unfinished_results(source, after, _NOT_REACHED[state]):
+    for results in unfinished_results(source, after, NOT_REACHED[state]):
         sink.append(results)
         failed += len(results.outputs)
     return RunCounts(total=counts.total, done=counts.done, failed=failed)

@@ -26,6 +26,7 @@ RESULT_TTL_S = 900.0
 MOST_ATTEMPTS = 50
 _ROW_CRASHES = 2
 _BACKOFF = Backoff(0.05, 2.0)
+_NOT_RUN = (JobState.QUEUED, JobState.DELAYED)
 _STORED = (SubmitStatus.CREATED, SubmitStatus.EXISTING)
 
 
@@ -235,8 +236,28 @@ class ShardQueue:
         self._output_blobs.append(output.blob)
         return data
 
-    def cancel(self) -> None:
-        """Cancel all shards that have not ended, as far as the store answers; nobody waits for those that run."""
+    def withdraw(self) -> list[ShardPiece]:
+        """Take back the shards that no worker runs, as far as the store answers; returns their pieces."""
+        pieces = [piece for _, piece in self._waiting]
+        self._waiting.clear()
+        jobs = list(self._open)
+        try:
+            found = self._store.results(jobs)
+            waiting = [job for job, record in zip(jobs, found, strict=True) if record is None or record[0].state in _NOT_RUN]
+            for job in waiting:
+                # A worker may claim the job just before: its rows then run, and count as not reached.
+                self._store.cancel(job)
+                pieces.append(self._open.pop(job))
+                self._blobs.delete(_input_name(job))
+        except StoreUnavailable as away:
+            log.warning("shards_not_cancelled", extra={"count": len(self._open), "error": away.message})
+        return pieces
+
+    def cancel(self) -> list[ShardPiece]:
+        """Cancel all shards that have not ended, as far as the store answers; nobody waits for those that run. Returns their
+        pieces.
+        """
+        pieces = [piece for _, piece in self._waiting] + list(self._open.values())
         self._waiting.clear()
         try:
             for job in self._open:
@@ -245,6 +266,7 @@ class ShardQueue:
         except StoreUnavailable as away:
             log.warning("shards_not_cancelled", extra={"count": len(self._open), "error": away.message})
         self._open.clear()
+        return pieces
 
     def _back_off(self, reason: str) -> None:
         self.note = reason

@@ -125,7 +125,8 @@ class ModelDied(Exception):
 class FakeQueue:
     """A queue, its worker and its channel of pushes in one. Shards end in an order that `random` chooses.
 
-    `keeps`: how many shards stay waiting. `lose` and `away`: the shares of pushes and of replies that are lost.
+    `keeps`: how many shards stay waiting. `leased`: how many of the oldest ones a worker runs. `lose` and `away`: the shares
+    of pushes and of replies that are lost.
     """
 
     model: Model
@@ -135,6 +136,7 @@ class FakeQueue:
     keeps: int = 0
     lose: float = 0.0
     away: float = 0.0
+    leased: int = 0
     channel: str = "ps:gateway:test"
     jobs: dict[JobId, NewJob] = field(default_factory=dict)
     records: dict[JobId, tuple[Job, Payload | None]] = field(default_factory=dict)
@@ -187,7 +189,10 @@ class FakeQueue:
         return [self.records.get(job) or self._waiting(job) for job in jobs]
 
     def _waiting(self, job: JobId) -> tuple[Job, None] | None:
-        return (self._job(job, JobState.QUEUED), None) if job in self.jobs else None
+        if job not in self.jobs:
+            return None
+        is_leased = job in list(self.jobs)[: self.leased]
+        return self._job(job, JobState.LEASED if is_leased else JobState.QUEUED), None
 
     def _job(self, job: JobId, state: JobState) -> Job:
         return Job(job, state, "1", self.jobs[job].priority, 0.0, 0.0)

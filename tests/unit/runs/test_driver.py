@@ -159,6 +159,29 @@ def test_a_cancelled_run_takes_its_open_shards_back_and_keeps_what_was_written()
     assert stage.checkpoints[-1].mark == {"lines": written}
 
 
+def test_a_stopped_run_that_publishes_what_it_has_shows_the_rows_of_every_shard_that_ran() -> None:
+    # Regression: a cancelled batch dropped the rows of shards that ran, and could show none at all.
+    stage = Stage(rows=range(800), leased=2)
+    told = {StopReason.CANCEL: RowError("cancelled", "before this line")}
+
+    class Watch(FakeWatch):
+        def stop_reason(self) -> StopReason:
+            reason = super().stop_reason()
+            # Until it is stopped, three shards wait; then the worker runs those that it has claimed.
+            stage.queue.keeps = 0 if reason else 3
+            return reason
+
+    watch = Watch(stop_at=1, reason=StopReason.CANCEL, slots=4)
+    assert stage.drive(watch, shard_rows=50, not_reached=told) is StopReason.CANCEL
+    rows, results = [row for row, _ in stage.sink.lines], [result for _, result in stage.sink.lines]
+    assert rows == list(range(len(rows)))
+    ran = [row for row, result in zip(rows, results, strict=True) if result == 2 * row]
+    assert len(ran) >= watch.seen[-1].counts.done + 2 * 50
+    assert {result for row, result in zip(rows, results, strict=True) if row not in ran} <= {"cancelled"}
+    assert stage.checkpoints[-1].counts == RunCounts(done=len(ran), failed=len(rows) - len(ran))
+    assert (stage.queue.jobs, stage.blobs.blobs) == ({}, {})
+
+
 def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     stage = Stage()
     assert stage.drive(FakeWatch(stop_at=200, reason=StopReason.LOST), shard_rows=50) is StopReason.LOST
