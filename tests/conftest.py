@@ -9,11 +9,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from penstock.broker.server.embedded import EmbeddedServer, find_server
 from penstock.errors import ConfigError
 from tests.s3_server import BUCKET, s3_server
+
+# How fast this machine makes examples says nothing about the code: beside other load a property test failed for being slow.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 # A suite that a script starts with `&` ignores SIGINT, and so do its child processes: one such run hung at a test of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
