@@ -43,6 +43,9 @@ def is_complete(command: str) -> bool:
         if type(fault).__name__ not in ("MissingParameter", "NoArgsIsHelpError"):
             raise
         return False
+    except typer.Exit:
+        # `penstock run` alone shows its help.
+        return False
     return True
 
 
