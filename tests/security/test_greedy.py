@@ -6,7 +6,6 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ GREEDY = make("greedy", "submit", "read", owner="greedy")
 GREEDY_TOO = make("greedy-too", "submit", "read", owner="greedy")
 MODEST = make("modest", "submit", "read", owner="modest")
 JSON = {"content-type": "application/json"}
+FORM = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
 UPLOAD = {"content-type": "multipart/form-data; boundary=b", "content-length": "1000000"}
 
 
@@ -67,13 +67,18 @@ class Greed:
     async def _hold(self, method: str, path: str, headers: dict[str, str], key: dict[str, str]) -> None:
         """Send a request whose body never ends, or that is never answered soon, and hold on to the connection."""
         connection = Connection(self._port)
-        with suppress(OSError, asyncio.IncompleteReadError):
-            answer = await connection.head_of(method, path, JSON | headers | key, b'{"x": 4}')
+        body = FORM if "boundary" in headers.get("content-type", "") else b'{"x": 4}'
+        try:
+            answer = await connection.head_of(method, path, JSON | headers | key, body)
             if answer.status >= 400:
                 self.refused[answer.status] += 1
             if self.refused.total() >= MOST:
                 self._is_full.set()
             await asyncio.sleep(3600)
+        except (OSError, asyncio.IncompleteReadError):
+            self.refused[0] += 1
+        finally:
+            await connection.close()
 
     async def end(self) -> None:
         for task in self._tasks:
