@@ -2,7 +2,8 @@
 
 `python -m benchmarks.experiments.waiting_clients [--clients 10000]` holds so many long polls, then so many event streams, and
 prints for each kind the memory and the CPU time of the gateway per client, and what a look at another job takes meanwhile.
-The hard limit of open files has to allow twice as many (`ulimit -Hn`).
+A long poll ends after 30 s: on a machine on which they do not all come within that time, hold fewer. The hard limit of open
+files has to allow some more than the clients (`ulimit -Hn`).
 """
 
 from __future__ import annotations
