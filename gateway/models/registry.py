@@ -202,6 +202,9 @@ class ModelRegistry:
                     await self._announce()
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
+            except Exception:
+                # The task must outlive a bug or an entry that cannot be read: no worker would be seen to come or go any more.
+                log.exception("registry_unreadable")
 
     def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
         slots: dict[tuple[str, str], list[SlotInfo]] = {}

@@ -7,6 +7,7 @@ import pytest
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.gateway.models import registry as registry_module
 from penstock.gateway.models.registry import ModelRegistry, merged, why_unserved
 from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
@@ -91,3 +92,31 @@ async def test_a_refresh_that_began_before_another_and_ends_after_it_changes_not
     store.first.set()
     await late
     assert sorted(registry.models) == ["m0", "m1"]
+
+
+class BrokenOnceStore(SlowFirstStore):
+    """Its workers cannot be read at the first refresh in the background."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.set()
+        self.refreshes, self.went_on = 0, asyncio.Event()
+
+    async def workers(self) -> list[WorkerInfo]:
+        self.refreshes += 1
+        if self.refreshes == 2:
+            raise ValueError("an entry of a worker makes no sense")
+        if self.refreshes == 4:
+            self.went_on.set()
+        return [WorkerInfo("w", "here", 1, 0.0)] if self.refreshes > 2 else []
+
+
+async def test_an_entry_that_cannot_be_read_does_not_end_the_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the task ended, and from then on this gateway saw no worker come or go."""
+    monkeypatch.setattr(registry_module, "REFRESH_S", 0.001)
+    store = BrokenOnceStore()
+    registry = ModelRegistry(cast("AsyncStore", store), [])
+    await registry.start()
+    await asyncio.wait_for(store.went_on.wait(), 30.0)
+    assert [worker.name for worker in registry.workers] == ["w"]
+    await registry.close()
