@@ -209,6 +209,16 @@ def live_workers(redis_url: str) -> int:
         return len(store.workers())
 
 
+def withdraw_workers(redis_url: str) -> None:
+    """Take the worker that was killed out of the registry, as a worker that is stopped does itself.
+
+    Until its entry expires it counts as alive, and a reset keeps the versions that its settings name.
+    """
+    with closing(RedisStore(redis_url)) as store:
+        for worker in store.workers():
+            store.withdraw_worker(worker.name)
+
+
 def gone_from_store(redis_url: str, model: str, version: str) -> bool:
     """Whether neither the registry nor a rollout has an entry of the version."""
     with closing(RedisStore(redis_url)) as store:
@@ -282,8 +292,8 @@ def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought
         client.switch_version("echo", "2")
         client.unload_version("echo", "1")
         eventually(lambda: all_of_version(client, "2"), timeout_s=60.0)
+    withdraw_workers(fresh_redis)
     with served(fresh_redis, folder, source="models/v2.py", version="2") as client:
-        # The killed worker counts as alive until its entry expires, and a reset also keeps versions of that worker's settings.
         eventually(lambda: live_workers(fresh_redis) == 1)
         client.reset_model("echo")
         assert client.submit("echo", 1).result(60.0) == "version 2"

@@ -24,7 +24,7 @@ MOST_POISON_RUNS = 10
 
 @fault("F2", "kill -9 of whole worker groups while a queue drains")
 def kill_storm(setting: Setting) -> Verdict:
-    jobs, kills = setting.count(60, 1_500), setting.count(12, 400)
+    jobs, kills = setting.count(36, 1_500), setting.count(6, 400)
     with whole_stack(Plan(workers=GROUPS, model={"max_batch_size": BATCH}), setting.folder) as stack:
         storm = Storm(stack.workers, stack.executions, setting.random)
         with stack.driver.watching(per_second=200.0):

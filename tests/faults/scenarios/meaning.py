@@ -38,7 +38,7 @@ def one_key(setting: Setting) -> Verdict:
 
 @fault("F35", "cancel in every state, and as the job ends")
 def cancelled(setting: Setting) -> Verdict:
-    races = setting.count(500, 10_000)
+    races = setting.count(150, 10_000)
     with bare_stack(Plan(model={"max_batch_size": 1}), setting.folder) as stack, ThreadPoolExecutor(8) as pool:
         stack.gateway.start()
         stack.await_gateway()

@@ -75,7 +75,7 @@ def _watched(stack: RunStack, run: Group) -> Iterator[tuple[int, int]]:
 
 @fault("F39", "kill -9 of driver, worker and store in the middle of a run, then resume")
 def everything_killed(setting: Setting) -> Verdict:
-    seeds, rows = setting.count(3, 30), setting.count(1_500, 6_000)
+    seeds, rows = setting.count(2, 30), setting.count(1_500, 6_000)
     complaints: list[str] = []
     kills = 0
     with run_stack(setting.folder, row_s=_ROW_S) as stack:
