@@ -135,7 +135,8 @@ class Claim:
     empty if `jobs` is. `depth`: waiting jobs that ordinary claims can take. `shards`: waiting shards of this version.
     `retry_in_s`: when to ask again if jobs wait but none was taken (None: wait for a wake-up). `now`: Redis' clock. `foreign`:
     stock Celery messages found in the queue, to be submitted as jobs by the caller. `stepped_over`: jobs this call moved to the
-    late band. `expired`: jobs this call ended unrun, past their deadline; `changes` names them.
+    late band. `expired`: jobs this call ended unrun, past their deadline; `changes` names them. `gone`: jobs in line whose
+    record was evicted or deleted, and which left the line.
     """
 
     jobs: tuple[ClaimedJob, ...] = ()
@@ -148,6 +149,7 @@ class Claim:
     expired: int = 0
     changes: tuple[Change, ...] = ()
     shards: int = 0
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +241,16 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What `reconcile` found wrong and mended; `orphans` and `tickets` must stay 0. `cursor` continues the scan; "0" is its
-    end.
+    """What `reconcile` found wrong and mended; all but `scanned` must stay 0. `cursor` continues the scan; "0" is its end.
+
+    `gone`: jobs whose record was evicted or deleted; what was left of them has been cleared.
     """
 
     cursor: str = "0"
     scanned: int = 0
     orphans: int = 0
     tickets: int = 0
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ class WarmOrigin(StrEnum):
     NONE = "none"
 
 
+# One call of the store leases and settles a batch, and everybody else waits for that call: CLAIM_MAX in lib.lua.
+MAX_BATCH_SIZE = 1_024
+
+
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """`max_wait_s` bounds how long an item waits for company when other workers are busy; an idle pool never waits."""
@@ -69,6 +73,13 @@ class RuntimeOptions:
 def fitted_buckets(buckets: Sequence[int], max_batch_size: int) -> tuple[int, ...]:
     """The buckets for batches of up to `max_batch_size` items: what is larger becomes that size."""
     return tuple(sorted({min(size, max_batch_size) for size in buckets}))
+
+
+def size_fault(max_batch_size: int) -> str:
+    """Why batches may not have this size, and what to do; empty if they may."""
+    if 1 <= max_batch_size <= MAX_BATCH_SIZE:
+        return ""
+    return f"max_batch_size = {max_batch_size} is not between 1 and {MAX_BATCH_SIZE}; the handler or the settings set it"
 
 
 def bucket_fault(buckets: Sequence[int], max_batch_size: int) -> str:

@@ -22,7 +22,7 @@ from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
 from penstock.handlers.tasks.options import task_class
-from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault
+from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
@@ -58,7 +58,7 @@ def load(
     largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
     context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
     # These checks take a millisecond, so they come before the weights are loaded.
-    fault = bucket_fault(context.runtime.batch_buckets, largest)
+    fault = size_fault(largest) or bucket_fault(context.runtime.batch_buckets, largest)
     if fault:
         raise HandlerLoadError(fault)
     if is_model_file(source):

@@ -1,9 +1,10 @@
 -- cancel: end a waiting job at once, flag a running one. Whichever comes first wins: after the job's end a cancel changes nothing.
 -- ARGS: serial, owner
 -- REPLY: cancelled | requested | final | missing
+-- LARGEST: one job
 
-local function cancel(keys, args)
-  local p, now, todo, serial = keys[1], now_ms(), {}, args[1]
+local function cancel(keys, args, todo)
+  local p, now, serial = keys[1], now_ms(), args[1]
   local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call', 'in'})
   if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
   if job.state == 'leased' then
@@ -12,7 +13,7 @@ local function cancel(keys, args)
     return 'requested'
   end
   if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final
-  dequeue(p, serial, job, now)
+  dequeue(p, serial, job)
   cancel_job(p, serial, job, now, todo)
   flush(p, todo)
   return 'cancelled'

@@ -2,9 +2,10 @@
 -- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms (at `limit` jobs), slack per item ms, hurry ms, lease ms,
 --       limit of inline input bytes, shard ('1': take one shard and nothing else)
 -- REPLY: reason ('' = nothing taken), depth (without waiting shards), retry in ms (-1 = wait for a wake-up), now ms, stepped over,
---        expired, number of foreign messages, waiting shards of the version; then the foreign messages; then the changes of the
---        expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline, attempts, crashes, call,
---        trace
+--        expired, number of foreign messages, waiting shards of the version, records that were gone; then the foreign messages;
+--        then the changes of the expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline,
+--        attempts, crashes, call, trace
+-- LARGEST: leases CLAIM_MAX jobs, ends or moves MOVES_MAX more, hands out FOREIGN_MAX messages; looks once at each owner in line
 -- D30: docs/design/leases-and-losses.md
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never starves
 local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks anyway as soon as its batch has ended
@@ -22,19 +23,14 @@ local function take_foreign(p, now, nothing_ready)
         jobs = jobs + standing(p, version, 1, true) + redis.call('ZCARD', p .. 'solo:' .. version)
         if band == SHARD_BAND then jobs = jobs + redis.call('ZCARD', shards_of(p, version)) end
       end
-      if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then pop_tickets(p, band, FOREIGN_MAX, now) end
+      if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then draw(p, band, FOREIGN_MAX) end
     end
   end
-  local out = {}
-  if redis.call('HLEN', p .. 'foreign') == 0 then return out end
-  local all = redis.call('HGETALL', p .. 'foreign')
-  for i = 1, #all, 2 do
-    if #out < FOREIGN_MAX and tonumber(all[i + 1]) + FOREIGN_AGAIN_MS <= now then
-      redis.call('HSET', p .. 'foreign', all[i], now)
-      out[#out + 1] = all[i]
-    end
-  end
-  return out
+  local foreign = redis.call('ZRANGEBYSCORE', p .. 'foreign', '-inf', now - FOREIGN_AGAIN_MS, 'LIMIT', 0, FOREIGN_MAX)
+  local handed = {}
+  for _, message in ipairs(foreign) do append(handed, {now, message}) end
+  send('ZADD', p .. 'foreign', handed)
+  return foreign
 end
 
 -- Whether the worker runs something that other jobs have to wait for. A slot that runs only shards lets ordinary jobs in between
@@ -74,22 +70,19 @@ local function in_order(first, second, limit)
   return order
 end
 
--- The next jobs, up to `limit`: interactive, then late, then bulk; bulk first when it is due. Also the number of jobs that ended
--- past their deadline and of those that stepped over to the late band. `need` is the slack that the batch at hand needs.
-local function next_jobs(p, version, limit, need, now, todo)
-  local kept, expired, stepped = live(p, version, '', '-inf', '(' .. WEIGHT, 0, limit, need, now, todo)
+-- The next jobs, up to `limit`: interactive, then late, then bulk; bulk first when it is due. `need` is the slack that the batch at
+-- hand needs.
+local function next_jobs(p, version, limit, need, now, todo, tally)
+  local kept = live(p, version, '', '-inf', '(' .. WEIGHT, 0, limit, need, now, todo, tally)
   if #kept < limit then
-    local rest, over = live(p, version, '', WEIGHT, '+inf', 0, limit, 0, now, todo)
-    return in_order(kept, rest, limit), expired + over, stepped
+    return in_order(kept, live(p, version, '', WEIGHT, '+inf', 0, limit, 0, now, todo, tally), limit)
   end
-  if not bulk_is_due(p) then return kept, expired, stepped end
-  local bulk, over = live(p, version, '', 9 * WEIGHT, '+inf', 0, limit, 0, now, todo)
-  return in_order(bulk, kept, limit), expired + over, stepped
+  if not bulk_is_due(p) then return kept end
+  return in_order(live(p, version, '', 9 * WEIGHT, '+inf', 0, limit, 0, now, todo, tally), kept, limit)
 end
 
 -- As `next_jobs`, where owners take turns.
-local function next_in_turn(p, version, limit, need, now, todo)
-  local tally = {expired = 0, stepped = 0}
+local function next_in_turn(p, version, limit, need, now, todo, tally)
   local order = in_turn(p, version, 0, limit, need, now, todo, tally)
   if #order < limit then
     local rest = in_turn(p, version, LATE, limit, 0, now, todo, tally)
@@ -98,7 +91,7 @@ local function next_in_turn(p, version, limit, need, now, todo)
   elseif bulk_is_due(p) then
     order = in_order(in_turn(p, version, 9, limit, 0, now, todo, tally), order, limit)
   end
-  return order, tally.expired, tally.stepped
+  return order
 end
 
 -- The reason why the batch may leave now; or nil, and the ms until it may.
@@ -107,55 +100,78 @@ local function release_reason(p, order, limit, enough, waiting, max_wait, hurry,
   if #order >= limit then return limit == 1 and waiting == 1 and 'idle' or 'full' end
   if #order >= enough then return enough <= 1 and 'idle' or 'full' end
   if pool_is_idle(p) then return 'idle' end
-  local age = now - redis.call('HGET', p .. 'job:' .. order[1][1], 'created')
+  local age = now - (redis.call('HGET', p .. 'job:' .. order[1][1], 'created') or 0) -- 0: the record is gone
   if age >= max_wait then return 'wait' end
   local slack = order[1][2] - now
   if slack <= hurry then return 'deadline' end
   return nil, math.max(1, math.min(max_wait - age, slack - hurry))
 end
 
-local function lease_jobs(p, order, worker, nonce, limit_bytes, now, todo, reply)
-  local bytes, popped, leased, held = 0, {}, {}, {}
-  for i, entry in ipairs(order) do
-    local serial, deadline, band, line = entry[1], entry[2], entry[3], entry[4]
+-- The jobs of `order` that can be leased now: their records, up to the limit of bytes. A job that another claim has leased, or that
+-- has ended, leaves its line; so does one whose record is gone.
+local function leasable(p, order, limit_bytes, now, todo, tally)
+  local jobs, bytes = {}, 0
+  for _, entry in ipairs(order) do
+    local serial = entry[1]
     local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch',
-      'in', 'call', 'trace')
-    local input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
-    bytes = bytes + #input
-    if i > 1 and bytes > limit_bytes then break end
+      'in', 'call', 'trace', 'state')
+    if job[12] == 'queued' then
+      job.input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
+      bytes = bytes + #job.input
+      if #jobs > 0 and bytes > limit_bytes then break end
+      job.entry = entry
+      jobs[#jobs + 1] = job
+    else
+      redis.call('ZREM', entry[4], serial)
+      pop_tickets(p, entry[3], 1)
+      if not job[12] then
+        forget_gone(p, serial, todo)
+        tallied(tally, 'gone')
+      end
+    end
+  end
+  return jobs
+end
+
+-- Lease jobs to a worker. The lease comes first, then what the worker holds, then the records, and the places in line go last:
+-- wherever a call fails, each job is in line or is taken back with the worker's lease.
+local function lease_jobs(p, jobs, args, now, todo, reply)
+  local worker, nonce, lease = args[2], args[3], args[10]
+  local held, popped = {}, {}
+  for _, job in ipairs(jobs) do
+    held[#held + 1] = job.entry[1]
+    held[#held + 1] = job[10] == 'shard' and -now or now
+  end
+  redis.call('ZADD', p .. 'leases', now + lease, worker)
+  send('HSET', p .. 'held:' .. worker, held)
+  for _, job in ipairs(jobs) do
+    local serial, deadline, band, line = unpack(job.entry)
     local epoch, attempts = (job[7] or 0) + 1, (job[5] or 0) + 1
     local token = epoch .. ':' .. worker .. ':' .. nonce
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,
       'worker', worker)
-    push_change(todo, p, job[8], false, serial, 'leased', '', '', '', '', '', '')
-    leased[#leased + 1] = entry
     later(todo, 'ZREM', line, serial) -- guard:pop
-    held[#held + 1] = serial
-    held[#held + 1] = job[10] == 'shard' and -now or now
+    push_change(todo, p, job[8], false, serial, 'leased', '', '', '', '', '', '')
     popped[band] = (popped[band] or 0) + 1
     local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], input, job[2] or ''
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], job.input, job[2] or ''
     reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[4], deadline, attempts, job[6] or 0
     reply[n + 11], reply[n + 12] = job[10] or '', job[11] or ''
   end
-  send('HSET', p .. 'held:' .. worker, held)
-  for band, n in pairs(popped) do pop_tickets(p, band, n, now) end
-  return leased
+  for band, n in pairs(popped) do pop_tickets(p, band, n) end
 end
 
--- The first job of a line whose deadline has not passed, its score (or nil, nil), and the number of jobs before it that expired.
-local function first_alive(p, line, band, now, todo)
-  local expired = 0
-  while true do
+-- The first job of a line whose deadline has not passed, and its score; or nil. The jobs before it end here.
+local function first_alive(p, line, band, now, todo, tally)
+  while tally.left > 0 do
     local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
     local serial = first[1]
-    if not serial then return nil, nil, expired end
-    local deadline = tonumber(redis.call('HGET', p .. 'job:' .. serial, 'deadline'))
-    if deadline > now then return {serial, deadline, band, line}, tonumber(first[2]), expired end
-    redis.call('ZREM', line, serial)
-    pop_tickets(p, band, 1, now)
-    expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
-    expired = expired + 1
+    if not serial then return end
+    local deadline, state = unpack(redis.call('HMGET', p .. 'job:' .. serial, 'deadline', 'state'))
+    if state == 'queued' and tonumber(deadline) > now then
+      return {serial, tonumber(deadline), band, line}, tonumber(first[2])
+    end
+    end_late(p, serial, line, band, now, todo, tally)
   end
 end
 
@@ -180,37 +196,40 @@ local function ask_to_be_woken(p, length)
   if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
 end
 
+-- The head of every reply; `claim` adds what it knows only at its end.
+local function head(reason, retry, now, tally, foreign, shards)
+  return {reason, 0, retry, now, tally.stepped, tally.expired, foreign, shards, tally.gone}
+end
+
 -- Take one shard or none. Every shard that is queued wakes all slots, so no wake-up is asked for here.
-local function claim_shard(p, args, waiting, now, todo)
+local function claim_shard(p, args, waiting, now, todo, tally)
   local line = shards_of(p, args[1])
-  local shard, _, expired = first_alive(p, line, SHARD_BAND, now, todo)
-  local reply = {shard and 'bulk' or '', waiting, -1, now, 0, expired, 0, 0}
+  local shard = first_alive(p, line, SHARD_BAND, now, todo, tally)
+  local jobs = leasable(p, {shard}, tonumber(args[11]), now, todo, tally)
+  local reply = head(#jobs > 0 and 'bulk' or '', tally.left > 0 and -1 or 0, now, tally, 0, 0)
   append(reply, todo.changes)
-  if shard then
-    lease_jobs(p, {shard}, args[2], args[3], tonumber(args[11]), now, todo, reply)
-    redis.call('ZADD', p .. 'leases', now + args[10], args[2])
-  end
+  if #jobs > 0 then lease_jobs(p, jobs, args, now, todo, reply) end
   flush(p, todo)
-  reply[8] = redis.call('ZCARD', line)
+  reply[2], reply[8] = waiting, redis.call('ZCARD', line)
   return reply
 end
 
-local function claim(keys, args)
-  local p, now, todo = keys[1], now_ms(), {}
+local function claim(keys, args, todo)
+  local p, now, tally = keys[1], now_ms(), new_tally()
   -- The usual answer to a slot that has just settled a lone job in the same round trip: be quick, for that job's push waits for it.
   local waiting, parked = ordinary_depth(p)
-  if args[12] == '1' then return claim_shard(p, args, waiting, now, todo) end
+  if args[12] == '1' then return claim_shard(p, args, waiting, now, todo, tally) end
   local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[1])) or 0
   if waiting == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
     ask_to_be_woken(p, 1)
-    return {'', 0, -1, now, 0, 0, 0, shards}
+    return head('', -1, now, tally, 0, shards)
   end
-  local version, worker, nonce, limit, enough = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
-  local order, reason, retry, stepped, expired = {}, '', -1, 0, 0
-  local suspect, place, dropped, shared = nil, nil, 0, false
+  local version, worker, limit, enough = args[1], args[2], math.min(CLAIM_MAX, tonumber(args[4])), tonumber(args[5])
+  local order, reason, retry = {}, '', -1
+  local suspect, place, shared = nil, nil, false
   -- Mostly all waiting jobs stand in one line: then there are neither suspects nor owners to look for.
   if redis.call('ZCARD', line_of(p, version)) < waiting then
-    suspect, place, dropped = first_alive(p, p .. 'solo:' .. version, 0, now, todo)
+    suspect, place = first_alive(p, p .. 'solo:' .. version, 0, now, todo, tally)
     shared = owners_wait(p, version)
   end
   local due = suspect and solo_due(p, version, place, shared)
@@ -221,28 +240,29 @@ local function claim(keys, args)
   elseif not due then
     -- The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time.
     local need = args[7] - math.max(0, limit - standing(p, version, limit, shared)) * args[8]
-    order, expired, stepped = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo)
+    order = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo, tally)
     if #order > 0 then
       local wait
       reason, wait = release_reason(p, order, limit, enough, waiting - expired - dropped, tonumber(args[6]),
         tonumber(args[9]), now)
       if not reason then order, reason, retry = {}, '', wait end
-    elseif expired + stepped > 0 and standing(p, version, 1, shared) > 0 then
+    elseif tally.left < MOVES_MAX and standing(p, version, 1, shared) > 0 then
       retry = 0 -- a long run of late jobs: more behind it
     end
   end
   if free and #order == 0 then
     order, reason, retry = {suspect}, 'solo', -1
   end
-  if suspect and place >= WEIGHT and #order > 0 then tick(p, version, reason ~= 'solo') end
-  local foreign = take_foreign(p, now, #order == 0 and retry < 0)
-  local reply = {reason, 0, retry, now, stepped, expired + dropped, #foreign, shards}
+  local jobs = leasable(p, order, tonumber(args[11]), now, todo, tally)
+  if #order > 0 and #jobs == 0 then reason, retry = '', 0 end
+  if suspect and place >= WEIGHT and #jobs > 0 then tick(p, version, reason ~= 'solo') end
+  local foreign = take_foreign(p, now, #jobs == 0 and retry < 0)
+  local reply = head(reason, retry, now, tally, #foreign, shards)
   append(reply, foreign)
   append(reply, todo.changes)
-  if #order > 0 then
-    local leased = lease_jobs(p, order, worker, nonce, tonumber(args[11]), now, todo, reply)
-    if shared and reason ~= 'solo' then pass_turns(p, version, leased) end
-    redis.call('ZADD', p .. 'leases', now + args[10], worker)
+  if #jobs > 0 then
+    lease_jobs(p, jobs, args, now, todo, reply)
+    if shared and reason ~= 'solo' then pass_turns(p, version, jobs) end
   else
     ask_to_be_woken(p, retry >= 0 and enough or 1)
   end

@@ -1,9 +1,19 @@
 -- extend: push a worker's lease forward, and so that of all jobs it holds; take back jobs that run for too long.
 -- ARGS: worker, lease ms, max run ms; per shard that made progress (its run time starts again): serial
+-- LARGEST: the jobs that one worker holds
 -- REPLY: ok | lost, number of cancelled; then serials asked to be cancelled; then serials taken back
 
-local function extend(keys, args)
-  local p, now, todo = keys[1], now_ms(), {}
+-- End or queue again a job that ran for too long.
+local function overran(p, serial, job, now, todo)
+  if job.cancel == '1' then
+    note_past(p, serial, job, now, 'cancelled')
+    cancel_job(p, serial, job, now, todo)
+  else crash_job(p, serial, job, now, todo)
+  end
+end
+
+local function extend(keys, args, todo)
+  local p, now = keys[1], now_ms()
   local worker, held = args[1], p .. 'held:' .. args[1]
   if not redis.call('ZSCORE', p .. 'leases', worker) then return {'lost', 0} end
   redis.call('ZADD', p .. 'leases', now + args[2], worker)
@@ -25,12 +35,8 @@ local function extend(keys, args)
   table.sort(overrun)
   for _, serial in ipairs(overrun) do
     local job = load_job(p, serial, ENDING)
-    redis.call('HDEL', held, serial)
-    if job.cancel == '1' then
-      note_past(p, serial, now, 'cancelled')
-      cancel_job(p, serial, job, now, todo)
-    else crash_job(p, serial, job, now, todo)
-    end
+    if job.state == 'leased' and job.worker == worker then overran(p, serial, job, now, todo) end
+    later(todo, 'HDEL', held, serial)
   end
   flush(p, todo)
   if #overrun > 0 then wake(p) end

@@ -1,5 +1,6 @@
 -- finish: settle leased jobs of one batch, each with its verdict. Fenced by token; a repeated finish is answered 'already'.
 -- ARGS: worker, stamp of the batch; per job: serial, token, state (succeeded | failed | dead), media, output, blob, code, message
+-- LARGEST: CLAIM_MAX jobs
 -- REPLY: per job: ok | already | stale | cancelled
 local FINISH_STRIDE = 8
 -- The suffixes of a stamp with the job's place in its batch, from 1. They are prepared because converting a number to text costs more
@@ -7,17 +8,32 @@ local FINISH_STRIDE = 8
 local PLACES = {}
 for place = 1, 256 do PLACES[place] = '|' .. place end
 
-local function finish(keys, args)
-  local p, now, todo = keys[1], now_ms(), {}
-  local stamp, place = args[2], 0
-  local held, reply, gone = p .. 'held:' .. args[1], {}, {}
+-- Load the jobs and store their large outputs, before any record says that its job has succeeded. A job named twice is settled once.
+local function load_settled(p, args, todo)
+  local jobs, seen = {}, {}
+  for i = 3, #args, FINISH_STRIDE do
+    local serial, token, output = args[i], args[i + 1], args[i + 4]
+    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner', 'in'})
+    job.answer = seen[serial] and 'already' or fence(job, token)
+    seen[serial] = true
+    local large = args[i + 2] == 'succeeded' and args[i + 5] == '' and #output > SMALL
+    if large and job.answer == 'ok' and job.cancel ~= '1' then store(todo, p .. 'out:' .. serial, output) end
+    jobs[#jobs + 1] = job
+  end
+  send_values(todo)
+  return jobs
+end
+
+local function finish(keys, args, todo)
+  if #args > 2 + CLAIM_MAX * FINISH_STRIDE then return too_many('finish') end
+  local p, now, stamp, place = keys[1], now_ms(), args[2], 0
+  local held, reply, jobs = p .. 'held:' .. args[1], {}, load_settled(keys[1], args, todo)
   for i = 3, #args, FINISH_STRIDE do
     local serial, token, state = args[i], args[i + 1], args[i + 2]
     place = place + 1
-    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner', 'in'})
-    local answer = fence(job, token)
+    local job = jobs[place]
+    local answer = job.answer
     if answer == 'ok' then
-      gone[#gone + 1] = serial
       if job.cancel == '1' then -- guard:cancel
         cancel_job(p, serial, job, now, todo, token)
         answer = 'cancelled'
@@ -25,14 +41,13 @@ local function finish(keys, args)
         end_job(p, serial, job, state, now, todo, {media = args[i + 3], output = args[i + 4], blob = args[i + 5],
           code = args[i + 6], message = args[i + 7], stamp = stamp .. (PLACES[place] or '|' .. place),
           token = token})
-        count(todo, 'ended:' .. state, 1)
       end
+      later(todo, 'HDEL', held, serial)
     elseif answer == 'stale' then
       count(todo, 'stale', 1)
     end
     reply[#reply + 1] = answer
   end
-  send('HDEL', held, gone)
   flush(p, todo)
   return reply
 end

@@ -1,13 +1,14 @@
 -- reject_foreign: answer a stock Celery message that cannot become a job, and forget the message.
 -- ARGS: message, celery id ('' = unreadable), reason
 -- REPLY: ok
-local function reject_foreign(keys, args)
-  local p, todo = keys[1], {}
-  if redis.call('HDEL', p .. 'foreign', args[1]) == 1 then
-    count(todo, 'foreign_rejected', 1)
-    if args[2] ~= '' then celery_meta(p, '', args[2], 'failed', '', nil, 'invalid_message', args[3]) end
-    flush(p, todo)
-  end
+-- LARGEST: one message
+local function reject_foreign(keys, args, todo)
+  local p = keys[1]
+  if not redis.call('ZSCORE', p .. 'foreign', args[1]) then return 'ok' end
+  if args[2] ~= '' then celery_meta(todo, p, '', args[2], 'failed', '', nil, 'invalid_message', args[3]) end
+  later(todo, 'ZREM', p .. 'foreign', args[1])
+  count(todo, 'foreign_rejected', 1)
+  flush(p, todo)
   return 'ok'
 end
 

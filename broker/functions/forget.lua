@@ -2,17 +2,20 @@
 -- no tombstone stays. The caller deletes the blobs.
 -- ARGS: per job: serial
 -- REPLY: number of dropped jobs
+-- LARGEST: FORGET_MAX jobs
 -- D43: docs/design/runs.md
 
-local function forget(keys, args)
-  local p, todo, dropped = keys[1], {}, 0
+local FORGET_MAX = 1000
+
+local function forget(keys, args, todo)
+  if #args > FORGET_MAX then return redis.error_reply('ERR more than ' .. FORGET_MAX .. ' jobs in one forget') end
+  local p, dropped = keys[1], 0
   for _, serial in ipairs(args) do
     if redis.call('HGET', p .. 'job:' .. serial, 'state') == 'succeeded' then -- guard:forget
-      drop_job(p, serial)
+      drop_job(p, serial, todo)
       dropped = dropped + 1
     end
   end
-  count(todo, 'collected', dropped)
   flush(p, todo)
   return dropped
 end

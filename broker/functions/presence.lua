@@ -5,6 +5,7 @@
 -- KEYS: the hash of workers
 -- ARGS: worker, ttl ms, the worker as JSON
 -- REPLY: ok
+-- LARGEST: one worker
 -- All moments are of this clock, because a worker's clock may be hours off.
 local function announce(keys, args)
   local now = now_ms()
@@ -19,6 +20,7 @@ register('announce', announce, {'allow-oom'})
 -- KEYS: the hash of workers
 -- ARGS: none
 -- REPLY: number of workers removed
+-- LARGEST: one look at each worker
 local function forget_workers(keys)
   local now, removed, all = now_ms(), 0, redis.call('HGETALL', keys[1])
   for i = 1, #all, 2 do
@@ -32,6 +34,7 @@ register('forget_workers', forget_workers, {'allow-oom'})
 -- absent: look, on behalf of all sweepers, for lease holders whose own channel has no subscriber, because their process has ended.
 -- ARGS: sweeper, ms in which no other sweeper looks, ms after which a holder that is still missing is gone
 -- REPLY: looked ('0': another sweeper did a moment ago), number of holders newly missing; then the names of those that are gone
+-- LARGEST: one look at each lease
 -- Sweepers share what they saw: a sweeper that died or froze between the two looks at a missing holder is replaced by whichever
 -- comes first once its time is over. A holder comes back into view if it subscribes again before the second look.
 -- D5: docs/design/leases-and-losses.md
@@ -86,11 +89,12 @@ register('absent', absent, {'allow-oom'})
 
 -- reconcile_next: reconcile the page behind the last one, for all workers.
 -- ARGS: ms in which nobody else reconciles, limit
--- REPLY: as reconcile; if somebody did so a moment ago: '', 0, 0, 0
-local function reconcile_next(keys, args)
+-- REPLY: as reconcile; if somebody did so a moment ago: '', 0, 0, 0, 0
+-- LARGEST: as reconcile
+local function reconcile_next(keys, args, todo)
   local p = keys[1]
-  if not redis.call('SET', p .. 'reconciled', '1', 'NX', 'PX', args[1]) then return {'', 0, 0, 0} end
-  local reply = reconcile(keys, {redis.call('GET', p .. 'reconcile_from') or '0', args[2]})
+  if not redis.call('SET', p .. 'reconciled', '1', 'NX', 'PX', args[1]) then return {'', 0, 0, 0, 0} end
+  local reply = reconcile(keys, {redis.call('GET', p .. 'reconcile_from') or '0', args[2]}, todo)
   redis.call('SET', p .. 'reconcile_from', reply[1])
   return reply
 end

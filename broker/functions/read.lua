@@ -93,7 +93,7 @@ local function oldest_age(p, ready, from, n, now)
     end
     at = at + step
   end
-  return first and now - redis.call('HGET', p .. 'job:' .. first, 'created') or 0
+  return first and now - (redis.call('HGET', p .. 'job:' .. first, 'created') or now) or 0
 end
 
 -- stats: one model's queue in numbers.

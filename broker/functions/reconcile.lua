@@ -1,6 +1,8 @@
 -- reconcile: compare records with their indexes and mend what disagrees. Every count but `scanned` must stay 0.
--- ARGS: cursor ('0' starts), limit
--- REPLY: next cursor ('0' = done), scanned, mended orphans, added tickets
+-- ARGS: cursor ('0' starts), limit (RECONCILE_MAX at most)
+-- REPLY: next cursor ('0' = done), scanned, mended orphans, tickets added or taken away, records that were gone
+-- LARGEST: RECONCILE_MAX records; looks once at each line
+local RECONCILE_MAX = 1000
 
 local function has_place(p, serial, job)
   if job.state == 'queued' then
@@ -9,9 +11,9 @@ local function has_place(p, serial, job)
   end
   if job.state == 'delayed' then return redis.call('ZSCORE', p .. 'delayed', serial) end
   if job.state == 'leased' then
-    return redis.call('ZSCORE', p .. 'leases', job.worker) and redis.call('HEXISTS', p .. 'held:' .. job.worker, serial) == 1
+    return job.worker and redis.call('ZSCORE', p .. 'leases', job.worker) and redis.call('HEXISTS', p .. 'held:' .. job.worker, serial) == 1
   end
-  return true
+  return redis.call('ZSCORE', p .. 'final', serial)
 end
 
 -- Give the job's owner a turn if it has none, since its line would never be served. Returns whether that was so.
@@ -21,6 +23,48 @@ local function mend_turn(p, serial, job)
   return score and take_turn(p, job.version, band_of(tonumber(score)), job.owner)
 end
 
+-- A leased job stands in no line, only a leased job is held, and a replayed one is not in the inbox. Returns whether the job was
+-- where it must not be.
+local function leave_wrong_place(p, serial, job)
+  if job.replayed_as and redis.call('ZREM', p .. 'inbox', serial) == 1 then return true end
+  if job.state ~= 'leased' then
+    return job.worker and redis.call('HDEL', p .. 'held:' .. job.worker, serial) == 1
+  end
+  return redis.call('ZREM', line_of(p, job.version, job.owner, job.call), serial) == 1
+    or redis.call('ZREM', p .. 'solo:' .. job.version, serial) == 1
+end
+
+-- Give a job back its place. A final one that lacks its own was not counted either.
+local function give_place(p, serial, job, now, todo)
+  if job.finished then
+    later(todo, 'ZADD', p .. 'outbox', job.finished, serial)
+    local unanswered = job.state ~= 'succeeded' and job.state ~= 'cancelled' and not job.replayed_as
+    if unanswered then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
+    todo.ended = todo.ended or {}
+    append(todo.ended, {job.finished + job.ttl, serial})
+    count(todo, 'ended:' .. job.state, 1)
+    count_open(todo, job.owner, -1)
+    return
+  end
+  if job.state == 'leased' then
+    note_past(p, serial, job, now, 'worker_lost')
+    note(job, 'attempts', job.attempts - 1) -- nobody is to blame: as after a release
+  end
+  set_state(p, serial, job, 'queued')
+  requeue(p, serial, job)
+end
+
+-- The entries of records that are gone leave every line; their tickets are counted below.
+local function clear_lines(p, gone)
+  if #gone == 0 then return end
+  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+    for _, line in ipairs(all_lines_of(p, version)) do send('ZREM', line, gone) end
+    send('ZREM', p .. 'solo:' .. version, gone)
+  end
+  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do send('HDEL', p .. 'held:' .. worker, gone) end
+end
+
+-- One ticket per waiting job: missing ones are added, surplus ones taken away. Returns how many.
 local function mend_tickets(p)
   local mended, ready = 0, {[0] = 0, [6] = 0, [9] = 0}
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
@@ -32,40 +76,45 @@ local function mend_tickets(p)
     ready[0] = ready[0] + redis.call('ZCARD', p .. 'solo:' .. version)
   end
   for _, band in ipairs(BANDS) do
-    local missing = ready[band] - redis.call('LLEN', tickets(p, band))
-    if missing > 0 then
-      push_tickets(p, band, missing)
-      mended = mended + missing
-    end
+    local list = tickets(p, band)
+    -- Where the list is as long as the lines, all is well. Else the tickets are told from stock Celery messages among them.
+    local missing = ready[band] - redis.call('LLEN', list)
+    if missing ~= 0 then missing = ready[band] - #redis.call('LPOS', list, TICKET, 'COUNT', 0) end
+    if missing > 0 then push_tickets(p, band, missing) end
+    if missing < 0 then redis.call('LREM', list, missing, TICKET) end
+    mended = mended + math.abs(missing)
   end
   return mended
 end
 
-local function reconcile(keys, args)
-  local p, todo = keys[1], {}
+local function reconcile(keys, args, todo)
+  local p, now, limit = keys[1], now_ms(), math.min(RECONCILE_MAX, tonumber(args[2]))
   local from = args[1] == '0' and '-' or '(' .. args[1]
-  local page = redis.call('ZRANGEBYLEX', p .. 'index', from, '+', 'LIMIT', 0, args[2])
-  local orphans = 0
+  local page = redis.call('ZRANGEBYLEX', p .. 'index', from, '+', 'LIMIT', 0, limit)
+  local orphans, gone = 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call'})
-    if job.state and not has_place(p, serial, job) then
-      if job.state == 'leased' then note_past(p, serial, now_ms(), 'worker_lost') end
-      redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '')
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as'})
+    if not job.state then
+      gone[#gone + 1] = serial
+      forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))
+    elseif not has_place(p, serial, job) then
       if job.worker then redis.call('HDEL', p .. 'held:' .. job.worker, serial) end
-      requeue(p, serial, job)
+      give_place(p, serial, job, now, todo)
       orphans = orphans + 1
-    elseif mend_turn(p, serial, job) then
-      orphans = orphans + 1
+    else
+      local wrong, turn = leave_wrong_place(p, serial, job), mend_turn(p, serial, job)
+      if wrong or turn then orphans = orphans + 1 end
     end
   end
+  clear_lines(p, gone)
   local mended = 0
-  if args[1] == '0' then mended = mend_tickets(p) end
+  if args[1] == '0' or orphans + #gone > 0 then mended = mend_tickets(p) end
   count(todo, 'repaired', orphans + mended)
   flush(p, todo)
   if orphans > 0 then wake(p) end
-  local cursor = #page < tonumber(args[2]) and '0' or page[#page]
-  return {cursor, #page, orphans, mended}
+  local cursor = #page < limit and '0' or page[#page]
+  return {cursor, #page, orphans, mended, #gone}
 end
 
 register('reconcile', reconcile, {'allow-oom'})

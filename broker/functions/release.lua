@@ -1,6 +1,7 @@
 -- release: give leased jobs back without a verdict. Only the reason 'crashed' is charged: the attempt counts, crashes grow by one,
 -- and the job runs alone next time.
 -- ARGS: worker, reason, how the process died (may be empty); per job: serial, token
+-- LARGEST: CLAIM_MAX jobs
 -- REPLY: per job: ok | dead (crashes or attempts spent) | cancelled | already | stale
 
 local function release_one(p, serial, token, reason, detail, now, todo)
@@ -13,18 +14,20 @@ local function release_one(p, serial, token, reason, detail, now, todo)
     return 'cancelled', true
   end
   if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token, detail), true end
-  note_past(p, serial, now, 'released')
-  redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '', 'attempts', job.attempts - 1)
+  note_past(p, serial, job, now, 'released')
+  note(job, 'attempts', job.attempts - 1)
+  set_state(p, serial, job, 'queued')
   requeue(p, serial, job)
   count(todo, 'redelivered:given_back', 1)
   return 'ok', true
 end
 
-local function release(keys, args)
-  local p, now, todo, reply = keys[1], now_ms(), {}, {}
+local function release(keys, args, todo)
+  local p, now, reply = keys[1], now_ms(), {}
+  if #args > 3 + 2 * CLAIM_MAX then return too_many('release') end
   for i = 4, #args, 2 do
     local answer, left = release_one(p, args[i], args[i + 1], args[2], args[3], now, todo)
-    if left then redis.call('HDEL', p .. 'held:' .. args[1], args[i]) end
+    if left then later(todo, 'HDEL', p .. 'held:' .. args[1], args[i]) end
     reply[#reply + 1] = answer
   end
   flush(p, todo)

@@ -1,5 +1,6 @@
 -- retry: put leased jobs aside for a delay; jobs at their limit of attempts fail for good.
 -- ARGS: worker, delay ms, code, message; per job: serial, token
+-- LARGEST: CLAIM_MAX jobs
 -- REPLY: per job: ok | dead (failed at the limit) | cancelled | already | stale
 
 local function retry_one(p, serial, token, delay, code, message, now, todo)
@@ -13,22 +14,23 @@ local function retry_one(p, serial, token, delay, code, message, now, todo)
   end
   if job.attempts - job.losses >= job.max_attempts then -- guard:attempts
     end_job(p, serial, job, 'failed', now, todo, {code = code, message = message, token = token})
-    count(todo, 'ended:failed', 1)
     return 'dead', true
   end
-  note_past(p, serial, now, 'retried', delay)
-  redis.call('HSET', p .. 'job:' .. serial, 'state', 'delayed', 'token', '', 'code', code, 'message', message)
+  note_past(p, serial, job, now, 'retried', delay)
+  note(job, 'code', code, 'message', message)
+  set_state(p, serial, job, 'delayed')
   -- A sweep looks at nothing but what is due by now, so a job whose deadline comes first is due then, to be expired.
-  redis.call('ZADD', p .. 'delayed', math.min(now + delay, job.deadline), serial)
+  later(todo, 'ZADD', p .. 'delayed', math.min(now + delay, job.deadline), serial)
   count(todo, 'retried', 1)
   return 'ok', true
 end
 
-local function retry(keys, args)
-  local p, now, todo, reply = keys[1], now_ms(), {}, {}
+local function retry(keys, args, todo)
+  local p, now, reply = keys[1], now_ms(), {}
+  if #args > 4 + 2 * CLAIM_MAX then return too_many('retry') end
   for i = 5, #args, 2 do
     local answer, left = retry_one(p, args[i], args[i + 1], args[2], args[3], args[4], now, todo)
-    if left then redis.call('HDEL', p .. 'held:' .. args[1], args[i]) end
+    if left then later(todo, 'HDEL', p .. 'held:' .. args[1], args[i]) end
     reply[#reply + 1] = answer
   end
   flush(p, todo)

@@ -43,22 +43,28 @@ local function join_line(r, id, now)
   redis.call('ZADD', r .. 'turns', 'NX', now, owner)
 end
 
+-- The entry in `final` goes last: a call that fails in between is made up for by the next one that forgets.
 local function forget(r, id)
   local owner = redis.call('HGET', r .. 'run:' .. id, 'owner') or ''
   leave_line(r, id, owner)
+  for _, index in ipairs({'index', 'of:' .. owner, 'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
   redis.call('DEL', r .. 'run:' .. id)
-  for _, index in ipairs({'index', 'of:' .. owner, 'live', 'final', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
+  redis.call('ZREM', r .. 'final', id)
 end
 
 local function forget_old(r, keep, now)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'final', '-inf', now - keep, 'LIMIT', 0, KEEP_LOOK)) do forget(r, id) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'final', '-inf', now - keep, 'LIMIT', 0, KEEP_LOOK)) do
+    local state = redis.call('HGET', r .. 'run:' .. id, 'state')
+    if not state or ENDED[state] then forget(r, id) else redis.call('ZREM', r .. 'final', id) end
+  end
 end
 
 local function end_run(r, id, state, now)
+  -- The record between the two: wherever a call fails, the run is listed as live until it has ended, and is forgotten in time.
+  redis.call('ZADD', r .. 'final', now, id)
   redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now)
   leave_line(r, id, redis.call('HGET', r .. 'run:' .. id, 'owner') or '')
   for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
-  redis.call('ZADD', r .. 'final', now, id)
 end
 
 -- Whether the run belongs to another owner than asked for. `whose` is '=' and the owner, or empty for any owner.
@@ -72,10 +78,11 @@ local function run_create(keys, args)
   forget_old(r, args[4], now)
   local found = record_of(r, id)
   if found then return {'existing', found} end
-  redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now)
+  -- The record last: an entry without a record is passed over, a record without its entries would never be driven.
   for _, index in ipairs({'index', 'of:' .. args[2], 'live'}) do redis.call('ZADD', r .. index, now, id) end
   if tonumber(args[5]) > 0 then redis.call('ZADD', r .. 'due', now + args[5], id) end
-  if args[6] ~= '' then redis.call('HSET', r .. 'run:' .. id, 'command', args[6]) end
+  redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now,
+    unpack(args[6] ~= '' and {'command', args[6]} or NOTHING))
   join_line(r, id, now)
   return {'created', record_of(r, id)}
 end
@@ -117,15 +124,19 @@ local function run_update(keys, args)
   if not state then return 'missing' end
   if holder ~= args[2] then return 'lost' end -- guard:run_fence
   if ENDED[state] then return 'final' end -- guard:run_final
-  redis.call('HSET', key, 'until', now + args[3], unpack(args, 5))
+  local wanted = state
+  for i = 5, #args, 2 do
+    if args[i] == 'state' then wanted = args[i + 1] end
+  end
+  if ENDED[wanted] then redis.call('ZADD', r .. 'final', now, id) end
   redis.call('ZADD', r .. 'driven', 'XX', now + args[3], id)
   if tonumber(args[4]) > tonumber(redis.call('HGET', key, 'most') or 0) then
     redis.call('HSET', key, 'most', args[4], 'drives', 0)
   elseif tonumber(args[3]) == 0 then
     redis.call('HSET', key, 'drives', 0)
   end
-  local wanted = redis.call('HGET', key, 'state')
   if wanted ~= 'queued' then redis.call('HSETNX', key, 'started', now) end
+  redis.call('HSET', key, 'until', now + args[3], unpack(args, 5))
   if ENDED[wanted] then end_run(r, id, wanted, now) end
   return request == 'cancel' and 'cancel' or 'ok'
 end
@@ -140,10 +151,10 @@ local function run_reopen(keys, args)
   if not state then return 'missing' end
   if not ENDED[state] then return 'live' end
   if state == 'completed' then return 'completed' end
+  redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
   redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until', 'drives', 'most')
   redis.call('HSET', key, 'state', 'queued')
   redis.call('ZREM', r .. 'final', id)
-  redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
   join_line(r, id, now)
   return 'reopened'
 end
@@ -186,8 +197,8 @@ local function run_list(keys, args)
     local page = redis.call('ZRANGE', index, math.max(0, at - PAGE + 1), at)
     for i = #page, 1, -1 do
       local run = record_of(r, page[i])
-      local behind = not before or tonumber(run[4]) < before or page[i] < after
-      local asked = #args == 4 or wanted[run[3]]
+      local behind = run and (not before or tonumber(run[4]) < before or page[i] < after)
+      local asked = run and (#args == 4 or wanted[run[3]])
       if behind and asked and not not_theirs(run[1], whose) and #reply < 2 * args[4] then
         reply[#reply + 1], reply[#reply + 2] = page[i], run
       end

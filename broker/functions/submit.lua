@@ -3,15 +3,16 @@
 --       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery id, foreign message,
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
+-- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 local SUBMIT_STRIDE = 19
 -- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
 local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
 
-local function known(p, digest, fingerprint)
+local function known(p, call, digest, fingerprint)
   if digest == '' then return end
-  local first = redis.call('GET', p .. 'idem:' .. digest) -- guard:dedup
+  local first = call.keys[digest] or redis.call('GET', p .. 'idem:' .. digest) -- guard:dedup
   if not first then return end
   return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
 end
@@ -45,7 +46,7 @@ end
 -- The replayed job names the new one and leaves the inbox, because it has been dealt with. It may have been collected meanwhile.
 local function link(p, todo, old, serial)
   if old == '' then return end
-  if redis.call('EXISTS', p .. 'job:' .. old) == 1 then redis.call('HSET', p .. 'job:' .. old, 'replayed_as', serial) end
+  if redis.call('EXISTS', p .. 'job:' .. old) == 1 then later(todo, 'HSET', p .. 'job:' .. old, 'replayed_as', serial) end
   later(todo, 'ZREM', p .. 'inbox', old)
 end
 
@@ -57,15 +58,14 @@ local function join(p, call, version, band, owner)
   take_turn(p, version, band, owner)
 end
 
-local function create(p, todo, now, at, args, call)
-  local shard = args[at + 16] == 'shard'
+-- Decide on one job that is to be stored: its place, and what its record will hold.
+local function draft(p, todo, now, at, args, call)
   local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
   local score = band * WEIGHT + deadline
   local line = line_of(p, version, args[at + 5], args[at + 16])
   local ahead = ahead_of(call, line, score)
-  local record = {'HSET', p .. 'job:' .. serial, 'state', 'queued', 'version', version, 'band', band, 'created', now,
-    'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
-    'terms', ahead > 0 and args[at + 11] .. ',' .. ahead or args[at + 11]}
+  local record = {'state', 'queued', 'version', version, 'band', band, 'created', now, 'deadline', deadline, 'ttl', args[at + 4],
+    'media', args[at + 6], 'terms', ahead > 0 and args[at + 11] .. ',' .. ahead or args[at + 11]}
   local n = #record
   for i = 1, #OPTIONAL, 2 do
     local value = args[at + OPTIONAL[i + 1]]
@@ -77,56 +77,75 @@ local function create(p, todo, now, at, args, call)
   local input, inline = args[at + 7], args[at + 8] == ''
   if inline and #input <= SMALL then
     record[n + 1], record[n + 2] = 'in', input
-  end
-  redis.call(unpack(record))
-  if inline and #input > SMALL then store(todo, p .. 'in:' .. serial, input) end
-  if args[at + 9] ~= '' then
-    local kept = math.max(args[2], args[at + 3] + args[at + 4] + RUN_PAST_DEADLINE_MS)
-    redis.call('SET', p .. 'idem:' .. args[at + 9], serial .. args[at + 10], 'PX', kept)
-  end
-  link(p, todo, args[at + 18], serial)
-  later(todo, 'ZADD', p .. 'index', 0, serial)
-  later(todo, 'ZADD', line, score, serial)
-  if shard then call.shards = true else join(p, call, version, band, args[at + 5]) end
-  later(todo, 'SADD', p .. 'versions', version)
-  later(todo, 'LPUSH', tickets(p, tonumber(band)), TICKET)
-  count(todo, 'accepted', 1)
-  count_open(todo, args[at + 5], 1)
+  elseif inline then store(todo, p .. 'in:' .. serial, input) end
+  if args[at + 9] ~= '' then call.keys[args[at + 9]] = serial .. args[at + 10] end
+  if args[at + 16] == 'shard' then call.shards = true else join(p, call, version, band, args[at + 5]) end
+  call.opened[args[at + 5]] = (call.opened[args[at + 5]] or 0) + 1
+  call.drafts[#call.drafts + 1] = {at = at, line = line, score = score, record = record}
+  append(call.index, {0, serial})
 end
 
--- Whether the owner has as many open jobs as allowed. `todo.open` holds those that this call has added; the others are in the store.
-local function spent(p, todo, owner, most)
+-- Store the jobs that were decided on. `index` and inputs come first, because `reconcile` finds a job by its entry there; whatever
+-- stands behind a record follows in one go, its key of idempotency before its place in line.
+local function create(p, todo, args, call)
+  if #call.drafts == 0 then return end
+  todo.unborn = {}
+  for i = 2, #call.index, 2 do todo.unborn[call.index[i]] = true end
+  send_values(todo)
+  send('ZADD', p .. 'index', call.index)
+  for _, job in ipairs(call.drafts) do
+    local at, serial = job.at, args[job.at]
+    redis.call('HSET', p .. 'job:' .. serial, unpack(job.record))
+    todo.unborn[serial] = nil
+    count(todo, 'accepted', 1)
+    count_open(todo, args[at + 5], 1)
+    if args[at + 9] ~= '' then
+      local kept = math.max(args[2], args[at + 3] + args[at + 4] + RUN_PAST_DEADLINE_MS)
+      set_later(todo, p .. 'idem:' .. args[at + 9], serial .. args[at + 10], kept)
+    end
+    link(p, todo, args[at + 18], serial)
+  end
+  for _, job in ipairs(call.drafts) do
+    local at, serial = job.at, args[job.at]
+    later(todo, 'ZADD', job.line, job.score, serial)
+    later(todo, 'SADD', p .. 'versions', args[at + 1])
+    later(todo, 'LPUSH', tickets(p, tonumber(args[at + 2])), TICKET)
+  end
+  flush(p, todo)
+  wake(p, call.shards) -- guard:shard_wake
+end
+
+-- Whether the owner has as many open jobs as allowed. `call.opened` holds those that this call adds; the others are in the store.
+local function spent(p, call, owner, most)
   if owner == '' or most == 0 then return false end
-  local added = todo.open and todo.open[owner] or 0
+  local added = call.opened[owner] or 0
   return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
-local function submit(keys, args)
+local function submit(keys, args, todo)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
-  local p, now, todo = keys[1], now_ms(), {}
-  local waiting, before, reply = depth(p), repeated(keys[1], args), {0}
-  local call = {places = {}, joined = {}, waiting = waiting}
+  local p, now = keys[1], now_ms()
+  local waiting, before, reply, adopted = depth(p), repeated(keys[1], args), {0}, {}
+  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, waiting = waiting}
   for i = 3, #args, SUBMIT_STRIDE do
     local serial, foreign = args[i], args[i + 14]
-    local status, first = known(p, args[i + 9], args[i + 10])
+    local status, first = known(p, call, args[i + 9], args[i + 10])
     if not status then
       first = serial
       if before[serial] then status = 'existing'
       elseif waiting >= tonumber(args[1]) then status = 'full'
-      elseif spent(p, todo, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
+      elseif spent(p, call, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
       else
-        create(p, todo, now, i, args, call)
+        draft(p, todo, now, i, args, call)
         before[serial], waiting, status = true, waiting + 1, 'created'
       end
     end
-    if foreign ~= '' and status ~= 'full' then redis.call('HDEL', p .. 'foreign', foreign) end
+    if foreign ~= '' and status ~= 'full' then adopted[#adopted + 1] = foreign end
     reply[#reply + 1] = status
     reply[#reply + 1] = first
   end
-  if todo.tally then
-    flush(p, todo)
-    wake(p, call.shards) -- guard:shard_wake
-  end
+  create(p, todo, args, call)
+  send('ZREM', p .. 'foreign', adopted)
   reply[1] = waiting
   return reply
 end

@@ -2,6 +2,7 @@
 -- KEYS: the hash of all rollouts or of all models
 -- ARGS: entry, the text as it was read ('' = none), the new text ('' = remove the entry)
 -- REPLY: 1 (replaced) | 0 (changed meanwhile)
+-- LARGEST: one entry
 -- D23: docs/design/workers-and-devices.md
 local function swap(keys, args)
   if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then return 0 end

@@ -3,6 +3,7 @@
 -- REPLY: requeued, dead, expired, cancelled, promoted, collected, number of lost workers, number of blobs, records that were gone,
 --        more ('1': the limit was met, so call again); then the lost workers' names; then the blobs to delete; then the changes
 --        (see `tell`)
+-- LARGEST: SWEEP_MAX jobs moved, as many lost workers, as many suspects looked at; looks once at each line
 -- D18: docs/design/store.md
 local SWEEP_MAX = 1000
 local FEW_VERSIONS = 8
@@ -19,7 +20,7 @@ local function take_back(p, serial, worker, event, now, todo, tally)
     return swept(tally, 'gone')
   end
   if job.state ~= 'leased' or job.worker ~= worker then return end
-  note_past(p, serial, now, 'worker_lost')
+  note_past(p, serial, job, now, 'worker_lost')
   tell(todo, 'lost', serial, 'leased', job)
   if job.cancel == '1' then
     cancel_job(p, serial, job, now, todo)
@@ -27,7 +28,7 @@ local function take_back(p, serial, worker, event, now, todo, tally)
   end
   job.losses = job.losses + 1
   job.in_a_row = tonumber(job.lost_in or 0) == event - 1 and job.in_a_row + 1 or 1 -- guard:in_a_row
-  redis.call('HSET', p .. 'job:' .. serial, 'losses', job.losses, 'in_a_row', job.in_a_row, 'lost_in', event)
+  note(job, 'losses', job.losses, 'in_a_row', job.in_a_row, 'lost_in', event)
   local row_over = job.in_a_row >= MAX_LOST_IN_A_ROW -- guard:losses_in_a_row
   if row_over or job.losses >= MAX_LOSSES then -- guard:losses
     kill_job(p, serial, job, now, todo, 'worker_lost', 'given up: ' .. job.losses .. ' workers were lost while they held it')
@@ -36,7 +37,7 @@ local function take_back(p, serial, worker, event, now, todo, tally)
     expire_job(p, serial, job, now, todo)
     swept(tally, 'expired')
   else
-    redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued', 'token', '') -- guard:sweep_token
+    set_state(p, serial, job, 'queued') -- guard:sweep_token
     requeue(p, serial, job)
     count(todo, 'redelivered:worker_lost', 1)
     swept(tally, 'requeued')
@@ -87,11 +88,12 @@ local function promote(p, now, todo, tally)
     if not job.state then
       forget_gone(p, serial, todo)
       swept(tally, 'gone')
+    elseif job.state ~= 'delayed' then tally.left = tally.left - 1
     elseif tonumber(job.deadline) <= now then
       expire_job(p, serial, job, now, todo)
       swept(tally, 'expired')
     else
-      redis.call('HSET', p .. 'job:' .. serial, 'state', 'queued')
+      set_state(p, serial, job, 'queued')
       requeue(p, serial, job)
       swept(tally, 'promoted')
     end
@@ -145,12 +147,12 @@ local function expire_waiting(p, now, todo, tally)
     if tally.left <= 0 then break end
     local serial, key, band = entry[1], entry[2], entry[3]
     local job = load_job(p, serial, ENDING)
-    local gone = not job.state
-    if gone or tonumber(job.deadline) <= now then
+    local gone, waits = not job.state, job.state == 'queued'
+    if not waits or tonumber(job.deadline) <= now then
       redis.call('ZREM', key, serial)
-      pop_tickets(p, band, 1, now)
-      if gone then forget_gone(p, serial, todo) else expire_job(p, serial, job, now, todo) end
-      swept(tally, gone and 'gone' or 'expired')
+      pop_tickets(p, band, 1)
+      if gone then forget_gone(p, serial, todo) elseif waits then expire_job(p, serial, job, now, todo) end
+      if gone or waits then swept(tally, gone and 'gone' or 'expired') else tally.left = tally.left - 1 end
     end
   end
 end
@@ -158,23 +160,22 @@ end
 local function collect(p, now, todo, tally)
   local blobs = {}
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, math.max(0, tally.left))) do
-    local refs, owner, kept = drop_job(p, serial)
+    local refs, owner, kept = drop_job(p, serial, todo)
     append(blobs, refs)
     -- A tombstone lives as long as the result was kept. A day for each answer-now request would take gigabytes at a few
     -- thousand requests a second.
     redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, kept)))
     swept(tally, 'collected')
   end
-  count(todo, 'collected', tally.collected)
   return blobs
 end
 
-local function sweep(keys, args)
-  local p, now, todo = keys[1], now_ms(), {}
+local function sweep(keys, args, todo)
+  local p, now = keys[1], now_ms()
   local tally = {requeued = 0, dead = 0, expired = 0, cancelled = 0, promoted = 0, collected = 0, gone = 0}
   tally.left = math.min(SWEEP_MAX, tonumber(args[1]))
   local gone = {}
-  for i = 2, #args do gone[#gone + 1] = args[i] end
+  for i = 2, math.min(#args, 1 + SWEEP_MAX) do gone[#gone + 1] = args[i] end
   local lost = lose_workers(p, gone, now, todo, tally)
   promote(p, now, todo, tally)
   expire_waiting(p, now, todo, tally)

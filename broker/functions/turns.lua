@@ -51,34 +51,56 @@ local function standing(p, version, enough, shared)
   return count
 end
 
+-- What one call ended or moved besides what it leased. `left`: how much more it may; then the caller has to come again.
+local MOVES_MAX = 1000
+
+local function new_tally() return {expired = 0, stepped = 0, gone = 0, left = MOVES_MAX} end
+
+local function tallied(tally, what)
+  tally[what], tally.left = tally[what] + 1, tally.left - 1
+end
+
+-- End a waiting job that is past its deadline. If its record is gone or says that the job does not wait, it only leaves the line.
+local function end_late(p, serial, line, band, now, todo, tally)
+  local job = load_job(p, serial, ENDING)
+  redis.call('ZREM', line, serial)
+  pop_tickets(p, band, 1)
+  if job.state == 'queued' then
+    expire_job(p, serial, job, now, todo)
+    tallied(tally, 'expired')
+  elseif not job.state then
+    forget_gone(p, serial, todo)
+    tallied(tally, 'gone')
+  else
+    tally.left = tally.left - 1
+  end
+end
+
 -- At least `limit` live jobs of one line between two scores, behind the first `skip`, in order; or all of them. Jobs past their
 -- deadline end here; jobs with less slack than `need` move to the late band (so `to` must end before that band, unless `need` is 0).
-local function live(p, version, owner, from, to, skip, limit, need, now, todo)
-  local line, found, expired, stepped = line_of(p, version, owner), {}, 0, 0
+local function live(p, version, owner, from, to, skip, limit, need, now, todo, tally)
+  local line, found = line_of(p, version, owner), {}
   for _ = 1, 8 do
     local page = redis.call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', skip + #found, limit)
     for i = 1, #page, 2 do
       local serial, score = page[i], tonumber(page[i + 1])
       local band = band_of(score)
       local deadline = score - band * WEIGHT
-      if deadline <= now then
-        redis.call('ZREM', line, serial)
-        pop_tickets(p, band, 1, now)
-        expire_job(p, serial, load_job(p, serial, ENDING), now, todo)
-        expired = expired + 1
-      elseif deadline - now < need then
+      if deadline - now >= math.max(need, 1) then
+        found[#found + 1] = {serial, deadline, band, line, owner}
+      elseif tally.left <= 0 then return found
+      elseif deadline <= now then end_late(p, serial, line, band, now, todo, tally)
+      else
         redis.call('ZADD', line, LATE * WEIGHT + deadline, serial)
         if owner ~= '' then take_turn(p, version, LATE, owner) end
-        pop_tickets(p, band, 1, now)
+        pop_tickets(p, band, 1)
         push_tickets(p, LATE, 1)
-        stepped = stepped + 1
-      else
-        found[#found + 1] = {serial, deadline, band, line, owner}
+        tallied(tally, 'stepped')
       end
     end
     if #found >= limit or #page < limit * 2 then break end
   end
-  return found, expired, stepped
+  return found
 end
 
 -- One job of each in turn, then the second of each, and so on.
@@ -105,11 +127,10 @@ local function look(p, version, band, owners, limit, need, now, todo, tally)
     local share, more = math.ceil((limit - total) / #open), {}
     for _, owner in ipairs(open) do
       local mine = found[owner] or {}
-      local got, expired, stepped = live(p, version, owner, from, to, #mine, share, need, now, todo)
+      local got = live(p, version, owner, from, to, #mine, share, need, now, todo, tally)
       for _, job in ipairs(got) do mine[#mine + 1] = job end
       if #got >= share then more[#more + 1] = owner end
       found[owner], total = mine, total + #got
-      tally.expired, tally.stepped = tally.expired + expired, tally.stepped + stepped
     end
     open = more
   end
@@ -117,7 +138,8 @@ local function look(p, version, band, owners, limit, need, now, todo, tally)
   for _, owner in ipairs(owners) do
     if #found[owner] == 0 and redis.call('ZCOUNT', line_of(p, version, owner), from, to) == 0 then
       redis.call('ZREM', turns_of(p, version, band), owner)
-      dropped = true
+      tally.left = tally.left - 1
+      dropped = tally.left > 0
     end
   end
   return one_each(owners, found, limit), dropped
@@ -140,7 +162,7 @@ end
 local function pass_turns(p, version, served)
   local last = {}
   for _, job in ipairs(served) do
-    local band, owner = job[3], job[5]
+    local band, owner = job.entry[3], job.entry[5]
     local turns = turns_of(p, version, band)
     last[band] = (last[band] or redis.call('ZRANGE', turns, -1, -1, 'WITHSCORES')[2] or 0) + 1
     redis.call('ZADD', turns, last[band], owner)

@@ -151,6 +151,7 @@ class MemoryStore:
         for record in orphans:
             if record.state is JobState.LEASED:
                 record.note(now=self._clock(), how="worker_lost")
+                record.attempts -= 1
             queue.enqueue(record)
         queue.counters["repaired"] += len(orphans)
         return Repair(cursor="0", scanned=len(queue.records), orphans=len(orphans))

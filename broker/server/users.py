@@ -19,7 +19,7 @@ _PASSWORD_BYTES = 24
 
 # The commands that the Lua functions call; a test compares them with the source.
 CALLED_BY_FUNCTIONS = (
-    "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hset hsetnx llen lpush mset pexpire publish "
+    "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hset hsetnx llen lpos lpush lrem mset pexpire publish "
     "pubsub|numsub rpop sadd set smembers srem time zadd zcard zcount zrange zrangebylex zrangebyscore zrank zrem "
     "zrevrangebylex zscore"
 )

@@ -35,7 +35,7 @@ Arg = bytes | str | int
 # At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _FIELDS = 34  # the fields of RECORD in lib.lua, then position and output
-_CLAIM_HEAD, _CLAIM_STRIDE = 8, 12
+_CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 10
 _STATES = {state.value.encode(): state for state in JobState}
@@ -114,7 +114,7 @@ def claim_args(request: ClaimRequest) -> list[Arg]:
 
 
 def claim_reply(reply: Sequence[Any], model: str) -> Claim:
-    reason, depth, retry, now, stepped, expired, messages, shards = reply[:_CLAIM_HEAD]
+    reason, depth, retry, now, stepped, expired, messages, shards, gone = reply[:_CLAIM_HEAD]
     messages_end = _CLAIM_HEAD + messages
     start = messages_end + expired * _CHANGE_STRIDE
     return Claim(
@@ -128,6 +128,7 @@ def claim_reply(reply: Sequence[Any], model: str) -> Claim:
         expired=expired,
         changes=_changes(reply[messages_end:start], model),
         shards=shards,
+        gone=gone,
     )
 
 

@@ -12,6 +12,9 @@ from importlib.resources import files
 # D10 (docs/design/store.md)
 ORDER = (
     "lib",
+    "gather",
+    "lines",
+    "ending",
     "turns",
     "submit",
     "claim",

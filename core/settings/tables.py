@@ -19,7 +19,16 @@ from penstock.access import Key
 from penstock.errors import ConfigError
 from penstock.job import MODEL_NAME, BlobPlace
 from penstock.logs import JobLines
-from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec, RuntimeOptions, bucket_fault
+from penstock.model_spec import (
+    DEFAULT_VERSION,
+    MAX_BATCH_SIZE,
+    BatchPolicy,
+    Limits,
+    ModelInfo,
+    ModelSpec,
+    RuntimeOptions,
+    bucket_fault,
+)
 from penstock.settings.faults import explain
 from penstock.settings.keys import Keys, Table, access_rule
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
@@ -159,7 +168,7 @@ class VersionSettings(Table):
     """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model."""
 
     source: str = ""
-    max_batch_size: Count = BatchPolicy().max_batch_size
+    max_batch_size: int = Field(default=BatchPolicy().max_batch_size, ge=1, le=MAX_BATCH_SIZE)
     max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
     workers: Count = 1
     threads: Count | None = None

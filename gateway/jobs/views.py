@@ -12,7 +12,8 @@ from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Attempt, BatchRecord, Job, JobId, JobState, Priority
 from penstock.trace_context import trace_id_of
 
-_RANK = {JobState.QUEUED: 0, JobState.LEASED: 1, JobState.DELAYED: 2}
+# What a job may become after it was claimed, in order: an attempt that ends without an end leaves it delayed or queued.
+_RANK = {JobState.LEASED: 0, JobState.DELAYED: 1, JobState.QUEUED: 2}
 _FINAL_RANK = 9
 
 
@@ -139,9 +140,13 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
 
 
 def change_id(job: Job) -> str:
-    """Identifies a state of a job: ids ascend as the job proceeds, and equal ids mean an equal status."""
+    """Identifies a state of a job: ids ascend as the job proceeds, and equal ids mean an equal status.
+
+    The first number is how often the job was claimed. Its attempts would not do: a claim that is given back is not counted.
+    """
     rank = _FINAL_RANK if job.state.final else _RANK[job.state]
-    return f"{job.attempts}.{job.crashes}.{rank}{'c' if job.cancel_requested and not job.state.final else ''}"
+    claims = job.tries[-1].number if job.tries else job.attempts
+    return f"{claims}.{job.crashes}.{rank}{'c' if job.cancel_requested and not job.state.final else ''}"
 
 
 def etag(job: Job) -> str:

@@ -43,7 +43,7 @@ class Dump:
     """`waiting` and `tickets` count per band; suspects count in band 0. `strays` are index entries without a record.
 
     `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
-    of their turns.
+    of their turns. `gone` counts jobs whose record vanished, `gone_ended` those of them that had ended.
     """
 
     jobs: dict[str, Stored]
@@ -58,6 +58,8 @@ class Dump:
     strays: set[str] = field(default_factory=set)
     turnless: set[str] = field(default_factory=set)
     turns: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    gone: int = 0
+    gone_ended: int = 0
 
 
 def dump_memory(store: MemoryStore, model: str) -> Dump:
@@ -139,6 +141,8 @@ class RedisDump:
                 serial for version, owner, band, serial in lines if owner and owner not in turns.get((version, band), ())
             },
             turns=turns,
+            gone=counters.get("gone", 0),
+            gone_ended=counters.get("gone:ended", 0),
         )
 
     def tickets(self, band: int) -> str:

@@ -94,7 +94,12 @@ KEYS_AND_OWNERS = [
         reading.test_the_job_of_another_owner_does_not_exist,
     ),
     Mutant("no quota", "guard:quota", "  return false", owning.test_an_owner_at_its_quota_is_refused_and_others_are_not),
-    Mutant("a quota is never freed", "  count_open(todo, job.owner, -1)", "", owning.test_every_way_to_an_end_frees_a_place),
+    Mutant(
+        "a quota is never freed",
+        "  count(todo, 'ended:' .. state, 1)\n  count_open(todo, job.owner, -1)",
+        "  count(todo, 'ended:' .. state, 1)",
+        owning.test_every_way_to_an_end_frees_a_place,
+    ),
     Mutant(
         "the collected have no owner",
         "serial, owner, 'PX'",
@@ -113,7 +118,7 @@ CANCEL = [
     Mutant("a final job can be cancelled", "guard:final", "", reading.test_a_final_job_cannot_be_cancelled),
     Mutant(
         "cancel leaves the job in its queue",
-        "  dequeue(p, serial, job, now)\n  cancel_job(",
+        "  dequeue(p, serial, job)\n  cancel_job(",
         "  cancel_job(",
         reading.test_a_waiting_job_is_cancelled_at_once,
     ),
@@ -158,8 +163,8 @@ LIMITS = [
     ),
     Mutant(
         "late jobs run",
-        "      if deadline <= now then",
-        "      if false then",
+        "      if deadline - now >= math.max(need, 1) then",
+        "      if true then",
         claiming.test_a_job_past_its_deadline_ends_instead_of_running,
     ),
     Mutant(
@@ -212,7 +217,7 @@ TURNS = [
     ),
     Mutant(
         "who was served keeps the turn",
-        "    if shared and reason ~= 'solo' then pass_turns(p, version, leased) end",
+        "    if shared and reason ~= 'solo' then pass_turns(p, version, jobs) end",
         "",
         turning.test_a_flood_of_one_owner_does_not_hold_up_another,
     ),
@@ -224,7 +229,7 @@ TURNS = [
     ),
     Mutant(
         "the turn of an empty line stays in the way",
-        "      dropped = true",
+        "      dropped = tally.left > 0",
         "",
         turning.test_owners_whose_jobs_have_gone_do_not_keep_others_from_being_found,
     ),
@@ -272,13 +277,13 @@ INDEXES = [
     ),
     Mutant(
         "an end is not counted",
-        "  count(todo, 'ended:cancelled', 1)",
+        "  count(todo, 'ended:' .. state, 1)",
         "",
         reading.test_a_waiting_job_is_cancelled_at_once,
     ),
     Mutant(
         "tickets stay behind",
-        "  for band, n in pairs(popped) do pop_tickets(p, band, n, now) end",
+        "  for band, n in pairs(popped) do pop_tickets(p, band, n) end",
         "",
         claiming.test_a_claim_takes_no_more_than_its_limit,
     ),

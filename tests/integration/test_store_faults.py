@@ -179,7 +179,7 @@ def test_a_stock_message_is_handed_to_one_worker_until_it_is_stored_as_a_job(que
     assert queue.claim("w1").foreign == (b"a message of stock Celery",)
     assert queue.claim("w2").foreign == ()
     queue.submit(foreign=b"a message of stock Celery")
-    assert client.hlen(key(queue, "foreign")) == 0
+    assert client.zcard(key(queue, "foreign")) == 0
     check_invariants(queue.dump())
 
 

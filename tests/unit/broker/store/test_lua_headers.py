@@ -19,7 +19,7 @@ from penstock.broker.store import encoding, ops, registry, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
-from penstock.model_spec import WorkerInfo
+from penstock.model_spec import MAX_BATCH_SIZE, WorkerInfo
 from penstock.run import RunSpec, RunState
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
@@ -103,6 +103,17 @@ def test_every_registered_function_has_a_header_and_an_operation() -> None:
     assert registered == headers().keys() == {operation.function for operation in operations(1)}
 
 
+_WRITES = re.compile(r"^register\('(\w+)', \w+, \{(?!'no-writes')", re.MULTILINE)
+WRITING = [name for file, text in LUA.items() if file not in ("runs", "read") for name in _WRITES.findall(text)]
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_function_that_writes_says_what_its_largest_call_is(name: str) -> None:
+    blocks = [block for text in LUA.values() for block in re.split(r"\n(?!--)", text)]
+    [header] = [block for block in blocks if re.search(rf"^-- {name}: ", block, re.MULTILINE)]
+    assert re.search(r"^-- LARGEST: \S", header, re.MULTILINE), f"{name} has no line LARGEST"
+
+
 def test_the_arguments_of_an_item_are_as_many_as_the_stride() -> None:
     assert (
         number("submit", "SUBMIT_STRIDE")
@@ -145,6 +156,7 @@ def test_the_bands_are_those_of_the_priorities() -> None:
         ("lib", "SUSPECT_LOSSES", record.SUSPECT_LOSSES),
         ("lib", "MAX_LOST_IN_A_ROW", record.MAX_LOST_IN_A_ROW),
         ("lib", "MAX_LOSSES", record.MAX_LOSSES),
+        ("lib", "CLAIM_MAX", MAX_BATCH_SIZE),
         ("lib", "PAST_FIRST", record.PAST_FIRST),
         ("lib", "PAST_LAST", record.PAST_LAST),
         ("lib", "TOMB_MIN_MS", model_queue.TOMBSTONE_MIN_S * 1000),

@@ -1,0 +1,108 @@
+-- Writes that are gathered and sent together, at the end of a call or after an error.
+
+local function append(reply, list)
+  for _, value in ipairs(list or {}) do reply[#reply + 1] = value end
+end
+
+-- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
+-- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, `todo.changes` the changes to report to the
+-- caller, `todo.store`, `todo.sets` and `todo.drop` values to set and keys to delete, `todo.ended` the entries of `final`; all other entries are
+-- commands, by name and key and in the order in which they came.
+-- D20: docs/design/store.md
+local function later(todo, command, key, ...)
+  local id = command .. key
+  local list = todo[id]
+  if not list then
+    list = {command = command, key = key, id = id}
+    todo[id], todo[#todo + 1] = list, list
+  end
+  for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
+end
+
+local function store(todo, key, value)
+  todo.store = todo.store or {}
+  local n = #todo.store
+  todo.store[n + 1], todo.store[n + 2] = key, value
+end
+
+-- A value with a time to live, in ms. Of two for one key the later one stays.
+local function set_later(todo, key, value, ttl)
+  todo.sets = todo.sets or {}
+  todo.sets[key] = {value, ttl}
+end
+
+local function drop(todo, key)
+  todo.drop = todo.drop or {}
+  todo.drop[#todo.drop + 1] = key
+end
+
+-- Send one command for a whole list. Lua passes at most about 8,000 values to one call, and a call that fails there would be half
+-- done, so a long list goes in parts; their size is even, which keeps pairs together.
+local PART = 4000
+local function send(command, key, values)
+  for from = 1, #values, PART do
+    local to = math.min(from + PART - 1, #values)
+    if key then redis.call(command, key, unpack(values, from, to)) else redis.call(command, unpack(values, from, to)) end
+  end
+end
+
+local function count(todo, what, n)
+  todo.tally = todo.tally or {}
+  todo.tally[what] = (todo.tally[what] or 0) + n
+end
+
+local function count_open(todo, owner, n)
+  if not owner or owner == '' then return end
+  todo.open = todo.open or {}
+  todo.open[owner] = (todo.open[owner] or 0) + n
+end
+
+-- Report a change that is not a settling by the job's holder: the caller logs it. Six values: event, serial, state, version, token,
+-- trace.
+local function tell(todo, what, serial, state, job)
+  todo.changes = todo.changes or {}
+  local n = #todo.changes
+  todo.changes[n + 1], todo.changes[n + 2], todo.changes[n + 3] = what, serial, state
+  todo.changes[n + 4], todo.changes[n + 5], todo.changes[n + 6] = job.version, job.token or '', job.trace or ''
+end
+
+local function add_up(key, counts)
+  for what, n in pairs(counts or {}) do
+    if n ~= 0 then redis.call('HINCRBY', key, what, n) end
+    counts[what] = nil
+  end
+end
+
+local function send_values(todo)
+  if todo.store then send('MSET', nil, todo.store) end
+  todo.store = nil
+  for key, timed in pairs(todo.sets or NOTHING) do
+    redis.call('SET', key, timed[1], 'PX', timed[2])
+    todo.sets[key] = nil
+  end
+end
+
+-- An ended job's place in `final` comes after its other places: a job that has it has them all.
+function flush(p, todo)
+  send_values(todo)
+  while todo[1] do
+    send(todo[1].command, todo[1].key, todo[1])
+    todo[table.remove(todo, 1).id] = nil
+  end
+  if todo.ended then send('ZADD', p .. 'final', todo.ended) end
+  todo.ended = nil
+  if todo.drop then send('DEL', nil, todo.drop) end
+  todo.drop = nil
+  add_up(p .. 'counters', todo.tally)
+  add_up(p .. 'open', todo.open)
+  for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
+  todo.tally, todo.open, todo.pushes, todo.changes = nil, nil, nil, nil
+end
+
+-- After an error: a job whose record was not written leaves the index again, and the rest of what was decided is sent.
+function complete(p, todo)
+  local unborn = {}
+  for serial in pairs(todo.unborn or NOTHING) do unborn[#unborn + 1] = serial end
+  send('ZREM', p .. 'index', unborn)
+  flush(p, todo)
+end

@@ -1,0 +1,94 @@
+-- The places of a waiting job: its line, its ticket, its owner's turn; and the wake-up of who waits for jobs.
+
+local function push_tickets(p, band, n)
+  local new = {}
+  for i = 1, n do new[i] = TICKET end
+  send('LPUSH', tickets(p, band), new)
+end
+
+-- Remove the last n entries of a ticket list; returns how many were tickets. The others are stock Celery messages, which are kept
+-- in `foreign` until a worker has stored them as jobs.
+local function draw(p, band, n)
+  local drawn = 0
+  for _, entry in ipairs(redis.call('RPOP', tickets(p, band), n) or {}) do
+    if entry == TICKET then drawn = drawn + 1 else redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) end
+  end
+  return drawn
+end
+
+-- Remove n tickets. However many messages stand before them, only n are looked at here.
+local function pop_tickets(p, band, n)
+  local missing = n - draw(p, band, n)
+  if missing > 0 then redis.call('LREM', tickets(p, band), -missing, TICKET) end
+end
+
+local function band_of(score) return math.floor(score / WEIGHT) end
+
+local function line_of(p, version, owner, call)
+  if call == 'shard' then return shards_of(p, version) end -- guard:shard_line
+  if not owner or owner == '' then return p .. 'ready:' .. version end
+  return p .. 'ready:' .. version .. ':' .. owner
+end
+
+local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':' .. band end
+
+-- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: slots hear of shards in no other way.
+local function wake(p, shards_came)
+  local want = redis.call('GET', p .. 'want')
+  local due = want and ordinary_depth(p) >= tonumber(want) -- guard:want
+  if due then redis.call('DEL', p .. 'want') end
+  if due or shards_came then redis.call('PUBLISH', p .. 'wake', 'w') end
+end
+
+-- Give the owner the last turn, unless the owner has one. Returns whether there was none.
+local function take_turn(p, version, band, owner)
+  local turns = turns_of(p, version, band)
+  local last = redis.call('ZRANGE', turns, -1, -1, 'WITHSCORES')[2] or 0
+  return redis.call('ZADD', turns, 'NX', last + 1, owner) == 1
+end
+
+local function enqueue(p, serial, job)
+  local band = tonumber(job.band)
+  redis.call('ZADD', line_of(p, job.version, job.owner, job.call), band * WEIGHT + job.deadline, serial)
+  if job.call ~= 'shard' and job.owner and job.owner ~= '' then take_turn(p, job.version, band, job.owner) end
+  redis.call('SADD', p .. 'versions', job.version)
+  push_tickets(p, band, 1)
+  if job.call == 'shard' then wake(p, true) end
+end
+
+-- A suspect that lost workers goes behind all other suspects: at the head of the line it would also be the first to meet the next
+-- loss.
+local function enqueue_solo(p, serial, job)
+  local place = job.created
+  if job.losses > 0 then place = WEIGHT + (redis.call('HGET', p .. 'counters', 'solo_clock:' .. job.version) or 0) end -- guard:solo_place
+  local due = redis.call('HGET', p .. 'solo_due', job.version)
+  if not due or tonumber(job.deadline) < tonumber(due) then redis.call('HSET', p .. 'solo_due', job.version, job.deadline) end
+  redis.call('ZADD', p .. 'solo:' .. job.version, place, serial)
+  redis.call('SADD', p .. 'versions', job.version)
+  push_tickets(p, 0, 1)
+end
+
+-- Queue a job again after a lease or a delay. A job that crashed once or lost workers twice is a suspect and runs alone.
+local function requeue(p, serial, job)
+  if job.crashes > 0 or job.losses >= SUSPECT_LOSSES then
+    enqueue_solo(p, serial, job)
+  else
+    enqueue(p, serial, job)
+  end
+end
+
+-- Take a waiting job out of ready, solo or delayed; returns the one it was found in, or nil.
+local function dequeue(p, serial, job)
+  local line = line_of(p, job.version, job.owner, job.call)
+  local score = redis.call('ZSCORE', line, serial)
+  if score then
+    redis.call('ZREM', line, serial)
+    pop_tickets(p, band_of(tonumber(score)), 1)
+    return 'ready'
+  end
+  if redis.call('ZREM', p .. 'solo:' .. job.version, serial) == 1 then
+    pop_tickets(p, 0, 1)
+    return 'solo'
+  end
+  if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
+end

@@ -1,0 +1,153 @@
+"""One call of every function that writes, over a queue that gives the call all there is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import Ending, GiveBack, NewJob
+from penstock.broker.store import ops
+from penstock.broker.store.sync import RedisStore
+from penstock.job import Call, JobState, Payload
+from tests.contract.model_queue import STAMP, ModelQueue
+
+LARGE = Payload("application/json", b'"' + b"x" * 200 + b'"')
+Act = Callable[[], object]
+
+
+def submit(queue: ModelQueue) -> Act:
+    """New jobs of every kind: with keys and owners, of both priorities, a shard, a replay, a stock message."""
+    failed = queue.leased()
+    queue.fail(failed)
+    jobs: Sequence[NewJob] = [
+        queue.new(idempotency_key="k", fingerprint="f", owner="a"),
+        queue.new(idempotency_key="k", fingerprint="f", owner="a"),
+        queue.new(input=LARGE, owner="b", max_open_jobs=5),
+        queue.new(call=Call.SHARD),
+        queue.new(replay_of=failed.id, foreign=b"a message"),
+    ]
+    return lambda: queue.store.submit(jobs)
+
+
+def claim(queue: ModelQueue) -> Act:
+    """Owners in turn, jobs past their deadline, jobs that step over to the late band."""
+    for owner in ("", "a", "b"):
+        queue.submit(owner=owner, deadline_s=0.0)
+        queue.submit(owner=owner, deadline_s=5.0)
+        queue.submit(owner=owner, input=LARGE)
+        queue.bulk(owner=owner)
+    return lambda: queue.claim("w1", limit=4, min_slack_s=10.0)
+
+
+def claim_in_one_line(queue: ModelQueue) -> Act:
+    for deadline_s in (0.0, 5.0, 1_000.0, 1_000.0):
+        queue.submit(deadline_s=deadline_s)
+    return lambda: queue.claim("w1", limit=2, min_slack_s=10.0)
+
+
+def claim_a_suspect(queue: ModelQueue) -> Act:
+    queue.crash(queue.leased())
+    queue.submit()
+    return lambda: queue.claim("w1")
+
+
+def claim_a_shard(queue: ModelQueue) -> Act:
+    queue.shard(deadline_s=0.0)
+    queue.shard()
+    return lambda: queue.claim("w1", shard=True)
+
+
+def finish(queue: ModelQueue) -> Act:
+    """Small and large outputs, a failure, a cancelled job, stock Celery's result, watchers."""
+    jobs = [queue.leased(owner="a", celery_id=f"celery-{queue.model}", reply_to="ps:gateway:g"), queue.leased(input=LARGE)]
+    failed, cancelled = queue.leased(owner="a"), queue.leased()
+    queue.store.cancel(cancelled.id)
+    endings = [Ending(job.id, job.token, JobState.SUCCEEDED, output=LARGE) for job in (*jobs, cancelled)]
+    endings.append(Ending(failed.id, failed.token, JobState.FAILED, error_code="bad_input", error_message="no number"))
+    return lambda: queue.store.finish(endings, worker="w1", stamp=STAMP)
+
+
+def retry(queue: ModelQueue) -> Act:
+    again, spent, cancelled = queue.leased(), queue.leased(max_attempts=1), queue.leased()
+    queue.store.cancel(cancelled.id)
+    items = [GiveBack(job.id, job.token) for job in (again, spent, cancelled)]
+    return lambda: queue.store.retry(items, worker="w1", delay_s=0.0, code="handler_error", message="again")
+
+
+def release(queue: ModelQueue) -> Act:
+    jobs = [queue.leased(), queue.leased(owner="a"), queue.leased()]
+    queue.store.cancel(jobs[2].id)
+    items = [GiveBack(job.id, job.token) for job in jobs]
+    return lambda: queue.store.release(items, worker="w1", reason=ReleaseReason.DRAIN)
+
+
+def release_crashed(queue: ModelQueue) -> Act:
+    items = [GiveBack(job.id, job.token) for job in (queue.leased(), queue.leased(max_crashes=1))]
+    return lambda: queue.store.release(items, worker="w1", reason=ReleaseReason.CRASHED, detail="signal 9")
+
+
+def extend(queue: ModelQueue) -> Act:
+    """Jobs that ran for too long: queued again, given up, cancelled."""
+    jobs = [queue.leased(), queue.leased(max_crashes=1), queue.leased()]
+    queue.store.cancel(jobs[2].id)
+    return lambda: queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
+
+
+def sweep(queue: ModelQueue) -> Act:
+    """Two lost workers, due retries, jobs past their deadline in every line, results past their time."""
+    for worker in ("w1", "w2"):
+        queue.leased(worker, lease_s=60.0)
+        cancelled = queue.leased(worker, lease_s=60.0)
+        queue.store.cancel(cancelled.id)
+    queue.retry(queue.leased("w3"), worker="w3")
+    done = queue.leased("w3", result_ttl_s=0.0)
+    queue.finish(done, worker="w3", output=LARGE)
+    queue.fail(queue.leased("w3", result_ttl_s=0.0), worker="w3")
+    for owner in ("", "a"):
+        queue.submit(owner=owner, deadline_s=0.0)
+        queue.bulk(owner=owner, deadline_s=0.0)
+    queue.shard(deadline_s=0.0)
+    return lambda: queue.store.sweep(queue.model, gone=["w1", "w2"])
+
+
+def cancel(queue: ModelQueue) -> Act:
+    job = queue.submit(owner="a", celery_id=f"celery-{queue.model}")
+    return lambda: queue.store.cancel(job, owner="a")
+
+
+def cancel_running(queue: ModelQueue) -> Act:
+    job = queue.leased()
+    return lambda: queue.store.cancel(job.id)
+
+
+def forget(queue: ModelQueue) -> Act:
+    jobs = [queue.leased(), queue.leased(input=LARGE)]
+    for job in jobs:
+        queue.finish(job, output=LARGE)
+    return lambda: queue.store.forget([job.id for job in jobs])
+
+
+def watch(queue: ModelQueue) -> Act:
+    job = queue.submit()
+    assert isinstance(queue.store, RedisStore)
+    run, operation = queue.store.run, ops.watch(job, channel="ps:gateway:g", every_change=True)
+    return lambda: run(operation)
+
+
+SCENARIOS: list[Callable[[ModelQueue], Act]] = [
+    submit,
+    claim,
+    claim_in_one_line,
+    claim_a_suspect,
+    claim_a_shard,
+    finish,
+    retry,
+    release,
+    release_crashed,
+    extend,
+    sweep,
+    cancel,
+    cancel_running,
+    forget,
+    watch,
+]

@@ -1,0 +1,113 @@
+"""A record that was evicted or deleted by hand holds up no other job: it is passed over, cleared away and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from penstock.broker.records import Settled
+from penstock.broker.store.sync import RedisStore
+from penstock.job import Call, JobId, JobState, Priority
+from tests.contract.dumps import RedisDump
+from tests.contract.invariants import check_invariants
+from tests.contract.model_queue import ModelQueue
+
+
+@pytest.fixture
+def client(fresh_redis: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(fresh_redis) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(fresh_redis: str, client: redis.Redis) -> Iterator[ModelQueue]:
+    store = RedisStore(fresh_redis)
+    yield ModelQueue(store, "m", RedisDump(client, "m").dump)
+    store.close()
+
+
+def evict(client: redis.Redis, *jobs: JobId) -> None:
+    for job in jobs:
+        assert client.delete(f"ps:{{m}}:job:{job.serial}") == 1
+
+
+def test_lost_workers_get_their_other_jobs_back(queue: ModelQueue, client: redis.Redis) -> None:
+    jobs = [queue.submit() for _ in range(4)]
+    queue.claim("w1", lease_s=0.0)
+    evict(client, jobs[0])
+    report = queue.store.sweep("m")
+    assert (report.requeued, report.gone) == (3, 1)
+    check_invariants(queue.dump())
+    assert [job.id for job in queue.claim("w2").jobs] == jobs[1:]
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, 1_000.0], ids=["late", "in time"])
+@pytest.mark.parametrize("owner", ["", "a"])
+def test_a_claim_takes_the_jobs_behind(queue: ModelQueue, client: redis.Redis, deadline_s: float, owner: str) -> None:
+    gone, other = queue.submit(owner=owner, deadline_s=deadline_s), queue.submit(owner=owner)
+    evict(client, gone)
+    claim = queue.claim("w1")
+    assert ([job.id for job in claim.jobs], claim.gone) == ([other], 1)
+    check_invariants(queue.dump())
+
+
+def test_a_claim_that_waits_for_company_is_not_held_up(queue: ModelQueue, client: redis.Redis) -> None:
+    queue.leased("w2")
+    gone, other = queue.submit(), queue.submit()
+    evict(client, gone)
+    assert [job.id for job in queue.claim("w1", enough=8, max_wait_s=60.0).jobs] == [other]
+
+
+def test_a_suspect_and_a_shard_that_are_gone_are_passed_over(queue: ModelQueue, client: redis.Redis) -> None:
+    crashed, after = queue.leased(), queue.submit()
+    queue.crash(crashed)
+    gone, shard = (queue.submit(call=Call.SHARD, priority=Priority.BULK) for _ in range(2))
+    evict(client, crashed.id, gone)
+    assert [job.id for job in queue.claim("w1").jobs] == [after]
+    assert queue.take_shard("w1").id == shard
+    check_invariants(queue.dump())
+
+
+def test_a_sweep_goes_on_with_what_else_is_due(queue: ModelQueue, client: redis.Redis) -> None:
+    retried, done, other = queue.leased(), queue.leased(result_ttl_s=0.0), queue.leased(result_ttl_s=0.0)
+    queue.retry(retried)
+    queue.finish(done)
+    queue.finish(other)
+    late, _ = queue.submit(deadline_s=0.0), queue.submit(deadline_s=0.0)
+    evict(client, late, retried.id, done.id)
+    report = queue.store.sweep("m")
+    assert (report.expired, report.promoted, report.collected, report.gone) == (1, 0, 2, 2)
+    check_invariants(queue.dump())
+
+
+def test_reconcile_clears_what_is_left_and_counts_it(queue: ModelQueue, client: redis.Redis) -> None:
+    leased, done = queue.leased("w1"), queue.leased("w1")
+    queue.finish(done)
+    waiting = queue.submit(owner="a")
+    innocent = [queue.submit(), queue.submit(owner="a")]
+    evict(client, waiting, leased.id, done.id)
+    repair = queue.store.reconcile("m")
+    assert (repair.gone, repair.orphans) == (3, 0)
+    assert queue.store.stats("m").counters["gone"] == 3
+    check_invariants(queue.dump())
+    assert queue.store.reconcile("m").gone == 0
+    assert {job.id for job in queue.claim("w1").jobs} == set(innocent)
+
+
+def test_the_holder_of_a_job_that_is_gone_is_told_and_can_go_on(queue: ModelQueue, client: redis.Redis) -> None:
+    gone, other = queue.leased(), queue.leased()
+    evict(client, gone.id)
+    assert queue.store.extend("m", "w1", lease_s=60.0, max_run_s=60.0).lost is False
+    assert queue.finish(gone) is Settled.STALE
+    assert queue.finish(other) is Settled.OK
+    assert queue.store.extend("m", "w1", lease_s=60.0, max_run_s=0.0).lost is False
+    assert queue.state(other.id) is JobState.SUCCEEDED
+
+
+def test_figures_and_lists_are_told_without_it(queue: ModelQueue, client: redis.Redis) -> None:
+    gone, other = queue.submit(), queue.submit()
+    evict(client, gone)
+    assert queue.store.stats("m").ready[0] == 2
+    assert [job.id for job in queue.store.jobs("m")] == [other]

@@ -1,0 +1,123 @@
+"""A store function that fails half-way leaves no job half moved: each of its Redis commands fails once, in every function.
+
+Redis rolls nothing back. What the call had decided is sent nevertheless, and `sweep` and `reconcile` mend the rest (D53).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+
+import pytest
+import redis
+
+from penstock.broker.records import Ending
+from penstock.job import JobId, JobState
+from tests.contract.dumps import RedisDump
+from tests.contract.invariants import check_invariants, check_jobs
+from tests.contract.model_queue import OUTPUT, ModelQueue
+from tests.integration.failing_library import FailingLibrary
+from tests.integration.store_scenarios import LARGE, SCENARIOS, Act
+
+WORKERS = ["w1", "w2", "w3", "mender"]
+Views = dict[str, object]
+
+
+@pytest.fixture
+def failing(redis_url: str) -> Iterator[FailingLibrary]:
+    with closing(FailingLibrary(redis_url)) as library:
+        yield library
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def fresh_queue(failing: FailingLibrary, client: redis.Redis) -> ModelQueue:
+    model = f"m{uuid.uuid4().hex[:12]}"
+    return ModelQueue(failing.store, model, RedisDump(client, model).dump)
+
+
+def final_views(queue: ModelQueue) -> Views:
+    """What a reader sees of each job that has ended. A success always has its output."""
+    found = {serial: queue.store.result(JobId(serial, queue.model)) for serial in queue.dump().jobs}
+    ended = {serial: view for serial, view in found.items() if view is not None and view[0].state.final}
+    outputs = [view[1] for view in ended.values() if view[0].state is JobState.SUCCEEDED]
+    assert all(output in (OUTPUT, LARGE) for output in outputs), "a success without its output"
+    return dict(ended)
+
+
+def act_and_fail(failing: FailingLibrary, act: Act, fail_at: int, *, for_good: bool) -> bool:
+    """Whether the call failed."""
+    with failing.failing(fail_at, for_good=for_good):
+        try:
+            act()
+        except redis.ResponseError as error:
+            if "injected" not in str(error):
+                raise
+            return True
+    return False
+
+
+def mend(queue: ModelQueue) -> None:
+    """One sweep that takes back what the workers of the test hold, and one reconcile."""
+    queue.store.sweep(queue.model, gone=WORKERS)
+    queue.store.reconcile(queue.model)
+
+
+def run_to_the_end(queue: ModelQueue) -> None:
+    """Every job that was kept can still be run."""
+    for _ in range(40):
+        queue.store.sweep(queue.model)
+        jobs = [*queue.claim("mender").jobs, *queue.claim("mender", shard=True).jobs]
+        if jobs:
+            queue.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, output=OUTPUT) for job in jobs], worker="mender")
+        if all(job.state.final for job in queue.dump().jobs.values()):
+            return
+    raise AssertionError(f"never ran: {queue.dump().jobs}")
+
+
+def fail_everywhere(
+    failing: FailingLibrary, client: redis.Redis, scenario: Callable[[ModelQueue], Act], *, for_good: bool
+) -> Iterator[tuple[ModelQueue, Act]]:
+    """The queue after a failure at each command in turn, and the call that failed. Views of ends never change."""
+    for fail_at in count(1):
+        queue = fresh_queue(failing, client)
+        act = scenario(queue)
+        before = final_views(queue)
+        if not act_and_fail(failing, act, fail_at, for_good=for_good):
+            return
+        seen = final_views(queue)
+        mend(queue)
+        kept = {**before, **seen}
+        now = final_views(queue)
+        assert {serial: view for serial, view in kept.items() if serial in now} == {
+            serial: view for serial, view in now.items() if serial in kept
+        }, f"an end was retracted after a failure at command {fail_at}"
+        yield queue, act
+        client.delete(*client.scan_iter(f"*{{{queue.model}}}*", count=1000))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_call_that_fails_at_any_command_is_whole_after_one_sweep_and_reconcile(
+    failing: FailingLibrary, client: redis.Redis, scenario: Callable[[ModelQueue], Act]
+) -> None:
+    for queue, _ in fail_everywhere(failing, client, scenario, for_good=False):
+        check_invariants(queue.dump())
+        run_to_the_end(queue)
+        check_invariants(queue.dump())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_where_no_command_succeeds_from_some_point_on_no_job_is_lost_or_half_moved(
+    failing: FailingLibrary, client: redis.Redis, scenario: Callable[[ModelQueue], Act]
+) -> None:
+    """Only the counters may then be off: they are statistics."""
+    for queue, _ in fail_everywhere(failing, client, scenario, for_good=True):
+        check_jobs(queue.dump())
+        run_to_the_end(queue)
+        check_jobs(queue.dump())
