@@ -219,6 +219,10 @@ class Absent:
     gone: tuple[str, ...] = ()
 
 
+# What to do where a record of a live job was found to be gone: penstock itself deletes none.
+GONE_HINT = "the store evicted or lost records: set maxmemory-policy noeviction, and see that nobody deletes its keys"
+
+
 @dataclass(frozen=True, slots=True)
 class SweepReport:
     """What one `sweep` did, promotions and expiries included. `blobs` may now be deleted.

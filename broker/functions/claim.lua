@@ -243,7 +243,7 @@ local function claim(keys, args, todo)
     order = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo, tally)
     if #order > 0 then
       local wait
-      reason, wait = release_reason(p, order, limit, enough, waiting - expired - dropped, tonumber(args[6]),
+      reason, wait = release_reason(p, order, limit, enough, waiting - tally.expired - tally.gone, tonumber(args[6]),
         tonumber(args[9]), now)
       if not reason then order, reason, retry = {}, '', wait end
     elseif tally.left < MOVES_MAX and standing(p, version, 1, shared) > 0 then

@@ -55,7 +55,7 @@ local NOTHING = {}
 -- Redis rolls nothing back: what a function wrote before an error stays. So a function that fails sends what it has decided and not
 -- yet sent, and then reports the error. Each `callback` gathers a job's other writes only after it has written the job's record:
 -- each job is then moved wholly or not at all, but for its place in line, which `reconcile` mends.
--- D53: docs/design/store.md
+-- D59: docs/design/store.md
 local function whole(callback)
   return function(keys, args)
     local todo = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SECTIONS = ("memory", "persistence")
+_KEEPS_ALL = "noeviction"
 _WELL = "ok"
 
 
@@ -21,6 +22,18 @@ class StoreHealth:
     memory_limit_bytes: int
     log_bytes: int
     persistence_ok: bool
+
+
+def eviction_fault(info: Mapping[str, Any]) -> str:
+    """Why a store with these fields of INFO memory may delete jobs by itself, and what to do; empty if it does not.
+
+    INFO is asked instead of CONFIG, which managed services forbid. A store that says nothing of its policy is taken as it is.
+    """
+    policy = info.get("maxmemory_policy", _KEEPS_ALL)
+    policy = policy.decode() if isinstance(policy, bytes) else str(policy)
+    if policy == _KEEPS_ALL:
+        return ""
+    return f"maxmemory-policy is {policy}: a full store would delete jobs that were accepted; set it to {_KEEPS_ALL}"
 
 
 def store_health(info: Mapping[str, Any]) -> StoreHealth:

@@ -26,8 +26,8 @@ CALLED_BY_FUNCTIONS = (
 # The commands that our clients send besides.
 _CONNECTED = "ping client|setname client|setinfo hello quit"
 _OURS = f"fcall fcall_ro subscribe unsubscribe {_CONNECTED}"
-# For the gateway's metrics: the state of the server's memory and log.
-_ASKED_BY_GATEWAYS = "info"
+# For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
+_ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock.*", "celery-task-meta-*")
 _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 # Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
@@ -51,9 +51,9 @@ def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> s
 
 RULES = {
     ADMIN: "~* &* +@all",
-    GATEWAY: _rules(f"{_OURS} {_ASKED_BY_GATEWAYS} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
+    GATEWAY: _rules(f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
     WORKER: _rules(
-        f"{_OURS} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
+        f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),
     FLOWER: _rules(_FLOWERS, (*(f"%R~{key}" for key in _READ_BY_FLOWER), *_FLOWER_KEYS), _CELERY_CHANNELS),
 }

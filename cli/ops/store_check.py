@@ -7,6 +7,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock.broker.server.embedded import find_server
+from penstock.broker.server.health import eviction_fault
 from penstock.broker.store import library
 from penstock.broker.store.connection import connect
 from penstock.cli.ops.checks import OLDEST_REDIS, Finding, Level
@@ -26,6 +27,7 @@ def reachable(url: str) -> Finding:
     client = connect(url, name="penstock-doctor")
     try:
         info: Any = client.info("server")
+        memory: Any = client.info("memory")
         durability = fsync_of(client)
         functions: Any = client.function_list(library=f"penstock_{library.library()[0]}")
     except RedisError as fault:
@@ -33,12 +35,15 @@ def reachable(url: str) -> Finding:
     finally:
         client.close()
     loaded = "functions loaded" if functions else "functions not loaded yet (the first gateway or worker does it)"
-    return judged(f"{without_password(url)}, {name_of(info)}, {durability}, {loaded}", version_of(info), durability)
+    text = f"{without_password(url)}, {name_of(info)}, {durability}, {loaded}"
+    return judged(text, version_of(info), durability, eviction_fault(memory))
 
 
-def judged(text: str, version: tuple[int, ...], durability: str) -> Finding:
+def judged(text: str, version: tuple[int, ...], durability: str, eviction: str = "") -> Finding:
     if version < OLDEST_REDIS:
         return Finding("store", Level.FAIL, text, "use Redis 7.0 or newer, or Valkey: older versions have no functions")
+    if eviction:
+        return Finding("store", Level.FAIL, f"{text}; {eviction}", "CONFIG SET maxmemory-policy noeviction, and in its file")
     if durability != "fsync always":
         return Finding("store", Level.WARN, text, "to keep jobs across a power cut, set appendonly yes and appendfsync always")
     return Finding("store", Level.OK, text)

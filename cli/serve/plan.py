@@ -96,12 +96,13 @@ def need_store(settings: Settings) -> None:
     )
 
 
-def need_login(settings: Settings) -> None:
-    """Raises `StartError` if the configured Redis answers and refuses the user name or password."""
+def need_sound_store(settings: Settings) -> None:
+    """Raises `StartError` if the configured Redis answers, and refuses the user name or password or may delete jobs."""
     if settings.store.url:
-        from penstock.cli.serve.start_watch import check_login
+        from penstock.cli.serve.start_watch import check_eviction, check_login
 
         check_login(settings.store.url)
+        check_eviction(settings.store.url)
 
 
 def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:

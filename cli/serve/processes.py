@@ -41,7 +41,7 @@ def gateway(
     chosen.settings.access_rule()
     plan.need_store(chosen.settings)
     plan.free_port(chosen.settings.gateway.host, chosen.settings.gateway.port)
-    plan.need_login(chosen.settings)
+    plan.need_sound_store(chosen.settings)
     _become("gateway", chosen.env)
 
 
@@ -57,7 +57,7 @@ def worker(
     plan.need_models(chosen.settings)
     plan.need_store(chosen.settings)
     plan.need_linux()
-    plan.need_login(chosen.settings)
+    plan.need_sound_store(chosen.settings)
     _become("worker", chosen.env)
 
 
@@ -66,7 +66,7 @@ def runner(config: ConfigOption = None, redis_url: RedisOption = None) -> None:
     """Start a runner alone: it drives the runs made over HTTP. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
     chosen = plan.make_plan([], config=config, flags={"store.url": redis_url})
     plan.need_store(chosen.settings)
-    plan.need_login(chosen.settings)
+    plan.need_sound_store(chosen.settings)
     _become("runner", chosen.env)
 
 

@@ -80,6 +80,22 @@ def check_login(redis_url: str) -> None:
                 raise StartError(found.message, hint=found.hint) from error
 
 
+def check_eviction(redis_url: str) -> None:
+    """Raises `StartError` if the store answers and its policy is to delete what it holds when it is full."""
+    from redis import RedisError
+
+    from penstock.broker.server.health import eviction_fault
+    from penstock.broker.store.connection import connect
+
+    with closing(connect(redis_url, name="penstock-start")) as client:
+        try:
+            fault = eviction_fault(client.info("memory"))  # type: ignore[arg-type]
+        except (RedisError, OSError):
+            return  # away, or a user without this right: `penstock doctor` tells it
+    if fault:
+        raise StartError(f"the job store may not be used: {fault}", hint="redis-cli CONFIG SET maxmemory-policy noeviction")
+
+
 def _workers(redis_url: str) -> list[WorkerInfo]:
     from penstock.broker.store.sync import RedisStore
 

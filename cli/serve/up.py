@@ -82,7 +82,7 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
-    plan.need_login(settings)
+    plan.need_sound_store(settings)
     with store_server(settings) as server:
         write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
 from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment, started, stopped
@@ -128,3 +129,21 @@ def test_a_full_disk_is_named(tmp_path: Path, room_kib: int) -> None:
     assert "disk" in last, done.stderr
     assert "full" in last or "No space left" in last, done.stderr
     assert "bug" not in last
+
+
+@pytest.mark.parametrize(
+    "command", [["up", str(SQUARE), "--port", "0"], ["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]]
+)
+def test_a_store_that_would_delete_jobs_is_refused(tmp_path: Path, command: list[str]) -> None:
+    # Regression: under an eviction policy a full store dropped records of accepted jobs, and nothing looked at the policy.
+    with EmbeddedServer(tmp_path / "store") as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        done = run(tmp_path, *command, PENSTOCK_REDIS_URL=server.url)
+        doctor = run(tmp_path, "doctor", PENSTOCK_REDIS_URL=server.url)
+    assert done.returncode == 7, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0].startswith("error: the job store may not be used: maxmemory-policy is allkeys-lru")
+    assert "noeviction" in said[1]
+    assert doctor.returncode == 1
+    assert "maxmemory-policy is allkeys-lru" in doctor.stdout

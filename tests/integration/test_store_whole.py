@@ -1,6 +1,6 @@
 """A store function that fails half-way leaves no job half moved: each of its Redis commands fails once, in every function.
 
-Redis rolls nothing back. What the call had decided is sent nevertheless, and `sweep` and `reconcile` mend the rest (D53).
+Redis rolls nothing back. What the call had decided is sent nevertheless, and `sweep` and `reconcile` mend the rest (D59).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.records import Absent, Change, Repair, SweepReport
+from penstock.broker.records import GONE_HINT, Absent, Change, Repair, SweepReport
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.workers.fleet.orphan_blobs import OrphanCollector, RecordLookup
@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 JOBS_TAKEN_BACK = "jobs_taken_back"
 JOBS_GIVEN_UP = "jobs_given_up"
 RECORDS_REPAIRED = "records_repaired"
+RECORDS_GONE = "records_gone"
 SWEEP_MISSED = "sweep_missed"
 MODEL_NOT_SWEPT = "model_not_swept"
 SWEEP_AMNESTY = "sweep_amnesty"
@@ -190,6 +191,7 @@ class Sweeper:
             )
         if report.dead:
             log.warning(JOBS_GIVEN_UP, model=model, jobs=report.dead)
+        _tell_gone(model, report.gone)
         return report.more
 
     def _reconcile(self, model: str) -> None:
@@ -197,3 +199,9 @@ class Sweeper:
         self._observer.on_repaired(found)
         if found.orphans or found.tickets:
             log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)
+        _tell_gone(model, found.gone)
+
+
+def _tell_gone(model: str, jobs: int) -> None:
+    if jobs:
+        log.error(RECORDS_GONE, model=model, jobs=jobs, hint=GONE_HINT)

@@ -11,7 +11,7 @@ from selectors import EVENT_READ, BaseSelector
 import structlog
 
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
-from penstock.broker.records import Claim, ClaimedJob, ClaimRequest
+from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
 from penstock.broker.store.notifications import Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
@@ -28,6 +28,7 @@ from penstock.workers.slot.settlement import Absence, Settlements
 log = structlog.get_logger(__name__)
 BLOBS_AWAY = "blobs_away"
 BLOBS_BACK = "blobs_back"
+RECORDS_GONE = "records_gone"
 INPUT_MISSING = (
     "its input is not where the worker looks for it; gateway and workers must share the folder store.blob_dir or "
     "the object store store.blob_url"
@@ -258,6 +259,8 @@ class Claims:
         if claim.changes:
             # D28: no worker settled these jobs, so the one whose call changed them reports it.
             self._context.notify(lambda observer: observer.on_changed(claim.changes))
+        if claim.gone:
+            log.error(RECORDS_GONE, model=self._spec.name, jobs=claim.gone, hint=GONE_HINT)
         if not claim.jobs:
             return
         failpoint("after_claim")

@@ -51,13 +51,14 @@ class UpkeepMetrics:
             "cancelled": report.cancelled,
             "promoted": report.promoted,
             "collected": report.collected,
+            "gone": report.gone,
         }
         for to, count in moved.items():
             if count:
                 self._swept.labels(to).inc(count)
 
     def on_repaired(self, found: Repair) -> None:
-        for what, count in (("orphan", found.orphans), ("tickets", found.tickets)):
+        for what, count in (("orphan", found.orphans), ("tickets", found.tickets), ("gone", found.gone)):
             if count:
                 self._repairs.labels(what).inc(count)
 

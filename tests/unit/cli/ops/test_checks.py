@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.server.health import eviction_fault
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.store_check import fsync_of, judged, name_of, version_of, without_password
@@ -98,6 +99,17 @@ def test_disk_is_judged_at_the_nearest_folder_that_exists(tmp_path: Path) -> Non
 )
 def test_a_store_must_be_new_enough_and_should_be_durable(version: tuple[int, ...], durability: str, level: Level) -> None:
     assert judged("redis", version, durability).level is level
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", b"allkeys-random"])
+def test_a_store_that_evicts_is_no_job_store(policy: str | bytes) -> None:
+    finding = judged("redis", (8, 1), "fsync always", eviction_fault({"maxmemory_policy": policy}))
+    assert (finding.level, "noeviction" in finding.next) == (Level.FAIL, True)
+
+
+@pytest.mark.parametrize("info", [{"maxmemory_policy": "noeviction"}, {}], ids=["noeviction", "not told"])
+def test_a_store_that_evicts_nothing_or_says_nothing_of_it_is_taken(info: dict[str, str]) -> None:
+    assert eviction_fault(info) == ""
 
 
 def test_a_valkey_is_known_by_its_own_version() -> None:
