@@ -45,7 +45,9 @@ def is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     # A store sends only its text; a library that writes files may raise an error of its own.
-    return _NO_SPACE in str(error) or (error.__cause__ is not None and is_disk_full(error.__cause__))
+    # `raise error from error` makes an error its own cause.
+    cause = error.__cause__ if error.__cause__ is not error else None
+    return _NO_SPACE in str(error) or (cause is not None and is_disk_full(cause))
 
 
 class PenstockError(Exception):
