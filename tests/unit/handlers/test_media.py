@@ -119,7 +119,7 @@ def test_media_types_are_split_from_their_parameters() -> None:
     assert split_media_type("") == ("", "utf-8")
 
 
-@pytest.mark.parametrize("value", [b"x" * 101, "x" * 99, list(range(50)), np.zeros(50), memoryview(np.zeros(13))])
+@pytest.mark.parametrize("value", [b"x" * 101, "x" * 99, list(range(50)), np.zeros(50), np.zeros(13).data])
 def test_an_output_over_the_limit_is_told_with_its_size(value: Any) -> None:
     with pytest.raises(HandlerContractError, match=r"output too large: \d{3} bytes, limit 100"):
         encode(value, limit=100)

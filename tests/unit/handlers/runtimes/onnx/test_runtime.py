@@ -105,7 +105,8 @@ def test_without_an_arena_nothing_is_to_shrink(tmp_path: Path) -> None:
 
 
 def resident_mib() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / float(1 << 20)
 
 
 FIXED, FREE = {"x": (None, 3, 224, 224)}, {"ids": (None, None)}
