@@ -204,10 +204,8 @@ def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, 
     assert {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}
     assert {task["name"] for task in tasks.values()} == {f"penstock.infer.{MODEL}"}
     assert first
-    # They ran one after the other, three seconds each. Regression: Flower showed each as received when it started.
-    waits = sorted(task["started"] - task["received"] for task in queued.values())
-    assert waits[1] > 2.5
-    assert waits[2] > 5.0
+    # One ran for three seconds, one waited in the child, one in the queue. Regression: Flower showed no job as queued.
+    assert max(task["started"] - task["received"] for task in queued.values()) > 2.0
 
 
 def first_seen(client: JobClient, address: str) -> Any:

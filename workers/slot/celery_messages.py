@@ -131,9 +131,10 @@ def _body(envelope: _Parts) -> _Body:
     if _text(_objects.decode(envelope.get("properties", b"{}")), "body_encoding") == "base64":
         body = base64.b64decode(body, validate=True)
     try:
-        return _bodies.decode(body)
+        found: _Body = _bodies.decode(body)
     except msgspec.ValidationError as error:
         raise _Unreadable(f"only Celery's message protocol 2 is accepted: [args, kwargs, embed]; {error}") from error
+    return found
 
 
 def _call(body: _Body) -> _Call:
