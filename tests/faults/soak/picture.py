@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
+from tests.faults.soak.report import shown
+
 _COLUMNS = 3
 _WIDE, _HIGH = 300, 130
 _LEFT, _TOP, _RIGHT, _BOTTOM = 10, 34, 10, 18
@@ -38,14 +40,15 @@ def _chart(row: Mapping[str, Any], x: int, y: int, ends: float) -> Iterator[str]
     yield f'<rect x="{x + _LEFT}" y="{y + _TOP}" width="{wide}" height="{high}"/>'
     for group in row["points"]:
         yield f'<polyline points="{_line(group, x + _LEFT, y + _TOP, wide / ends, high, most)}"/>'
-    axes = f"0 to {ends / 60:.0f} min; 0 to {most:,.4g} {row['unit']}"
+    axes = f"0 to {ends / 60:.0f} min; 0 to {shown(most)} {row['unit']}"
     yield f'<text class="dim" x="{x + _LEFT}" y="{y + _HIGH - 6}">{axes}</text>'
 
 
 def _told(row: Mapping[str, Any]) -> str:
     if row["per_hour"] is None:
         return "too few samples for a slope"
-    return f"{row['per_hour']:+,.4g} {row['unit']} per hour, noise {row['noise']:,.4g}: {'flat' if row['flat'] else 'grows'}"
+    growth = f"{shown(row['per_hour'], '+')} {row['unit']} per hour, noise {shown(row['noise'])}"
+    return f"{growth}: {'flat' if row['flat'] else 'grows'}"
 
 
 def _line(group: Sequence[Sequence[float]], x: float, y: float, per_s: float, high: float, most: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from tests.faults.soak.sampling import QUANTITIES
 from tests.faults.soak.slopes import Point, Slope, slope_of
 
 _MOST_POINTS = 240
+_WIDTH = 120
 _BEGINS = "<!-- soak: python -m tests.faults.soak --docs -->"
 _ENDS = "<!-- end -->"
+NOT_YET = "This tree has not been measured yet."
 Series = Mapping[tuple[str, str], Mapping[int, Sequence[Point]]]
 
 
@@ -60,19 +63,23 @@ def markdown(told: Mapping[str, Any]) -> str:
     """Return the saved report as the facts and the table of docs/measurements/soak.md."""
     share = told["right_per_s"] / told["offered_per_s"]
     kills = sum(told["kills"].values())
-    facts = [
-        f"- {told['minutes']:g} minutes on {told['cores']} cores: {told['right_per_s']:,g} answers per second, {share:.0%} of",
-        f"  those offered; {kills} kills, {sum(told['runs'].values())} runs, {sum(told['cancels'].values()):,} cancels",
-        f"- verdict: **{told['verdict']}**",
-    ]
+    rate = f"{told['right_per_s']:,g} answers per second, {share:.0%} of the {told['offered_per_s']:,g} offered"
+    beside = f"{kills} kills, {sum(told['runs'].values())} runs, {sum(told['cancels'].values()):,} cancels"
+    facts = [f"- {told['minutes']:g} minutes on {told['cores']} cores: {rate}; {beside}", f"- verdict: **{told['verdict']}**"]
     lines = [f"| {' | '.join(_cells(row))} |" for row in told["rows"] if row["flat"] is not None]
     head = ["| quantity | of | mean | growth per hour | noise | |", "|---|---|---|---|---|---|"]
-    return "\n".join([*facts, "", *head, *lines])
+    wrapped = [textwrap.fill(fact, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for fact in facts]
+    return "\n".join([*wrapped, "", *head, *lines, "", "![Every quantity of the soak against time](soak.svg)"])
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    figures = [f"{row['level']:,.4g} {row['unit']}", f"{row['per_hour']:+,.3g}", f"{row['noise']:,.3g}"]
+    figures = [f"{shown(row['level'])} {row['unit']}", shown(row["per_hour"], "+"), shown(row["noise"])]
     return [row["quantity"], row["role"], *figures, "flat" if row["flat"] else "**grows**"]
+
+
+def shown(value: float, sign: str = "") -> str:
+    """Return a figure with as many digits as a reader needs."""
+    return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign},.1f}"
 
 
 def put_into(page: Path, told: Mapping[str, Any]) -> None:

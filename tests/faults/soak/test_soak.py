@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.faults.soak import picture, report
-from tests.faults.soak.__main__ import SoakPlan, soak
+from tests.faults.soak.__main__ import PAGE, PICTURE, RESULTS, SoakPlan, soak
 from tests.faults.soak.slopes import Point, slope_of
 
 
@@ -68,6 +69,18 @@ def test_the_verdict_names_what_grows() -> None:
     assert report.verdict(rows, []) == "grows: keys in the store (store)"
     assert report.verdict(rows[1:], []).startswith("flat:")
     assert report.verdict(rows[1:], ["a wrong answer"]) == "flat, but 1 answers were wrong or unexpected"
+
+
+def test_the_page_and_its_picture_show_the_saved_report_or_say_that_there_is_none(tmp_path: Path) -> None:
+    page = tmp_path / "soak.md"
+    page.write_text(PAGE.read_text())
+    if not RESULTS.exists():
+        assert report.NOT_YET in page.read_text()
+        return
+    told = json.loads(RESULTS.read_text())
+    report.put_into(page, told)
+    assert page.read_text() == PAGE.read_text(), "run `python -m tests.faults.soak --docs`"
+    assert picture.draw(told) == PICTURE.read_text()
 
 
 @pytest.mark.usefixtures("has_server")
