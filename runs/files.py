@@ -27,7 +27,10 @@ _OBSTORE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "adl"})
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """`changed`: for a local file its modification time in ns, for an object its etag or modification time."""
+    """`changed`: for a local file the times of its content and of its inode in ns, for an object its etag or modification time.
+
+    A program can set the time of the content back, as `rsync -t` does; the time of the inode is the kernel's.
+    """
 
     size_bytes: int
     changed: str
@@ -64,7 +67,7 @@ def stat(name: str) -> Stat:
         status = os.stat(local_path(name))
     except FileNotFoundError as error:
         raise NotFound(f"no such file: {name}") from error
-    return Stat(status.st_size, str(status.st_mtime_ns))
+    return Stat(status.st_size, f"{status.st_mtime_ns}.{status.st_ctime_ns}")
 
 
 def exists(name: str) -> bool:
@@ -86,7 +89,7 @@ def open_read(name: str) -> BinaryIO:
 
 
 def identity(name: str) -> dict[str, Any]:
-    """Name, size, modification time, and a digest of the first and last 64 KiB: equal for an unchanged file."""
+    """Name, size, times of change, and a digest of the first and last 64 KiB: equal for an unchanged file."""
     found = stat(name)
     digest = hashlib.sha256()
     with open_read(name) as file:

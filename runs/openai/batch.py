@@ -20,6 +20,7 @@ from msgspec import Struct
 from penstock.embedding import EmbeddingRequest, NoEmbedding, answer_of, vector_of
 from penstock.errors import BadParameter
 from penstock.run import RunSpec
+from penstock.runs.files import identity
 from penstock.runs.openai.lines import BatchLine, BatchSize, check_file, raw_lines, read_line
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 
@@ -53,8 +54,7 @@ class OpenAISource:
         return self
 
     def identity(self) -> dict[str, Any]:
-        status = self._path.stat()
-        return {"name": self._path.name, "size_bytes": status.st_size, "changed_ns": status.st_mtime_ns}
+        return {"files": [identity(str(self._path)) | {"name": self._path.name}]}
 
     def count(self) -> int | None:
         return None if self._size is None else self._size.rows

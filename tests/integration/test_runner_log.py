@@ -37,3 +37,24 @@ def test_a_runners_log_names_the_run_in_every_event(fresh_redis: str, tmp_path: 
     assert taken == {"level": "info", "logger": "penstock.runs", "run": "r1", "model": "square"}
     assert (lines["run_left"]["run"], lines["run_left"]["state"]) == ("r1", "failed")
     assert runner.returncode == 0
+
+
+def test_a_run_that_meets_an_error_of_ours_fails_at_once_and_the_others_go_on(fresh_redis: str, tmp_path: Path) -> None:
+    """A batch with a byte that is not UTF-8 stayed `validating`, and the runner broke on it again every 15 seconds."""
+    with closing(RedisStore(fresh_redis)) as store:
+        runs = RunStore(store)
+        # No file can have this name; nobody expects the error that Python raises for it.
+        odd = RunSpec(model="square", kind="openai", input=str(tmp_path / "in\0.jsonl"), output=str(tmp_path / "out.jsonl"))
+        runs.create("odd", odd)
+        runs.create("next", RunSpec(model="square", input=str(tmp_path / "none.jsonl"), output=str(tmp_path / "out.jsonl")))
+        env = {**os.environ, "PENSTOCK_REDIS_URL": fresh_redis, "PENSTOCK_STORE__STATE_DIR": str(tmp_path / "state")}
+        with subprocess.Popen([sys.executable, "-m", "penstock.runs"], env=env, stdout=subprocess.DEVNULL) as runner:
+            try:
+                found = eventually(lambda: all(run.state.final for run in runs.runs()) and runs.runs(), timeout_s=60.0)
+            finally:
+                runner.terminate()
+        ends = {run.id: (run.state.value, run.error_code) for run in found}
+        assert ends == {"odd": ("failed", "internal"), "next": ("failed", "not_found")}
+        failed = runs.read("odd")
+        assert failed is not None
+        assert failed.error_message == "ValueError: embedded null byte; this is a bug"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from contextlib import closing
@@ -16,9 +17,12 @@ from hypothesis import strategies as st
 from penstock.errors import Conflict
 from penstock.run import RunSpec
 from penstock.runs.journal import Header, Journal, JournalEntry, refuse_changed
-from penstock.runs.rows import ResultBatch, RowBatch, RowError
+from penstock.runs.openai.batch import OpenAISource
+from penstock.runs.rows import ResultBatch, RowBatch, RowError, Source
 from penstock.runs.sinks.opening import open_sink
+from penstock.runs.sources.folder import FolderSource
 from penstock.runs.sources.opening import open_source
+from tests.eventually import eventually
 
 WORDS = st.one_of(st.integers(-(2**63), 2**64 - 1), st.text())
 LINES = [b'{"id": 1, "text": "one"}', b'{"id": 2, "te', b"", b'{"id": 3}', b"[1,", b"2]", b"7 8", b'{"id": 4, "text": "\xff"}']
@@ -214,6 +218,36 @@ def test_a_journal_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
     assert last.open()
     assert last.last() == entry(20)
     last.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "batch"])
+def test_an_input_whose_content_changed_is_noticed_although_size_and_time_are_as_before(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "in" / "a.txt"
+    path.parent.mkdir()
+    size = 1 << 18
+    path.write_bytes(b"x" * size)
+    source: Source
+    match kind:
+        case "folder":
+            source = FolderSource([str(path)])
+        case "batch":
+            source = OpenAISource(RunSpec(model="m", input=str(path), output="none"))
+        case _:
+            source = open_source(RunSpec(model="m", input=str(path), output="none.jsonl"))
+    before, times = source.identity(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    assert source.identity() == before
+    with path.open("r+b") as file:
+        # In the middle: the first and the last block stay as they are.
+        file.seek(size // 2)
+        file.write(b"y")
+
+    def is_noticed() -> bool:
+        # A kernel's clock of files may tick every few milliseconds only.
+        os.utime(path, ns=times)
+        return source.identity() != before
+
+    eventually(is_noticed, timeout_s=5.0)
+    source.close()
 
 
 def test_a_journal_has_one_writer_at_a_time(tmp_path: Path) -> None:
