@@ -29,18 +29,26 @@ local function record_of(r, id)
   return run
 end
 
--- Nobody waits to drive the run any more: it was taken, or it has ended.
 local function leave_line(r, id, owner)
   redis.call('ZREM', r .. 'waits:' .. owner, id)
   if redis.call('EXISTS', r .. 'waits:' .. owner) == 0 then redis.call('ZREM', r .. 'turns', owner) end
 end
 
 local function join_line(r, id, now)
-  local owner, created, command = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'created', 'command'))
+  local owner, created, command, state = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'created', 'command', 'state'))
+  if owner and not command and not ENDED[state] then
+    redis.call('ZADD', r .. 'turns', 'NX', now, owner)
+    redis.call('ZADD', r .. 'waits:' .. owner, created, id)
+  end
+  -- Last: a call that fails before is made up for by the next look.
   redis.call('ZREM', r .. 'driven', id)
-  if not owner or command then return end
-  redis.call('ZADD', r .. 'waits:' .. owner, created, id)
-  redis.call('ZADD', r .. 'turns', 'NX', now, owner)
+end
+
+-- A driver has the run until then. One that was late with its beat may find it back in its line.
+local function hold(r, id, owner, command, till)
+  if command then return end
+  redis.call('ZADD', r .. 'driven', till, id)
+  leave_line(r, id, owner)
 end
 
 -- The entry in `final` goes last: a call that fails in between is made up for by the next one that forgets.
@@ -81,6 +89,7 @@ local function run_create(keys, args)
   -- The record last: an entry without a record is passed over, a record without its entries would never be driven.
   for _, index in ipairs({'index', 'of:' .. args[2], 'live'}) do redis.call('ZADD', r .. index, now, id) end
   if tonumber(args[5]) > 0 then redis.call('ZADD', r .. 'due', now + args[5], id) end
+  redis.call('ZADD', r .. 'driven', now, id)
   redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now,
     unpack(args[6] ~= '' and {'command', args[6]} or NOTHING))
   join_line(r, id, now)
@@ -106,11 +115,8 @@ local function run_take(keys, args)
   end
   redis.call('HSET', key, 'driver', driver, 'until', now + args[3])
   if other then redis.call('HINCRBY', key, 'drives', 1) end
-  if not command then
-    redis.call('ZADD', r .. 'turns', 'XX', now, owner)
-    redis.call('ZADD', r .. 'driven', now + args[3], id)
-  end
-  leave_line(r, id, owner)
+  if not command then redis.call('ZADD', r .. 'turns', 'XX', now, owner) end
+  hold(r, id, owner, command, now + args[3])
   return {'taken', record_of(r, id)}
 end
 
@@ -120,7 +126,7 @@ end
 local function run_update(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
-  local state, holder, request = unpack(redis.call('HMGET', key, 'state', 'driver', 'request'))
+  local state, holder, request, command, owner = unpack(redis.call('HMGET', key, 'state', 'driver', 'request', 'command', 'owner'))
   if not state then return 'missing' end
   if holder ~= args[2] then return 'lost' end -- guard:run_fence
   if ENDED[state] then return 'final' end -- guard:run_final
@@ -129,7 +135,7 @@ local function run_update(keys, args)
     if args[i] == 'state' then wanted = args[i + 1] end
   end
   if ENDED[wanted] then redis.call('ZADD', r .. 'final', now, id) end
-  redis.call('ZADD', r .. 'driven', 'XX', now + args[3], id)
+  hold(r, id, owner, command, now + args[3])
   if tonumber(args[4]) > tonumber(redis.call('HGET', key, 'most') or 0) then
     redis.call('HSET', key, 'most', args[4], 'drives', 0)
   elseif tonumber(args[3]) == 0 then
@@ -222,7 +228,12 @@ local function run_look(keys, args)
   reply[1] = now
   for _, owner in ipairs(limit > 0 and redis.call('ZRANGE', r .. 'turns', 0, limit - 1) or {}) do
     local id = redis.call('ZRANGE', r .. 'waits:' .. owner, 0, 0)[1]
-    reply[#reply + 1], reply[#reply + 2] = id, record_of(r, id)
+    local run = id and record_of(r, id)
+    if run and not ENDED[run[3]] then
+      reply[#reply + 1], reply[#reply + 2] = id, run
+    else
+      leave_line(r, id or '', owner) -- what a call that failed half-way has left
+    end
   end
   return reply
 end

@@ -104,19 +104,19 @@ class ParquetFile:
         """How many rows of a row group to read at a time, by the mean size of its rows and the longest text they repeat."""
         found = self._open().metadata.row_group(group)
         columns = [found.column(index) for index in range(found.num_columns)]
-        columns = [column for column in columns if column.path_in_schema.partition(".")[0] in needed]
+        columns = [column for column in columns if _top_of(column, needed)]
         texts = [column for column in columns if _is_repeated_text(column)]
         row_bytes = sum(max(each.total_uncompressed_size, each.num_values * _VALUE_BYTES) for each in columns)
-        row_bytes += self._longest_text(group, texts) * sum(each.num_values for each in texts)
-        return max(1, min(_BATCH_ROWS, _BATCH_BYTES * found.num_rows // max(1, row_bytes)))
+        row_bytes += self._longest_text(group, texts, needed) * sum(each.num_values for each in texts)
+        return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES * found.num_rows // max(1, row_bytes))))
 
-    def _longest_text(self, group: int, columns: list[Any]) -> int:
+    def _longest_text(self, group: int, columns: list[Any], needed: list[str]) -> int:
         """The longest text in the dictionaries of these columns. One row is read, whose texts stay in the dictionary."""
         if not columns:
             return 0
         paths = [column.path_in_schema for column in columns]
         reader = import_arrow().parquet.ParquetFile(self._file, metadata=self._open().metadata, read_dictionary=paths)
-        tops = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+        tops = list(dict.fromkeys(_top_of(column, needed) for column in columns))
         batch = next(reader.iter_batches(batch_size=1, row_groups=[group], columns=tops, use_threads=False), None)
         return max(map(_longest_known, batch.columns)) if batch is not None else 0
 
@@ -153,6 +153,12 @@ class ParquetFile:
             except (import_arrow().ArrowException, ValueError, OverflowError):
                 return f"column {name!r} of row {first + place + 1:,} cannot be read"
         return "rows cannot be read"
+
+
+def _top_of(column: Any, needed: list[str]) -> str:
+    """The column of the file that a row group's column is, or is a part of; empty if that is not needed."""
+    path = column.path_in_schema
+    return next((name for name in needed if path == name or path.startswith(f"{name}.")), "")
 
 
 def _is_repeated_text(column: Any) -> bool:

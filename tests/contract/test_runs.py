@@ -297,8 +297,8 @@ def test_a_spent_run_that_was_asked_to_end_is_cancelled(runs: Runs) -> None:
 
 
 def test_a_runner_sees_the_oldest_run_of_each_owner_and_owners_take_turns(runs: Runs) -> None:
-    first, second = create(runs, owner="ann"), create(runs, owner="ann")
-    third = create(runs, owner="bob")
+    # In one millisecond the id decides.
+    first, second, third = (runs.create(f"r{at}", SPEC, owner=owner).run.id for at, owner in enumerate(["ann", "ann", "bob"]))
     assert [run.id for run in runs.look(1)] == [first]
     assert [run.id for run in runs.look(5)] == [first, third]
     runs.take(first, "d1", lease_s=60)
@@ -340,3 +340,11 @@ def test_a_queued_run_past_its_deadline_expires_in_the_look_and_one_that_has_beg
     eventually(lambda: bool(runs.look(0)) or read(runs, "queued").state is RunState.EXPIRED)
     assert read(runs, "begun").state is RunState.RUNNING
     assert [run.id for run in runs.look(5)] == ["begun"]
+
+
+def test_a_run_whose_driver_was_late_with_a_beat_does_not_stand_in_the_way_of_its_owner(runs: Runs) -> None:
+    late, other = runs.create("r1", SPEC).run.id, runs.create("r2", SPEC).run.id
+    runs.take(late, "d1", lease_s=0)
+    assert [run.id for run in runs.look(1)] == [late]
+    assert runs.update(late, "d1", RunChange(), lease_s=60) is UpdateStatus.OK
+    assert [run.id for run in runs.look(1)] == [other]

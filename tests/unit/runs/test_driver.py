@@ -11,7 +11,7 @@ from penstock.backoff import Backoff
 from penstock.broker.blobs.files import BlobStore
 from penstock.run import FailureLimit, RunCounts
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed
-from penstock.runs.rows import RowError
+from penstock.runs.rows import ResultBatch, RowError
 from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 from penstock.shard import RowFailure, ShardOutcome
 from tests.unit.runs.parts import DictBlobs, FakeQueue, FakeWatch, ListSink, ListSource, Model, ModelDied
@@ -189,29 +189,42 @@ def test_a_drive_whose_run_was_taken_over_commits_nothing_more() -> None:
     assert stage.checkpoints[-1].counts.done <= 400
 
 
+class WatchedSink(ListSink):
+    """A sink that notes after which look at the lease each write came."""
+
+    def __init__(self, watch: FakeWatch) -> None:
+        super().__init__()
+        self._watch = watch
+        self.looks: list[int] = []
+
+    def append(self, results: ResultBatch) -> None:
+        self.looks.append(self._watch.looks)
+        super().append(results)
+
+    def commit(self) -> dict[str, Any]:
+        self.looks.append(self._watch.looks)
+        return super().commit()
+
+
 @pytest.mark.parametrize("first", range(1, 40, 7))
 def test_nothing_is_written_while_the_lease_has_lapsed_and_everything_once_it_is_granted_again(first: int) -> None:
     stage, watch = Stage(), FakeWatch()
     watch.lapses = range(first, first + 20)
-    written: list[tuple[int, int]] = []
-    append, commit = stage.sink.append, stage.sink.commit
-    stage.sink.append = lambda results: (written.append((watch.looks, 0)), append(results))[1]  # type: ignore[method-assign]
-    stage.sink.commit = lambda: (written.append((watch.looks, 1)), commit())[1]  # type: ignore[method-assign]
+    stage.sink = sink = WatchedSink(watch)
     assert stage.drive(watch, shard_rows=50) is StopReason.GO_ON
     assert stage.sink.lines == expected()
     assert stage.checkpoints[-1].counts == RunCounts(done=ROWS)
-    assert not [look for look, _ in written if look in watch.lapses]
+    assert not [look for look in sink.looks if look in watch.lapses]
 
 
 def test_a_drive_that_is_interrupted_after_its_lease_lapsed_commits_nothing() -> None:
+    class LapsingSink(ListSink):
+        def append(self, results: ResultBatch) -> None:
+            super().append(results)
+            watch.lapses = range(1_000_000)
+
     stage, watch = Stage(), FakeWatch(stop_at=1)
-    append = stage.sink.append
-
-    def append_and_lapse(results: Any) -> None:
-        append(results)
-        watch.lapses = range(1_000_000)
-
-    stage.sink.append = append_and_lapse  # type: ignore[method-assign]
+    stage.sink = LapsingSink()
     assert stage.drive(watch, shard_rows=50) is StopReason.INTERRUPT
     assert len(stage.checkpoints) == 1
 
