@@ -8,7 +8,7 @@
 --   waits:<owner>  zset   id -> created: nobody drives them
 --   driven         zset   id -> end of the driver's lease; who is past it goes back to `waits` with the next look
 --   due            zset   id of a queued run -> its deadline
---   turns          zset   owner with waiting runs -> when a run of theirs was last taken, or the first one came
+--   turns          zset   owner with waiting runs -> about when a run of theirs was last taken, or the first one came
 
 do
 local RUN = {'owner', 'spec', 'state', 'created', 'started', 'finished', 'version', 'counts', 'rate', 'busy', 'driver', 'until',
@@ -34,10 +34,15 @@ local function leave_line(r, id, owner)
   if redis.call('EXISTS', r .. 'waits:' .. owner) == 0 then redis.call('ZREM', r .. 'turns', owner) end
 end
 
+-- A place behind all others, also within one millisecond.
+local function last_turn(r, now)
+  return math.max(now, tonumber(redis.call('ZRANGE', r .. 'turns', -1, -1, 'WITHSCORES')[2] or 0) + 1)
+end
+
 local function join_line(r, id, now)
   local owner, created, command, state = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'created', 'command', 'state'))
   if owner and not command and not ENDED[state] then
-    redis.call('ZADD', r .. 'turns', 'NX', now, owner)
+    redis.call('ZADD', r .. 'turns', 'NX', last_turn(r, now), owner)
     redis.call('ZADD', r .. 'waits:' .. owner, created, id)
   end
   -- Last: a call that fails before is made up for by the next look.
@@ -115,7 +120,7 @@ local function run_take(keys, args)
   end
   redis.call('HSET', key, 'driver', driver, 'until', now + args[3])
   if other then redis.call('HINCRBY', key, 'drives', 1) end
-  if not command then redis.call('ZADD', r .. 'turns', 'XX', now, owner) end
+  if not command then redis.call('ZADD', r .. 'turns', 'XX', last_turn(r, now), owner) end
   hold(r, id, owner, command, now + args[3])
   return {'taken', record_of(r, id)}
 end
