@@ -89,7 +89,7 @@ def check_eviction(redis_url: str) -> None:
 
     with closing(connect(redis_url, name="penstock-start")) as client:
         try:
-            fault = eviction_fault(client.info("memory"))  # type: ignore[arg-type]
+            fault = eviction_fault(client.info("memory"))
         except (RedisError, OSError):
             return  # away, or a user without this right: `penstock doctor` tells it
     if fault:

@@ -197,6 +197,12 @@ def test_a_bucket_that_no_batch_can_fill_is_refused_whoever_says_how_large_batch
         load(source, "mine", runtime=RuntimeOptions(batch_buckets=(1, 32)), max_batch_size=asked)
 
 
+def test_a_handler_may_not_declare_batches_larger_than_the_store_takes(tmp_path: Path) -> None:
+    source = written(tmp_path, f"import penstock\nclass A(penstock.Handler):\n    max_batch_size = 4000\n{SAME}")
+    with pytest.raises(HandlerLoadError, match="max_batch_size = 4000 is not between 1 and 1024"):
+        load(source, "mine")
+
+
 def test_a_bucket_as_large_as_the_batches_that_the_code_declares_is_taken(tmp_path: Path) -> None:
     source = written(tmp_path, f"import penstock\nclass A(penstock.Handler):\n    max_batch_size = 32\n{SAME}")
     assert load(source, "mine", runtime=RuntimeOptions(batch_buckets=(1, 32))).context.max_batch_size == 32

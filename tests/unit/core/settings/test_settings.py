@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.model_spec import BatchPolicy, Limits
+from penstock.model_spec import MAX_BATCH_SIZE, BatchPolicy, Limits
 from penstock.settings.tables import Settings
 
 
@@ -150,6 +150,14 @@ def test_every_fault_is_told_at_once_with_its_place_and_origin(tmp_path: Path) -
     assert "worker.beat_s: must be a number, not 'soon'" in text
     assert "(from env PENSTOCK_WORKER__BEAT_S)" in text
     assert "models.cube.source: missing" in text
+
+
+def test_a_batch_is_no_larger_than_one_call_of_the_store_takes(tmp_path: Path) -> None:
+    # Regression: 4,000 and more stopped a model for good.
+    most = write(tmp_path, f"[models.square]\nsource = 'm:S'\nmax_batch_size = {MAX_BATCH_SIZE}\n")
+    assert Settings.load(most, env={}).models["square"].max_batch_size == MAX_BATCH_SIZE
+    more = write(tmp_path, f"[models.square]\nsource = 'm:S'\nmax_batch_size = {MAX_BATCH_SIZE + 1}\n")
+    assert f"max_batch_size: must be at most {MAX_BATCH_SIZE}" in faults_of(more)[0]
 
 
 @pytest.mark.parametrize(
