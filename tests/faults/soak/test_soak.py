@@ -6,6 +6,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,10 @@ def test_the_warm_up_of_the_soak_and_of_each_process_is_left_out() -> None:
 
 
 def test_the_verdict_names_what_grows() -> None:
-    rows = [{"quantity": "keys in the store", "role": "store", "flat": False}, {"quantity": "x", "role": "y", "flat": None}]
+    rows: list[dict[str, Any]] = [
+        {"quantity": "keys in the store", "role": "store", "flat": False},
+        {"quantity": "x", "role": "y", "flat": None},
+    ]
     assert report.verdict(rows, []) == "grows: keys in the store (store)"
     assert report.verdict(rows[1:], []).startswith("flat:")
     assert report.verdict(rows[1:], ["a wrong answer"]) == "flat, but 1 answers were wrong or unexpected"
