@@ -325,7 +325,8 @@ def test_alone_a_run_is_resumed_with_the_models_and_in_the_folder_of_its_start(t
         *("--models", "double=double.py:Double", "--state-dir", str(tmp_path / "my state")),
     )
     assert begun.returncode == 1, begun.stdout + begun.stderr
-    printed = begun.stdout.rpartition("penstock ")[2]
+    _, found, printed = begun.stdout.rpartition("penstock ")
+    assert found, begun.stdout + begun.stderr
     # From another folder too: sources are remembered with their paths.
     done = alone(tmp_path / "elsewhere", *shlex.split(printed))
     assert done.returncode == 0, done.stdout + done.stderr
