@@ -38,8 +38,9 @@ from penstock.rollout import Rollout
 
 Reply = TypeVar("Reply")
 _STORE_KEY = "ps:store"
-# Lua passes at most about 8,000 values to one Redis command; submit.lua refuses more jobs than this.
+# What one call of a function takes; submit.lua and forget.lua refuse more jobs than this.
 SUBMIT_MAX = 1_000
+FORGET_MAX = 1_000
 
 
 class RedisStore:
@@ -143,7 +144,7 @@ class RedisStore:
         return self.run(ops.cancel(job, owner=owner))
 
     def forget(self, jobs: Sequence[JobId]) -> int:
-        return self.run(ops.forget(jobs))
+        return sum(self.run_all([ops.forget(jobs[i : i + FORGET_MAX]) for i in range(0, len(jobs), FORGET_MAX)]))
 
     def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
         return self.run(ops.reconcile(model, cursor=cursor, limit=limit))

@@ -84,3 +84,14 @@ def test_a_claim_reads_no_backlog_of_stock_messages(fresh_redis: str) -> None:
         for _ in range(3):
             assert len(queue.claim("w2").foreign) <= 16
         check_invariants(queue.dump())
+
+
+def test_more_jobs_may_be_forgotten_than_one_call_takes(queue: ModelQueue) -> None:
+    jobs = []
+    for _ in range(3):
+        queue.store.submit([queue.new() for _ in range(500)])
+        claim = queue.claim("w1", limit=500)
+        queue.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, output=OUTPUT) for job in claim.jobs])
+        jobs += [job.id for job in claim.jobs]
+    assert queue.store.forget(jobs) == len(jobs) == 1_500
+    check_invariants(queue.dump())

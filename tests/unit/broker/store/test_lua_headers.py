@@ -140,6 +140,7 @@ def number(file: str, name: str) -> int:
 
 def test_a_submit_holds_as_many_jobs_as_the_function_takes() -> None:
     assert number("submit", "SUBMIT_MAX") == sync.SUBMIT_MAX
+    assert number("forget", "FORGET_MAX") == sync.FORGET_MAX
 
 
 def test_the_bands_are_those_of_the_priorities() -> None:
