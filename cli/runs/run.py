@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunSession,
 from penstock.errors import BadRequest
 
 START = "start"
-_EXISTING = {
+_EXISTING: dict[str, Callable[..., None]] = {
     "resume": existing.resume,
     "retry-failed": existing.retry_failed,
     "list": existing.list_runs,

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
@@ -16,7 +17,7 @@ from penstock.cli.main import app
 from penstock.cli.place import completed
 
 # Typer brings its own copy of click, and exports only one of its errors.
-UsageError = typer.BadParameter.__mro__[1]
+UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("broker", "cli", "client", "core", "gateway", "handlers", "loadtest", "runs", "tune", "workers")
 # In backticks, or after a colon to the end of the sentence.

@@ -62,7 +62,7 @@ class StructInput(msgspec.Struct):
     size: Literal[1, 2]
 
 
-class PydanticInput(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+class PydanticInput(pydantic.BaseModel):  # type: ignore[name-defined]
     count: int
     price: float
     flag: bool
