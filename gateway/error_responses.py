@@ -56,9 +56,11 @@ def from_framework(error: Exception, request: Request, routers: Iterable[APIRout
 
 
 def methods_of_path(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
-    """Every method that some route takes at this path. The framework's own 405 names only those of the first route."""
-    found: set[str] = set()
-    for route in (route for router in routers for route in router.routes):
-        if route.matches(scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
+    """Every method that some route takes at this path. The framework's own 405 names only those of the first route.
+
+    Where a route has the very path, as /v1/jobs/events has, no route counts that would take its last part for a name.
+    """
+    routes = [route for router in routers for route in router.routes if route.matches(scope)[0] is not Match.NONE]
+    named = [route for route in routes if getattr(route, "path", "") == scope["path"]]
+    found = {method for route in named or routes for method in getattr(route, "methods", None) or ()}
     return sorted(found | ({"HEAD"} if "GET" in found else set()))

@@ -124,3 +124,12 @@ async def test_a_gateway_that_stops_is_not_ready_and_still_alive() -> None:
 
 async def test_a_gateway_that_never_reached_its_store_has_not_started() -> None:
     assert (await ask(gateway(GatewayOptions()), "/startupz"))[0] == 503
+
+
+async def test_the_events_of_many_jobs_are_no_job() -> None:
+    """DELETE takes an id here, and `events` is none: the page of the right methods does not name it."""
+    app = gateway(GatewayOptions())
+    status, body = await ask(app, "/v1/jobs/events", method="PATCH")
+    assert (status, body["code"]) == (405, "method_not_allowed")
+    assert body["detail"].endswith("it takes GET, HEAD")
+    assert (await ask(app, "/v1/jobs/some-job", method="PATCH"))[1]["detail"].endswith("it takes DELETE, GET, HEAD")
