@@ -133,7 +133,7 @@ def keep_open(cycle: RequestResponseCycle | Any, lifetime: Lifetime) -> None:
             message = {**message, "headers": [*message["headers"], (b"connection", b"keep-alive")]}
         await send(message)
 
-    cycle.send = send_and_keep
+    cycle.send = send_and_keep  # type: ignore[method-assign]
 
 
 def _has_end(message: Mapping[str, Any]) -> bool:
@@ -218,7 +218,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def is_newcomer(self, now: float) -> bool:
         """Whether the client has only just connected, and its first request is on its way."""
-        return self.cycle is None and now - self.opened_at < NEWCOMER_S
+        cycle: Any = self.cycle  # None before the first head is complete
+        return cycle is None and now - self.opened_at < NEWCOMER_S
 
     def send_400_response(self, msg: str) -> None:
         self.refuse(400, "bad_request", "This is not a valid HTTP request")

@@ -84,14 +84,14 @@ def test_a_list_shows_ones_own_and_to_the_manager_all(gateway: GatewayClient, th
 def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: Path) -> None:
     # Regression: one owner could make any number of runs and fill the disk with files.
     env = {"PENSTOCK_RUNS__MAX_OWNER_RUNS": "2", "PENSTOCK_RUNS__MAX_OWNER_FILES": "6"}
-    with keyed_gateway(redis_url, tmp_path, keys=[CAROL, DAVE], env=env) as gateway:
+    with keyed_gateway(redis_url, tmp_path, keys=(CAROL, DAVE), env=env) as gateway:
         ids = made(gateway, CAROL)
-        asked = {"json": {"model": "square", "input": ids["file_id"]}, "headers": CAROL.header}
-        third = gateway.post("/v1/runs", **asked)
+        asked = {"model": "square", "input": ids["file_id"]}
+        third = gateway.post("/v1/runs", json=asked, headers=CAROL.header)
         assert (third.status_code, third.json()["code"]) == (429, "quota_spent")
         assert "max_owner_runs" in third.json()["hint"]
         assert gateway.post("/v1/batches/" + ids["batch_id"] + "/cancel", headers=CAROL.header).status_code == 200
-        assert gateway.post("/v1/runs", **asked).status_code == 202
+        assert gateway.post("/v1/runs", json=asked, headers=CAROL.header).status_code == 202
         stored = [
             gateway.post("/v1/files", files={"file": b"x"}, data={"purpose": "batch"}, headers=CAROL.header) for _ in range(6)
         ]

@@ -9,22 +9,20 @@ from msgspec.structs import replace
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.media import too_large
-from penstock.workers.ipc.frames import FRAME_LIMIT_BYTES, BatchDone, Failed, FromChild, Outcome, Output, ShardDone
+from penstock.workers.ipc.frames import FRAME_LIMIT_BYTES, BatchDone, Failed, FromChild, Outcome, ShardDone, output_bytes
 
 # What a frame holds beside the outputs: a few numbers, and per item a media type and a length.
 _SLACK_BYTES = 1 << 20
-_MOST_BYTES = FRAME_LIMIT_BYTES - _SLACK_BYTES
+MOST_BYTES = FRAME_LIMIT_BYTES - _SLACK_BYTES
 
 
-def bounded(outcomes: list[Outcome], most: int = _MOST_BYTES) -> list[Outcome]:
+def bounded(outcomes: list[Outcome], most: int = MOST_BYTES) -> list[Outcome]:
     """The outcomes of a batch, whose outputs together have at most `most` bytes: the largest of them fail if they must."""
-    total = sum(map(_size, outcomes))
-    if total <= most:
-        return outcomes
+    total = sum(map(output_bytes, outcomes))
     kept = list(outcomes)
-    for place in sorted(range(len(kept)), key=lambda place: _size(kept[place]), reverse=True):
+    for place in sorted(range(len(kept)), key=lambda place: output_bytes(kept[place]), reverse=True):
         if total > most:
-            size = _size(kept[place])
+            size = output_bytes(kept[place])
             total -= size
             why = f"{too_large(size, most)} for the {len(kept)} outputs of a batch together"
             kept[place] = Failed(HandlerContractError.kind, why)
@@ -42,16 +40,13 @@ def unsent(frame: FromChild) -> FromChild:
 
 
 def _without_outputs(done: BatchDone) -> BatchDone:
-    total = sum(map(_size, done.outcomes))
+    total = sum(map(output_bytes, done.outcomes))
     return replace(done, outcomes=[_unsendable(outcome, total) for outcome in done.outcomes])
 
 
 def _unsendable(outcome: Outcome, total: int) -> Outcome:
     if isinstance(outcome, Failed):
         return outcome
-    why = f"output too large: {_size(outcome)} bytes, in a batch of {total}, do not fit into the memory of the model's process"
+    size = output_bytes(outcome)
+    why = f"output too large: {size} bytes, in a batch of {total}, do not fit into the memory of the model's process"
     return Failed(HandlerContractError.kind, why)
-
-
-def _size(outcome: Outcome) -> int:
-    return len(outcome.data) if isinstance(outcome, Output) else 0

@@ -17,10 +17,10 @@ from penstock.handlers.contract import NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 from penstock.job import Call
-from penstock.workers.child.output_sizes import bounded
+from penstock.workers.child.output_sizes import MOST_BYTES, bounded
 from penstock.workers.child.shard_rows import read_rows, write_rows
 from penstock.workers.child.stage_call import call_stage, raise_if_fatal
-from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output
+from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output, output_bytes
 
 Clock = Callable[[], float]
 
@@ -114,7 +114,9 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     """Postprocess, write the outputs, and put every item back in its place. Writing counts as postprocessing."""
     began = clock()
     _advance(flow, loaded.postprocess, "postprocess")
-    outcomes = bounded(_placed(flow, [_written(value) for value in flow.values]))
+    outcomes = _placed(flow, [_written(value) for value in flow.values])
+    if sum(map(output_bytes, outcomes)) > MOST_BYTES:
+        outcomes = bounded(outcomes)
     return BatchDone(
         flow.batch,
         outcomes,

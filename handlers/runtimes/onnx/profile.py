@@ -21,16 +21,16 @@ class _Twice:
     def __init__(self, session: Any) -> None:
         self._session = session
 
-    def run(self, outputs: list[str], feed: dict[str, Any]) -> Any:
-        self._session.run(outputs, feed)
-        return self._session.run(outputs, feed)
+    def run(self, outputs: list[str], feed: dict[str, Any], options: Any = None) -> Any:
+        self._session.run(outputs, feed, options)
+        return self._session.run(outputs, feed, options)
 
     def io_binding(self) -> Any:
         return self._session.io_binding()
 
-    def run_with_iobinding(self, binding: Any) -> None:
-        self._session.run_with_iobinding(binding)
-        self._session.run_with_iobinding(binding)
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+        self._session.run_with_iobinding(binding, options)
+        self._session.run_with_iobinding(binding, options)
 
 
 class OnnxProfile:

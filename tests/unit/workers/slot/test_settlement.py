@@ -115,7 +115,12 @@ def test_a_blob_that_cannot_be_deleted_costs_the_next_batch_nothing(
     blobs.put(name, b"")
     path = blobs.local_path(name)
     assert path is not None
-    store.on_finish = lambda: (path.unlink(), path.mkdir())
+
+    def replace_by_folder() -> None:
+        path.unlink()
+        path.mkdir()
+
+    store.on_finish = replace_by_folder
     store.answer = Settled.STALE
     settlements.owe(batch)
     assert settlements.settle_and_claim(REQUEST) == Claim()
