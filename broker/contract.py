@@ -34,6 +34,13 @@ class ReleaseReason(StrEnum):
     CRASHED = "crashed"
 
 
+class JobIndex(StrEnum):
+    """The lists of jobs that are kept, of all owners and of each."""
+
+    ALL = "index"
+    INBOX = "inbox"  # failed, dead or expired, and not yet replayed or dismissed
+
+
 class CancelStatus(StrEnum):
     CANCELLED = "cancelled"  # the job was waiting: it ended at once
     REQUESTED = "requested"  # the job runs: it is flagged, and its output will be dropped
@@ -113,12 +120,18 @@ class JobStore(Protocol):
         """True while the tombstone of a collected job lives."""
         ...
 
-    def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        """Newest first, at most `limit`, with serials smaller than `before`."""
+    def dismiss(self, jobs: Sequence[JobId]) -> int:
+        """Take jobs of one model off the failed inbox; returns how many were there."""
         ...
 
-    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        """As `jobs`, but only jobs that ended failed, dead or expired and have not been replayed."""
+    def newest(
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+    ) -> list[JobId]:
+        """The jobs of an index, newest first, at most `limit`, with serials smaller than `before`. `owner` "": those of all."""
+        ...
+
+    def records(self, jobs: Sequence[JobId]) -> list[Job]:
+        """The records of jobs of one model, in their order, without those that are not known."""
         ...
 
     def stats(self, model: str) -> QueueStats: ...

@@ -63,7 +63,10 @@ local function end_job(p, serial, job, state, now, todo, last)
   else
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
       'code', code, 'message', message, unpack(job.noted or NOTHING))
-    if state ~= 'cancelled' then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
+    if state ~= 'cancelled' then
+      later(todo, 'ZADD', p .. 'inbox', 0, serial)
+      if job.owner and job.owner ~= '' then later(todo, 'ZADD', p .. 'inbox:' .. job.owner, 0, serial) end
+    end
   end
   -- A failed, dead or expired job keeps its input for a replay; other jobs no longer need theirs (D13: docs/design/store.md).
   if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, job['in'], todo) end
@@ -93,12 +96,17 @@ local function load_job(p, serial, fields)
 end
 
 -- Drop an ended job's record and output; returns the names of its blobs, its owner, and for how many ms its result was to be kept.
--- The record goes first and the entry in `index` last, by which `reconcile` finds what a call that fails leaves.
+-- The record goes first and the entry in `index` last, by which `reconcile` finds what a call that fails leaves. The lists of its
+-- owner come before, because only the record names the owner.
 local function drop_job(p, serial, todo)
   local key, blobs = p .. 'job:' .. serial, {}
-  local input, output, owner, ttl = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl'))
+  local input, output, owner, ttl, code = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code'))
   for _, ref in ipairs({input or '', output or ''}) do
     if ref ~= '' then blobs[#blobs + 1] = ref end
+  end
+  if owner then
+    redis.call('ZREM', p .. 'index:' .. owner, serial)
+    if code then redis.call('ZREM', p .. 'inbox:' .. owner, serial) end
   end
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial)
   count(todo, 'collected', 1)

@@ -21,7 +21,8 @@
 --   look              string  the sweeper that looks for missing lease holders just now
 --   missing           hash    lease holder without a subscription -> since when it was seen so
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
---   inbox             zset    serials that ended failed, dead or expired and were not replayed, score 0
+--   inbox             zset    serials that ended failed, dead or expired and were not replayed or dismissed, score 0
+--   index:<owner>, inbox:<owner>      the same of one owner, so that a caller's own jobs are found without reading those of others
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> handed out at

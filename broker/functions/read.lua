@@ -58,25 +58,25 @@ local function watch(keys, args)
   return describe(keys[1], args[1], true)
 end
 
-local function page(p, index, args)
-  local from = args[1] == '' and '+' or '(' .. args[1]
+-- newest: which jobs an index holds, newest first. It reads no record, so that pages of many models can be merged cheaply.
+-- ARGS: index (index | inbox), owner ('' = of all owners), serial to start before ('' = newest), limit
+-- REPLY: serials
+local function newest(keys, args)
+  local index = keys[1] .. args[1] .. (args[2] == '' and '' or ':' .. args[2])
+  return redis.call('ZREVRANGEBYLEX', index, args[3] == '' and '+' or '(' .. args[3], '-', 'LIMIT', 0, args[4])
+end
+
+-- records: the records of several jobs.
+-- ARGS: per job: serial
+-- REPLY: per job: serial, record (as in read, without output; nil if unknown)
+local function records(keys, args)
   local reply = {}
-  for _, serial in ipairs(redis.call('ZREVRANGEBYLEX', p .. index, from, '-', 'LIMIT', 0, args[2])) do
+  for _, serial in ipairs(args) do
     reply[#reply + 1] = serial
-    reply[#reply + 1] = describe(p, serial, false)
+    reply[#reply + 1] = describe(keys[1], serial, false)
   end
   return reply
 end
-
--- list: a page of jobs, newest first.
--- ARGS: serial to start before ('' = newest), limit
--- REPLY: per job: serial, record (as in read, without output)
-local function list(keys, args) return page(keys[1], 'index', args) end
-
--- inbox: a page of the jobs that failed, were given up or expired and have not been replayed.
--- ARGS: serial to start before ('' = newest), limit
--- REPLY: as list
-local function inbox(keys, args) return page(keys[1], 'inbox', args) end
 
 local LOOKS, LOOK = 16, 16 -- a deep queue is sampled in LOOKS places, LOOK jobs each
 
@@ -151,8 +151,8 @@ end
 register('read', read, {'no-writes', 'allow-stale'})
 register('input', input, {'no-writes', 'allow-stale'})
 register('ended', ended, {'no-writes', 'allow-stale'})
-register('list', list, {'no-writes', 'allow-stale'})
-register('inbox', inbox, {'no-writes', 'allow-stale'})
+register('newest', newest, {'no-writes', 'allow-stale'})
+register('records', records, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})
 register('unfinished', unfinished, {'no-writes', 'allow-stale'})
 register('watch', watch, {'allow-oom'})

@@ -26,7 +26,7 @@ end
 -- A leased job stands in no line, only a leased job is held, and a replayed one is not in the inbox. Returns whether the job was
 -- where it must not be.
 local function leave_wrong_place(p, serial, job)
-  if job.replayed_as and redis.call('ZREM', p .. 'inbox', serial) == 1 then return true end
+  if (job.replayed_as or job.dismissed) and redis.call('ZREM', p .. 'inbox', serial) == 1 then return true end
   if job.state ~= 'leased' then
     return job.worker and redis.call('HDEL', p .. 'held:' .. job.worker, serial) == 1
   end
@@ -38,8 +38,9 @@ end
 local function give_place(p, serial, job, now, todo)
   if job.finished then
     later(todo, 'ZADD', p .. 'outbox', job.finished, serial)
-    local unanswered = job.state ~= 'succeeded' and job.state ~= 'cancelled' and not job.replayed_as
+    local unanswered = job.state ~= 'succeeded' and job.state ~= 'cancelled' and not job.replayed_as and not job.dismissed
     if unanswered then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
+    if unanswered and job.owner then later(todo, 'ZADD', p .. 'inbox:' .. job.owner, 0, serial) end
     todo.ended = todo.ended or {}
     append(todo.ended, {job.finished + job.ttl, serial})
     count(todo, 'ended:' .. job.state, 1)
@@ -52,6 +53,16 @@ local function give_place(p, serial, job, now, todo)
   end
   set_state(p, serial, job, 'queued')
   requeue(p, serial, job)
+end
+
+-- The lists of the job's owner agree with those of all jobs; a store from before they existed lacks them. Returns whether they did
+-- not agree.
+local function mend_lists(p, serial, owner)
+  if not owner or owner == '' then return false end
+  local mended = redis.call('ZADD', p .. 'index:' .. owner, 'NX', 0, serial) == 1
+  local own, listed = p .. 'inbox:' .. owner, redis.call('ZSCORE', p .. 'inbox', serial)
+  if listed then return redis.call('ZADD', own, 'NX', 0, serial) == 1 or mended end
+  return redis.call('ZREM', own, serial) == 1 or mended
 end
 
 -- The entries of records that are gone leave every line; their tickets are counted below.
@@ -94,7 +105,7 @@ local function reconcile(keys, args, todo)
   local orphans, gone = 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as'})
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed'})
     if not job.state then
       gone[#gone + 1] = serial
       forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))
@@ -104,7 +115,8 @@ local function reconcile(keys, args, todo)
       orphans = orphans + 1
     else
       local wrong, turn = leave_wrong_place(p, serial, job), mend_turn(p, serial, job)
-      if wrong or turn then orphans = orphans + 1 end
+      local list = mend_lists(p, serial, job.owner)
+      if wrong or turn or list then orphans = orphans + 1 end
     end
   end
   clear_lines(p, gone)

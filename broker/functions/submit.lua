@@ -46,8 +46,10 @@ end
 -- The replayed job names the new one and leaves the inbox, because it has been dealt with. It may have been collected meanwhile.
 local function link(p, todo, old, serial)
   if old == '' then return end
-  if redis.call('EXISTS', p .. 'job:' .. old) == 1 then later(todo, 'HSET', p .. 'job:' .. old, 'replayed_as', serial) end
+  local state, owner = unpack(redis.call('HMGET', p .. 'job:' .. old, 'state', 'owner'))
+  if state then later(todo, 'HSET', p .. 'job:' .. old, 'replayed_as', serial) end
   later(todo, 'ZREM', p .. 'inbox', old)
+  if owner then later(todo, 'ZREM', p .. 'inbox:' .. owner, old) end
 end
 
 local function join(p, call, version, band, owner)
@@ -107,6 +109,7 @@ local function create(p, todo, args, call)
   end
   for _, job in ipairs(call.drafts) do
     local at, serial = job.at, args[job.at]
+    if args[at + 5] ~= '' then later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial) end
     later(todo, 'ZADD', job.line, job.score, serial)
     later(todo, 'SADD', p .. 'versions', args[at + 1])
     later(todo, 'LPUSH', tickets(p, tonumber(args[at + 2])), TICKET)

@@ -51,6 +51,7 @@ class Record:
     left_out: LeftOut = field(default_factory=LeftOut)
     nonce: str = ""
     replayed_as: JobId | None = None
+    dismissed: bool = False
 
     @property
     def kept_input(self) -> KeptInput | None:

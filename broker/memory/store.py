@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.broker.contract import CancelStatus, ReleaseReason
+from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
 from penstock.broker.memory.claim import Gathering
 from penstock.broker.memory.model_queue import IDEMPOTENCY_S, RUN_PAST_DEADLINE_S, KeyUse, MemoryQueue, batch_record
 from penstock.broker.memory.record import Record
@@ -175,11 +175,23 @@ class MemoryStore:
     def was_collected(self, job: JobId) -> bool:
         return self.collected_owner(job) is not None
 
-    def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return _page(self.queue(model), self.queue(model).records, before, limit)
+    def dismiss(self, jobs: Sequence[JobId]) -> int:
+        found = [(queue, record) for queue, record in map(self._find, jobs) if record and record.serial in queue.inbox]
+        for queue, record in found:
+            queue.inbox.discard(record.serial)
+            record.dismissed = True
+        return len(found)
 
-    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return _page(self.queue(model), self.queue(model).inbox, before, limit)
+    def newest(
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+    ) -> list[JobId]:
+        records = self.queue(model).records
+        serials = records.keys() if index is JobIndex.ALL else self.queue(model).inbox
+        found = [s for s in serials if (not before or s < before) and owner in ("", records[s].new.owner)]
+        return [JobId(serial, model) for serial in sorted(found, reverse=True)[:limit]]
+
+    def records(self, jobs: Sequence[JobId]) -> list[Job]:
+        return [found for job in jobs if (found := self.read(job)) is not None]
 
     def stats(self, model: str) -> QueueStats:
         queue, now = self.queue(model), self._clock()
@@ -337,8 +349,3 @@ class MemoryStore:
 
 def _moved(report: SweepReport) -> int:
     return report.requeued + report.dead + report.expired + report.cancelled + report.promoted + report.collected
-
-
-def _page(queue: MemoryQueue, serials: Iterable[str], before: str, limit: int) -> list[Job]:
-    newest = sorted((s for s in serials if not before or s < before), reverse=True)
-    return [queue.records[s].job(queue.position(queue.records[s])) for s in newest[:limit]]

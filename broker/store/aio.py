@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import redis.asyncio
 
-from penstock.broker.contract import CancelStatus
+from penstock.broker.contract import CancelStatus, JobIndex
 from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
 from penstock.broker.store import ops, registry
@@ -170,11 +170,16 @@ class AsyncStore:
     async def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         return await self.run(ops.cancel(job, owner=owner))
 
-    async def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return await self.run(ops.jobs(model, before=before, limit=limit))
+    async def dismiss(self, jobs: Sequence[JobId]) -> int:
+        return await self.run(ops.dismiss(jobs)) if jobs else 0
 
-    async def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return await self.run(ops.inbox(model, before=before, limit=limit))
+    async def newest(
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+    ) -> list[JobId]:
+        return await self.run(ops.newest(model, index, owner=owner, before=before, limit=limit))
+
+    async def records(self, jobs: Sequence[JobId]) -> list[Job]:
+        return await self.run(ops.records(jobs)) if jobs else []
 
     async def stats(self, model: str) -> QueueStats:
         return await self.run(ops.stats(model))

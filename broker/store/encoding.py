@@ -316,6 +316,6 @@ def parse_pushes(message: bytes) -> Iterator[Push]:
 
 
 def list_reply(reply: Sequence[Any], model: str) -> list[Job]:
-    """Decode the records of a page, without those that expired while the page was read."""
+    """Decode the records of a page, without those that were collected since the page was looked up."""
     found = (read_reply(reply[i + 1], JobId(reply[i].decode(), model)) for i in range(0, len(reply), 2))
     return [job for job, _ in filter(None, found)]

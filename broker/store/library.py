@@ -25,6 +25,7 @@ ORDER = (
     "sweep",
     "cancel",
     "forget",
+    "dismiss",
     "reconcile",
     "read",
     "foreign",

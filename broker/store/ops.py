@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock.broker.contract import CancelStatus, ReleaseReason
+from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
 from penstock.broker.records import (
     Absent,
     BatchStamp,
@@ -104,6 +104,10 @@ def forget(jobs: Sequence[JobId]) -> Operation[int]:
     return Operation("forget", prefix(jobs[0].model), [job.serial for job in jobs], int)
 
 
+def dismiss(jobs: Sequence[JobId]) -> Operation[int]:
+    return Operation("dismiss", prefix(jobs[0].model), [job.serial for job in jobs], int)
+
+
 def reconcile(model: str, *, cursor: str, limit: int) -> Operation[Repair]:
     return Operation("reconcile", prefix(model), [cursor, limit], enc.repair_reply)
 
@@ -141,12 +145,14 @@ def kept_input(job: JobId) -> Operation[KeptInput | None]:
     return Operation("input", prefix(job.model), [job.serial], enc.input_reply)
 
 
-def jobs(model: str, *, before: str, limit: int) -> Operation[list[Job]]:
-    return Operation("list", prefix(model), [before, limit], partial(enc.list_reply, model=model))
+def newest(model: str, index: JobIndex, *, owner: str, before: str, limit: int) -> Operation[list[JobId]]:
+    args: list[Arg] = [index.value, owner, before, limit]
+    return Operation("newest", prefix(model), args, lambda reply: [JobId(serial.decode(), model) for serial in reply])
 
 
-def inbox(model: str, *, before: str, limit: int) -> Operation[list[Job]]:
-    return Operation("inbox", prefix(model), [before, limit], partial(enc.list_reply, model=model))
+def records(jobs: Sequence[JobId]) -> Operation[list[Job]]:
+    model = jobs[0].model
+    return Operation("records", prefix(model), [job.serial for job in jobs], partial(enc.list_reply, model=model))
 
 
 def stats(model: str) -> Operation[QueueStats]:

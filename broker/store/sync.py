@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from penstock.broker.contract import CancelStatus, ReleaseReason
+from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
 from penstock.broker.records import (
     Absent,
     BatchStamp,
@@ -176,11 +176,16 @@ class RedisStore:
     def was_collected(self, job: JobId) -> bool:
         return self.collected_owner(job) is not None
 
-    def jobs(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return self.run(ops.jobs(model, before=before, limit=limit))
+    def dismiss(self, jobs: Sequence[JobId]) -> int:
+        return self.run(ops.dismiss(jobs)) if jobs else 0
 
-    def inbox(self, model: str, *, before: str = "", limit: int = 100) -> list[Job]:
-        return self.run(ops.inbox(model, before=before, limit=limit))
+    def newest(
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+    ) -> list[JobId]:
+        return self.run(ops.newest(model, index, owner=owner, before=before, limit=limit))
+
+    def records(self, jobs: Sequence[JobId]) -> list[Job]:
+        return self.run(ops.records(jobs)) if jobs else []
 
     def stats(self, model: str) -> QueueStats:
         return self.run(ops.stats(model))

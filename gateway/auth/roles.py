@@ -81,6 +81,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/ui/runs/{run_id}/cancel"): _STOP,
     ("GET", "/ui/failed"): _SEE,
     ("POST", "/ui/failed/replay"): _STOP,
+    ("POST", "/ui/failed/dismiss"): _STOP,
     ("GET", "/ui/api"): _SEE,
 }
 # Probes, and the page that the `type` of a problem names. Without a key they reveal nothing of models, jobs or workers.

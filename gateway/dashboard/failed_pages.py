@@ -17,21 +17,24 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.inbox import group_id, grouped, kind_of
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.sessions import form
+from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job, JobId
 
-# The page shows at most this many jobs of all models together.
-SHOWN_JOBS = 2_000
+# One page shows at most this many jobs of all models together; older ones are on the next page.
+SHOWN_JOBS = 500
 # One press of the button becomes requests of this many jobs each, so that no request takes long.
 REPLAY_JOBS = 100
-_READ_JOBS = 500
+_READ_JOBS = 200
+# One press of Dismiss looks at most at this many jobs of the model's inbox.
+_DISMISS_READS = 2_000
 _CONCURRENT = 25
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far the replay of a group is. `before` is the serial to go on from. `stopped` says why it had to pause."""
+    """How far the replay of a group is. `before` is the job to go on behind. `stopped` says why it had to pause."""
 
     model: str
     group: str
@@ -53,22 +56,25 @@ class FailedPages:
         self._store = store
         self._registry = registry
         self._replays = replays
+        self._list = JobList(store, registry)
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/failed", self.failed, methods=["GET"])
         router.add_api_route("/ui/failed/replay", self.replay, methods=["POST"])
+        router.add_api_route("/ui/failed/dismiss", self.dismiss, methods=["POST"])
 
-    async def failed(self, caller: CallerParam, model: str = "") -> Response:
-        names = [model] if model in self._registry.models else sorted(self._registry.models)
-        jobs, more = await self._newest(names, caller)
+    async def failed(self, caller: CallerParam, model: str = "", after: str = "") -> Response:
+        wanted = model if model in self._registry.models else None
+        found = await self._list.failed(caller, wanted, after=after or None, limit=SHOWN_JOBS)
         return await self._renderer.page(
             "failed.html",
             caller,
             {
                 "here": "failed",
-                "groups": grouped(jobs),
-                "shown": len(jobs),
-                "more": more,
+                "groups": grouped(found.jobs),
+                "shown": len(found.jobs),
+                "next_after": found.next_after,
+                "first": not after,
                 "now": await self._store.now(),
                 "model": model,
                 "models": sorted(self._registry.models),
@@ -84,25 +90,25 @@ class FailedPages:
         progress = await self._replay_some(progress, caller)
         return await self._renderer.page("_progress.html", caller, {"progress": progress})
 
-    async def _newest(self, names: Sequence[str], caller: Caller) -> tuple[list[Job], bool]:
-        """The newest failed jobs of the models, newest first, and whether there are more."""
-        found: list[Job] = []
-        for name in names:
-            before = ""
-            while len(page := await self._store.inbox(name, before=before, limit=_READ_JOBS)) and len(found) < 2 * SHOWN_JOBS:
-                found += [job for job in page if caller.sees(job.owner)]
-                before = page[-1].id.serial
-                if len(page) < _READ_JOBS:
-                    break
-        found.sort(key=lambda job: job.id.serial, reverse=True)
-        return found[:SHOWN_JOBS], len(found) > SHOWN_JOBS
+    async def dismiss(self, request: Request, caller: CallerParam) -> Response:
+        """Take a group off the inbox without a replay. Jobs that failed after the page was shown belong to it as well."""
+        progress = _progress(await form(request))
+        await self._registry.find(progress.model)
+        read, last = 0, ""
+        while read < _DISMISS_READS:
+            page = await self._list.failed(caller, progress.model, after=last or None, limit=_READ_JOBS)
+            await self._store.dismiss([job.id for job in page.jobs if group_id(kind_of(job)) == progress.group])
+            read, last = read + _READ_JOBS, page.next_after
+            if not last:
+                break
+        return self._renderer.redirect("/ui/failed")
 
     async def _replay_some(self, progress: ReplayProgress, caller: Caller) -> ReplayProgress:
-        page = await self._store.inbox(progress.model, before=progress.before, limit=_READ_JOBS)
-        chosen = [job for job in page if caller.sees(job.owner) and group_id(kind_of(job)) == progress.group][:REPLAY_JOBS]
+        page = await self._list.failed(caller, progress.model, after=progress.before or None, limit=_READ_JOBS)
+        chosen = [job for job in page.jobs if group_id(kind_of(job)) == progress.group][:REPLAY_JOBS]
         is_cut = len(chosen) == REPLAY_JOBS
-        ended = not is_cut and len(page) < _READ_JOBS
-        before = (chosen if is_cut else page)[-1].id.serial if page else progress.before
+        ended = not is_cut and not page.next_after
+        before = str(chosen[-1].id) if is_cut else page.next_after or progress.before
         outcomes: list[JobId | PenstockError] = []
         for at in range(0, len(chosen), _CONCURRENT):
             part = chosen[at : at + _CONCURRENT]

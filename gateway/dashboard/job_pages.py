@@ -25,7 +25,7 @@ from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
 
-PAGE_JOBS = 50
+PAGE_JOBS = 25
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,22 @@
-"""The jobs that a caller may see, newest first, page by page."""
+"""The jobs that a caller may see, newest first, page by page. A page reads few records, whatever lies in the store (D55)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.broker.contract import JobIndex
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job import Job, JobId, parse_job_id
 
-MAX_PAGE = 1_000
-# With a status filter one page may take many reads. This bounds one request; the cursor continues from there.
-MAX_SCANNED = 5_000
-# Characters of any job's serial that a cursor may reveal: the moment and a quarter of the random part.
-_SHOWN_CHARS = 14
+MAX_PAGE = 200
+# With a status filter one page may need many records. This bounds what one request reads; the cursor continues from there.
+MAX_READ = 500
+# One call of the store reads at most this many records, so that others wait for it no longer than a few milliseconds.
+_CALL = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +36,22 @@ class JobList:
         self, caller: Caller, *, model: str | None = None, status: str | None = None, after: str | None = None, limit: int = 100
     ) -> JobPage:
         """`after` is the id of the last job of the previous page. Raises `NotFound` for an unknown model."""
-        before = parse_job_id(after).serial if after else ""
-        names = self._names(model)
-        data: list[Job] = []
-        scanned, more = 0, True
-        while more and len(data) < limit and scanned < MAX_SCANNED:
-            found, more = await self._newest(names, before=before, limit=min(MAX_PAGE, max(limit, 100)))
-            scanned += len(found)
-            before = found[-1].id.serial if found else before
-            data += [job for job in found if caller.sees(job.owner) and (status is None or job.state.public == status)]
-        return _page(data, limit, more=more, cursor=_cursor(before, data))
+        names, data, last, read, more = self._names(model), list[Job](), parse_job_id(after) if after else None, 0, True
+        while more and len(data) < limit and read < MAX_READ:
+            wanted = min(MAX_READ - read, _CALL if status else limit - len(data))
+            found, more = await newest(self._store, names, JobIndex.ALL, caller, before=last, limit=wanted)
+            last, read = found[-1] if found else last, read + len(found)
+            data += [job for job in await records(self._store, found) if status is None or job.state.public == status]
+        shown = data[:limit]
+        if len(data) > limit:
+            return JobPage(shown, str(shown[-1].id))
+        return JobPage(shown, str(last) if more and last else "")
+
+    async def failed(self, caller: Caller, model: str | None, *, after: str | None, limit: int) -> JobPage:
+        """The caller's part of the failed inbox."""
+        last = parse_job_id(after) if after else None
+        found, more = await newest(self._store, self._names(model), JobIndex.INBOX, caller, before=last, limit=limit)
+        return JobPage(await records(self._store, found), str(found[-1]) if more else "")
 
     def _names(self, model: str | None) -> list[str]:
         known = self._registry.models
@@ -51,21 +59,22 @@ class JobList:
             raise unknown_model(model, known)
         return [model] if model is not None else list(known)
 
-    async def _newest(self, names: Sequence[str], *, before: str, limit: int) -> tuple[list[Job], bool]:
-        found = [job for name in names for job in await self._store.jobs(name, before=before, limit=limit + 1)]
-        found.sort(key=lambda job: job.id.serial, reverse=True)
-        return found[:limit], len(found) > limit
+
+async def newest(
+    store: AsyncStore, models: Sequence[str], index: JobIndex, caller: Caller, *, before: JobId | None, limit: int
+) -> tuple[list[JobId], bool]:
+    """The newest jobs of an index that the caller may see, of all models together, and whether there are more."""
+    owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
+    pages = await asyncio.gather(*(store.newest(model, index, owner=owner, before=serial, limit=limit + 1) for model in models))
+    found = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
+    return found[:limit], len(found) > limit
 
 
-def _page(data: list[Job], limit: int, *, more: bool, cursor: str) -> JobPage:
-    shown = data[:limit]
-    if not more and len(data) <= limit:
-        return JobPage(shown)
-    last = shown[-1].id if len(data) >= limit else JobId(cursor, data[-1].id.model if data else "any")
-    return JobPage(shown, str(last))
-
-
-def _cursor(before: str, shown: list[Job]) -> str:
-    """Where the list continues: just above the last job read, whose exact id stays hidden, as its owner may be another one."""
-    above = before[:_SHOWN_CHARS] + "z" * (len(before) - _SHOWN_CHARS)
-    return min(above, shown[-1].id.serial) if shown else above
+async def records(store: AsyncStore, jobs: Sequence[JobId]) -> list[Job]:
+    """The records of jobs of any models, newest first, without those that were collected meanwhile."""
+    found: list[Job] = []
+    for model in dict.fromkeys(job.model for job in jobs):
+        own = [job for job in jobs if job.model == model]
+        for at in range(0, len(own), _CALL):
+            found += await store.records(own[at : at + _CALL])
+    return sorted(found, key=lambda job: job.id.serial, reverse=True)

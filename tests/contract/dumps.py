@@ -34,7 +34,7 @@ class Stored:
     max_crashes: int
     shard: bool
     result_ttl_kept: bool
-    replayed: bool
+    dealt_with: bool
     places: tuple[str, ...]
 
 
@@ -42,6 +42,7 @@ class Stored:
 class Dump:
     """`waiting` and `tickets` count per band; suspects count in band 0. `strays` are index entries without a record.
 
+    `mislisted` are jobs that stand on a list of all owners and not on that of theirs, or the other way round.
     `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
     of their turns. `gone` counts jobs whose record vanished, `gone_ended` those of them that had ended.
     """
@@ -57,6 +58,7 @@ class Dump:
     tickets: dict[int, int]
     strays: set[str] = field(default_factory=set)
     turnless: set[str] = field(default_factory=set)
+    mislisted: set[str] = field(default_factory=set)
     turns: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     gone: int = 0
     gone_ended: int = 0
@@ -87,7 +89,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
                 max_crashes=record.new.max_crashes,
                 shard=record.shard,
                 result_ttl_kept=True,
-                replayed=record.replayed_as is not None,
+                dealt_with=record.replayed_as is not None or record.dismissed,
                 places=tuple(places.get(serial, ())),
             )
             for serial, record in queue.records.items()
@@ -143,7 +145,22 @@ class RedisDump:
             turns=turns,
             gone=counters.get("gone", 0),
             gone_ended=counters.get("gone:ended", 0),
+            mislisted=self._mislisted("index") | self._mislisted("inbox"),
         )
+
+    def _mislisted(self, index: str) -> set[str]:
+        def owner(serial: str) -> str:
+            return (self._redis.hget(f"{self._p}job:{serial}", "owner") or b"").decode()
+
+        expected = {(whose, serial) for serial in self._members(index) if (whose := owner(serial))}
+        keys = [key.decode() for key in self._redis.scan_iter(f"{self._p}{index}:*", count=1000)]
+        found = {
+            (key.removeprefix(f"{self._p}{index}:"), serial)
+            for key in keys
+            for serial in self._members(key.removeprefix(self._p))
+        }
+        # What a function that failed leaves of a job without a record harms nobody: such jobs are left out of lists.
+        return {serial for whose, serial in expected ^ found if owner(serial)}
 
     def tickets(self, band: int) -> str:
         """Return the name of the list that stock Celery, Flower and KEDA measure."""
@@ -207,6 +224,6 @@ class RedisDump:
             max_crashes=int(raw["terms"].split(",")[1]),
             shard=raw.get("call") == "shard",
             result_ttl_kept=(serial in final) == State(raw["state"]).final,
-            replayed="replayed_as" in raw,
+            dealt_with="replayed_as" in raw or "dismissed" in raw,
             places=tuple(places.get(serial, ())),
         )

@@ -28,10 +28,12 @@ def _faults_of_jobs(dump: Dump) -> Iterator[str]:
         yield from _faults(serial, job, dump)
     if dump.tickets != dump.waiting:
         yield f"tickets {dump.tickets} are not the waiting jobs {dump.waiting}"
-    if dump.turnless:
-        yield f"jobs in a line that never gets its turn: {sorted(dump.turnless)}"
-    if dump.strays:
-        yield f"index entries without a record: {sorted(dump.strays)}"
+    wrong = {
+        "jobs in a line that never gets its turn": dump.turnless,
+        "jobs whose owner's lists disagree with those of all": dump.mislisted,
+        "index entries without a record": dump.strays,
+    }
+    yield from (f"{what}: {sorted(serials)}" for what, serials in wrong.items() if serials)
 
 
 def _faults(serial: str, job: Stored, dump: Dump) -> Iterator[str]:
@@ -44,7 +46,7 @@ def _faults(serial: str, job: Stored, dump: Dump) -> Iterator[str]:
         f"I4: lost {job.losses} workers, {job.in_a_row} in a row": job.state is JobState.DEAD or _losses_fit(job),
         f"I4: crashed {job.crashes} times of {job.max_crashes}": job.crashes < job.max_crashes or job.state is JobState.DEAD,
         f"I5: outbox row: {serial in dump.outbox}": (serial in dump.outbox) == final,
-        f"inbox: {serial in dump.inbox}, replayed: {job.replayed}": (serial in dump.inbox) == _unanswered(job),
+        f"inbox: {serial in dump.inbox}, dealt with: {job.dealt_with}": (serial in dump.inbox) == _unanswered(job),
         f"I7: token {job.token!r}, epoch {job.epoch}, worker {job.worker!r}": _token_fits(job),
         "its day of collection is missing, or set too early": job.result_ttl_kept,
     }
@@ -64,7 +66,7 @@ def _well_placed(job: Stored) -> bool:
 
 
 def _unanswered(job: Stored) -> bool:
-    return job.state in (JobState.FAILED, JobState.DEAD, JobState.EXPIRED) and not job.replayed
+    return job.state in (JobState.FAILED, JobState.DEAD, JobState.EXPIRED) and not job.dealt_with
 
 
 def _token_fits(job: Stored) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from penstock.broker.contract import JobStore, ReleaseReason
+from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
 from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from tests.contract.dumps import Dump
@@ -87,6 +87,10 @@ class ModelQueue:
         found = self.store.read(job)
         assert found is not None, f"{job} is not stored"
         return found
+
+    def listed(self, index: JobIndex = JobIndex.ALL, *, before: str = "", limit: int = 100) -> list[Job]:
+        """The records of an index, newest first."""
+        return self.store.records(self.store.newest(self.model, index, before=before, limit=limit))
 
     def state(self, job: JobId) -> JobState:
         return self.read(job).state

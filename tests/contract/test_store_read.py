@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.broker.contract import CancelStatus
+from penstock.broker.contract import CancelStatus, JobIndex
 from penstock.broker.records import KeptInput, Settled, SubmitStatus
 from penstock.job import LATE_BAND, Call, JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
@@ -105,11 +105,37 @@ def test_a_live_job_has_no_result_yet(queue: ModelQueue) -> None:
 
 def test_jobs_are_listed_newest_first_page_by_page(queue: ModelQueue) -> None:
     ids = [queue.submit() for _ in range(5)]
-    page = queue.store.jobs(queue.model, limit=2)
+    page = queue.listed(JobIndex.ALL, limit=2)
     assert [job.id for job in page] == [ids[4], ids[3]]
-    rest = queue.store.jobs(queue.model, before=page[-1].id.serial)
+    rest = queue.listed(JobIndex.ALL, before=page[-1].id.serial)
     assert [job.id for job in rest] == [ids[2], ids[1], ids[0]]
-    assert queue.store.jobs(queue.model, before=ids[0].serial) == []
+    assert queue.listed(JobIndex.ALL, before=ids[0].serial) == []
+
+
+def test_an_owners_jobs_are_found_without_reading_those_of_others(queue: ModelQueue) -> None:
+    # Regression: the list of an owner was picked from the records of all owners, up to 5,000 per call.
+    mine = [queue.submit(owner="ann") for _ in range(2)]
+    others = [queue.submit(owner="bob"), queue.submit()]
+    assert queue.store.newest(queue.model, owner="ann") == mine[::-1]
+    assert queue.store.newest(queue.model, owner="ann", before=mine[1].serial) == mine[:1]
+    assert queue.store.newest(queue.model) == [*others[::-1], *mine[::-1]]
+    assert queue.store.newest(queue.model, owner="eve") == []
+    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == []
+
+
+def test_what_is_collected_leaves_the_lists_of_its_owner(queue: ModelQueue) -> None:
+    failed = queue.leased(owner="ann", result_ttl_s=0.0)
+    queue.fail(failed)
+    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == [failed.id]
+    queue.store.sweep(queue.model)
+    for index in JobIndex:
+        assert queue.store.newest(queue.model, index, owner="ann") == []
+
+
+def test_records_come_in_the_order_asked_for_without_those_that_are_gone(queue: ModelQueue) -> None:
+    first, second = queue.submit(), queue.submit()
+    asked = [second, new_job_id(queue.model), first]
+    assert [job.id for job in queue.store.records(asked)] == [second, first]
 
 
 def test_every_state_is_listed(queue: ModelQueue) -> None:
@@ -117,7 +143,7 @@ def test_every_state_is_listed(queue: ModelQueue) -> None:
     queue.retry(queue.leased(), delay_s=60.0)
     queue.leased()
     queue.submit()
-    states = [job.state for job in queue.store.jobs(queue.model)]
+    states = [job.state for job in queue.listed(JobIndex.ALL)]
     assert states == [JobState.QUEUED, JobState.LEASED, JobState.DELAYED, JobState.SUCCEEDED]
 
 
@@ -156,8 +182,8 @@ def test_the_inbox_holds_what_failed_was_given_up_or_expired_newest_first(queue:
     queue.finish(queue.leased())
     queue.store.cancel(queue.submit())
     queue.submit()
-    assert [job.id for job in queue.store.inbox(queue.model)] == [late, dead.id, failed.id]
-    assert [job.id for job in queue.store.inbox(queue.model, before=late.serial, limit=1)] == [dead.id]
+    assert [job.id for job in queue.listed(JobIndex.INBOX)] == [late, dead.id, failed.id]
+    assert [job.id for job in queue.listed(JobIndex.INBOX, before=late.serial, limit=1)] == [dead.id]
     assert queue.store.stats(queue.model).inbox == 3
 
 
@@ -167,9 +193,21 @@ def test_a_replay_and_its_origin_name_each_other_and_the_inbox_is_done_with_it(q
     new = queue.submit(replay_of=old.id)
     assert (queue.read(new).replay_of, queue.read(old.id).replayed_as) == (old.id, new)
     assert (queue.read(new).replayed_as, queue.read(old.id).replay_of) == (None, None)
-    assert queue.store.inbox(queue.model) == []
+    assert queue.listed(JobIndex.INBOX) == []
     again = queue.submit(replay_of=old.id)
     assert queue.read(old.id).replayed_as == again
+
+
+def test_a_dismissed_job_leaves_the_inbox_and_keeps_its_record(queue: ModelQueue) -> None:
+    failed, other = queue.leased(owner="ann"), queue.leased(owner="ann")
+    queue.fail(failed)
+    queue.fail(other)
+    assert queue.store.dismiss([failed.id, new_job_id(queue.model)]) == 1
+    assert queue.store.dismiss([failed.id]) == 0
+    assert queue.store.newest(queue.model, JobIndex.INBOX) == [other.id]
+    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == [other.id]
+    assert queue.state(failed.id) is JobState.FAILED
+    assert queue.submit(replay_of=failed.id)
 
 
 def test_a_replay_that_is_not_stored_leaves_its_origin_in_the_inbox(queue: ModelQueue) -> None:
@@ -177,7 +215,7 @@ def test_a_replay_that_is_not_stored_leaves_its_origin_in_the_inbox(queue: Model
     queue.fail(old)
     queue.submit()
     assert queue.put(queue.new(replay_of=old.id), max_depth=1).status is SubmitStatus.FULL
-    assert ([job.id for job in queue.store.inbox(queue.model)], queue.read(old.id).replayed_as) == ([old.id], None)
+    assert ([job.id for job in queue.listed(JobIndex.INBOX)], queue.read(old.id).replayed_as) == ([old.id], None)
 
 
 def test_a_replay_of_a_job_that_was_collected_meanwhile_is_a_job_like_others(queue: ModelQueue) -> None:
@@ -185,7 +223,7 @@ def test_a_replay_of_a_job_that_was_collected_meanwhile_is_a_job_like_others(que
     queue.fail(old)
     assert queue.store.sweep(queue.model).collected == 1
     new = queue.submit(replay_of=old.id)
-    assert (queue.state(new), queue.store.inbox(queue.model)) == (JobState.QUEUED, [])
+    assert (queue.state(new), queue.listed(JobIndex.INBOX)) == (JobState.QUEUED, [])
 
 
 # --- stats ---------------------------------------------------------------------------------------------------------------

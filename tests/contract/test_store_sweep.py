@@ -214,7 +214,7 @@ def test_a_collected_job_leaves_nothing_but_a_tombstone(queue: ModelQueue) -> No
     job = queue.leased(result_ttl_s=0.0)
     queue.finish(job)
     assert queue.store.sweep(queue.model).collected == 1
-    assert (queue.store.read(job.id), queue.store.result(job.id), queue.store.jobs(queue.model)) == (None, None, [])
+    assert (queue.store.read(job.id), queue.store.result(job.id), queue.listed()) == (None, None, [])
     assert queue.store.was_collected(job.id) is True
     assert queue.dump().outbox == set()
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.broker.contract import JobStore, ReleaseReason
+from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, LeaseRenewal, NewJob, Settled
 from penstock.broker.store.sync import RedisStore
@@ -204,6 +204,10 @@ class StoreMachine(RuleBasedStateMachine):
     def forget_job(self, job: JobId) -> None:
         self.both(lambda store: store.forget([job]))
 
+    @rule(job=jobs)
+    def dismiss(self, job: JobId) -> None:
+        self.both(lambda store: store.dismiss([job]))
+
     @rule(gone=st.sampled_from([[], ["w1"], ["w2"], ["w1", "w2"]]))
     def sweep(self, gone: list[str]) -> None:
         self.both(lambda store: store.sweep(self.model, gone=gone))
@@ -216,7 +220,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def count_all(self) -> None:
         self.both(lambda store: store.stats(self.model))
-        self.both(lambda store: store.jobs(self.model))
+        self.both(lambda store: store.records(store.newest(self.model)))
+        self.both(lambda store: store.newest(self.model, JobIndex.INBOX, owner="a"))
 
     @invariant()
     def sound(self) -> None:

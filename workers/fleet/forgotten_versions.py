@@ -80,5 +80,5 @@ def _has_run(store: RedisStore, model: str, version: str) -> bool:
 
 def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:
     """Only when no record of it is left: sweeps, and the collector of orphaned blobs, look only at the registry's models."""
-    if not store.jobs(model, limit=1) and store.swap_model(model, entry, None):
+    if not store.newest(model, limit=1) and store.swap_model(model, entry, None):
         log.info(MODEL_FORGOTTEN, model=model)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.contract import ReleaseReason
+from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob
@@ -51,8 +51,9 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.watch(JOB, channel="c", every_change=False),
         ops.kept_input(JOB),
         ops.ended([JOB] * max(1, items)),
-        ops.jobs("m", before="", limit=10),
-        ops.inbox("m", before="", limit=10),
+        ops.newest("m", JobIndex.ALL, owner="", before="", limit=10),
+        ops.records([JOB] * max(1, items)),
+        ops.dismiss([JOB] * max(1, items)),
         ops.stats("m"),
         ops.unfinished("m", "1"),
         registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
