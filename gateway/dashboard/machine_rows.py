@@ -15,6 +15,9 @@ from penstock.model_spec import SlotInfo, WorkerInfo
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
 # A live worker announces itself every few seconds.
 _SILENT_S = 10.0
+# A sample has objects and lists down to this depth, and follows this many references or choices in a row.
+_DEEPEST = 3
+_MOST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +146,53 @@ def _pretty(schema: dict[str, Any] | None) -> str:
 
 def sample_of(schema: dict[str, Any] | None) -> str:
     """A small JSON value that fits the schema, for the command that the page offers."""
-    return orjson.dumps(_sample(schema or {}, 0)).decode()
+    whole = schema or {}
+    return orjson.dumps(_sample(whole, whole, 0)).decode()
 
 
-def _sample(schema: dict[str, Any], depth: int) -> Any:
-    if "example" in schema or "default" in schema:
-        return schema.get("example", schema.get("default"))
-    kind = schema.get("type")
-    if kind == "object" and depth < 3:
-        wanted = schema.get("required") or list(schema.get("properties") or {})[:3]
-        return {name: _sample((schema.get("properties") or {}).get(name) or {}, depth + 1) for name in wanted}
-    if kind == "array" and depth < 3:
-        items = schema.get("items")
-        return [_sample(items, depth + 1)] if isinstance(items, dict) else []
-    return {"integer": 4, "number": 4, "string": "text", "boolean": True}.get(kind if isinstance(kind, str) else "", 4)
+def _sample(schema: dict[str, Any], whole: dict[str, Any], depth: int) -> Any:
+    schema = _resolved(schema, whole)
+    for given in ("example", "default", "const"):
+        if given in schema:
+            return schema[given]
+    for choices in ("examples", "enum"):
+        if schema.get(choices):
+            return schema[choices][0]
+    kind = _kind(schema)
+    if kind == "object" and depth < _DEEPEST:
+        fields = schema.get("properties") or {}
+        return {name: _sample(fields.get(name) or {}, whole, depth + 1) for name in schema.get("required") or [*fields][:3]}
+    if kind == "array" and depth < _DEEPEST:
+        items, least = schema.get("items"), schema.get("minItems") or 1
+        return [_sample(items, whole, depth + 1)] * min(least, 8) if isinstance(items, dict) else []
+    if kind in ("integer", "number", ""):
+        highest = min(4, schema.get("maximum", 4))
+        return max(highest, schema.get("minimum", highest))
+    return {"string": "text", "boolean": True, "null": None, "object": {}, "array": []}.get(kind, 4)
+
+
+def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """The schema behind references and choices; of several forms the first that is not null."""
+    for _ in range(_MOST_STEPS):
+        forms = [form for word in ("anyOf", "oneOf", "allOf") for form in schema.get(word) or () if form != {"type": "null"}]
+        if isinstance(schema.get("$ref"), str):
+            schema = _referred(schema["$ref"], whole)
+        elif forms and "default" not in schema and "example" not in schema:
+            schema = forms[0]
+        else:
+            return schema
+    return {}
+
+
+def _referred(reference: str, whole: dict[str, Any]) -> dict[str, Any]:
+    """What `#/$defs/name` names; nothing for a reference to another document."""
+    found: Any = whole
+    for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
+        found = found.get(step) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and found is not whole else {}
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    kind = schema.get("type") or ("object" if "properties" in schema else "")
+    kinds = kind if isinstance(kind, list) else [kind]
+    return next((one for one in kinds if isinstance(one, str) and one != "null"), "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from penstock.gateway.asgi.negotiation import base_type
+from penstock.gateway.asgi.negotiation import OCTETS, base_type
 
 TEXT_BYTES = 4 * 1024
 # Read for a preview. An image is shown only if it is complete, and JSON is indented only if it is complete.
@@ -17,6 +17,7 @@ _HEX_BYTES = 128
 # A few kilobytes may unpack into gigabytes of pixels in the viewer's browser.
 _MAX_PIXELS = 4_000_000
 _TEXTS = ("text/", "application/xml", "application/x-ndjson", "application/javascript")
+_STARTS = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 _WHITESPACE = {"\n", "\t"}
 
 
@@ -35,6 +36,9 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
     base = base_type(content_type)
     if not size:
         return Preview("none", note="empty")
+    if base == OCTETS:
+        # Handlers that return bytes name no media type, and what they return is mostly an image.
+        base = next((image for image, start in _STARTS.items() if head.startswith(start)), base)
     if base in ("image/png", "image/jpeg"):
         return _image(base, head, size)
     if base == "application/json" or base.endswith("+json"):

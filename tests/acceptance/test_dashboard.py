@@ -56,6 +56,16 @@ CONTRAST = """selector => {
   const shown = (node) => node.checkVisibility() && node.textContent.trim();
   return [...document.querySelectorAll(selector)].filter(shown).map(contrast);
 }"""
+TABS_OUTSIDE = """[...document.querySelectorAll('.top nav a')]
+  .filter((tab) => tab.getBoundingClientRect().right > innerWidth || tab.getBoundingClientRect().left < 0)
+  .map((tab) => tab.textContent)"""
+# A page as it looks after several attempts on workers with long names.
+ATTEMPTS = """const main = document.querySelector('main');
+  const row = '<tr><td class="num">3</td><td>worker_lost</td><td>worker-a-very-long-host-name.example.internal:4711/0</td>'
+    + '<td>2026-11-22 16:37:07</td><td class="num">1 min 12.345 s</td></tr>';
+  const head = '<tr><th class="num">Attempt</th><th>Ended</th><th>Worker</th><th>Started</th><th class="num">Took</th></tr>';
+  const table = '<table class="plain"><thead>' + head + '</thead><tbody>' + row + row + '</tbody></table>';
+  main.insertAdjacentHTML('beforeend', '<section class="card">' + table + '</section>');"""
 TEXTS = "p, h1, h2, td, th, dt, dd, a, button, label, pre, summary, small, .chip, .banner, .code, .message, .muted"
 
 
@@ -277,14 +287,42 @@ def test_text_stands_out_in_light_and_in_dark(stack: Stack, scheme: Any) -> None
     assert (max(map(int, re.findall(r"\d+", background)[:3])) < 60) == (scheme == "dark")
 
 
-def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack) -> None:
+@pytest.mark.parametrize("width", [360, 400])
+def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack, width: int) -> None:
     [old] = stack.failed(1)
-    with watched(stack.browser, stack.url, **PHONE) as watch:
+    stack.submit(*range(60))
+    with watched(stack.browser, stack.url, **{**PHONE, "viewport": {"width": width, "height": 740}}) as watch:
         for path in PAGES:
             watch.page.goto(path.format(job=old))
             wide = watch.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-            assert wide[0] <= wide[1] == 360, path
+            assert wide[0] <= wide[1] == width, path
+            # Regression: the last tabs were cut off, and only who swiped over them saw that there are more.
+            assert watch.page.evaluate(TABS_OUTSIDE) == [], path
+            # Regression: the list of jobs was 11,000 pixels tall.
+            assert watch.page.evaluate("document.documentElement.scrollHeight") < 6_000 or path != "/ui/jobs"
             expect_refusal(watch, path)
+
+
+def test_a_job_with_attempts_and_long_names_fits_a_phone(stack: Stack) -> None:
+    # Regression: the page of a job that was tried again was 456 pixels wide on a phone of 400.
+    [job] = stack.submit(0)
+    eventually(lambda: stack.job(job)["status"] == "succeeded")
+    with watched(stack.browser, stack.url, **{**PHONE, "viewport": {"width": 400, "height": 740}}) as watch:
+        watch.page.goto(f"/ui/jobs/{job}")
+        watch.page.evaluate(ATTEMPTS)
+        assert watch.page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_a_group_of_failed_jobs_is_dismissed_and_its_jobs_stay(stack: Stack, page: Page) -> None:
+    jobs = stack.failed(3)
+    page.goto("/ui/failed")
+    page.get_by_role("button", name="Dismiss").first.click()
+    expect(page.locator("h2")).to_have_text("Nothing failed")
+    assert {stack.job(job)["status"] for job in jobs} == {"failed"}
+    [later] = stack.failed(1)
+    page.goto("/ui/failed")
+    expect(page.locator(".big")).to_have_text("1")
+    expect(page.locator(".group .id").first).to_have_text(later)
 
 
 def test_nothing_moves_for_users_who_prefer_reduced_motion(stack: Stack) -> None:

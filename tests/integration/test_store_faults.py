@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from penstock.broker.contract import JobIndex
 from penstock.broker.records import Settled, SubmitStatus
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
@@ -43,6 +44,20 @@ def celery_queue(queue: ModelQueue) -> str:
 
 
 # --- repair --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_owners_jobs_from_before_its_lists_are_listed_after_a_look(queue: ModelQueue, client: redis.Redis) -> None:
+    """A store that an earlier version has filled has no lists of owners."""
+    failed, done = queue.leased(owner="ann"), queue.leased(owner="ann")
+    queue.fail(failed)
+    queue.finish(done)
+    waiting = queue.submit(owner="ann")
+    client.delete(key(queue, "index:ann"), key(queue, "inbox:ann"))
+    assert queue.store.newest(queue.model, owner="ann") == []
+    queue.store.reconcile(queue.model)
+    assert queue.store.newest(queue.model, owner="ann") == [waiting, done.id, failed.id]
+    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == [failed.id]
+    assert queue.store.reconcile(queue.model).orphans == 0
 
 
 def test_a_queued_job_that_no_index_lists_is_found_again(queue: ModelQueue, client: redis.Redis) -> None:

@@ -54,6 +54,10 @@ def test_a_version_shows_what_was_learned_of_it() -> None:
     assert (second.default, second.tone, second.state, second.load_s) == (False, "bad", "could not be loaded: no weights", None)
 
 
+# As msgspec and pydantic write the schema of a class: the whole is a reference to a definition beside it.
+REVIEW = {"type": "object", "properties": {"text": {"type": "string"}, "stars": {"type": "integer"}}, "required": ["text"]}
+
+
 @pytest.mark.parametrize(
     ("schema", "sample"),
     [
@@ -62,7 +66,16 @@ def test_a_version_shows_what_was_learned_of_it() -> None:
         ({"type": "object"}, {}),
         ({"type": "array", "items": {"type": "string"}}, ["text"]),
         ({"type": "string", "example": "hi"}, "hi"),
-        ({"type": ["string", "null"]}, 4),
+        ({"type": ["string", "null"]}, "text"),
+        ({"type": ["null", "integer"], "minimum": 10}, 10),
+        ({"type": "integer", "maximum": 3}, 3),
+        ({"enum": ["low", "high"]}, "low"),
+        ({"type": "array", "items": {"type": "number"}, "minItems": 3}, [4, 4, 4]),
+        ({"$ref": "#/$defs/Review", "$defs": {"Review": REVIEW}}, {"text": "text"}),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/Review"}], "$defs": {"Review": REVIEW}}, {"text": "text"}),
+        ({"$ref": "#", "type": "string"}, 4),
+        ({"$ref": "https://elsewhere/schema"}, 4),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, 4),
     ],
 )
 def test_a_sample_has_the_shape_of_the_schema(schema: dict[str, object] | None, sample: object) -> None:

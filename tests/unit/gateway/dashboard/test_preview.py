@@ -50,6 +50,12 @@ def test_a_small_image_is_shown_as_data_of_its_own_kind(media: str, data: bytes)
     assert found.image.startswith(f"data:{media};base64,")
 
 
+@pytest.mark.parametrize(("media", "data"), [("image/png", png(3, 2)), ("image/jpeg", jpeg(3, 2))])
+def test_an_image_among_bytes_without_a_type_is_shown_as_the_image_that_it_is(media: str, data: bytes) -> None:
+    # Regression: handlers that return bytes name no media type, and their pictures were shown as hexadecimal digits.
+    assert preview("application/octet-stream", data, len(data)) == preview(media, data, len(data))
+
+
 @pytest.mark.parametrize(
     ("media", "data", "note"),
     [
