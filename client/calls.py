@@ -13,6 +13,8 @@ from penstock.client.views import JobView
 from penstock.job import Priority
 
 MANY_IDS = 100  # the most that a gateway reads in one request
+# The gateway refuses to list more jobs at a time.
+LARGEST_PAGE = 200
 
 
 def submit_call(
@@ -80,7 +82,7 @@ def replay_call(job: JobView, *, version: str | None = None, idempotency_key: st
 def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> HttpCall:
     wanted = {"model": model, "status": status, "after": after}
     params = {name: value for name, value in wanted.items() if value}
-    return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(limit)})
+    return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(min(limit, LARGEST_PAGE))})
 
 
 def many_calls(job_ids: Iterable[str]) -> Iterator[HttpCall]:

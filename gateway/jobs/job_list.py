@@ -1,4 +1,4 @@
-"""The jobs that a caller may see, newest first, page by page. A page reads few records, whatever lies in the store (D55)."""
+"""The jobs that a caller may see, newest first, page by page. A page reads few records, whatever lies in the store (D61)."""
 
 from __future__ import annotations
 

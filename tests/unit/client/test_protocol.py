@@ -116,3 +116,7 @@ def test_an_address_without_a_scheme_is_refused_with_an_example() -> None:
 def test_outputs_are_decoded_json_or_bytes() -> None:
     assert protocol.value_of(Answer(200, {"content-type": "application/json; charset=utf-8"}, b'{"y":16}')) == {"y": 16}
     assert protocol.value_of(Answer(200, {"content-type": "image/png"}, b"png")) == b"png"
+
+
+def test_a_page_asks_for_no_more_jobs_than_a_gateway_lists_at_a_time() -> None:
+    assert [calls.page_call(model=None, status=None, after=None, limit=n).params["limit"] for n in (20, 5_000)] == ["20", "200"]
