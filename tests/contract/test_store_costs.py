@@ -223,7 +223,7 @@ def test_one_round_of_a_sweeper_collects_all_that_fell_due_since_the_last(queue:
     blobs, names = LocalBlobs(tmp_path), {queue.model}
     sweeper = Sweeper(store, blobs, names, name="s", lease_s=15.0, beat_s=4.0, sweep_s=1.0, observer=Uncounted())
     sweeper.run_once(0.0)
-    assert (store.stats(queue.model).counters["collected"], store.jobs(queue.model)) == (2_500, [])
+    assert (store.stats(queue.model).counters["collected"], store.newest(queue.model)) == (2_500, [])
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------------
