@@ -102,7 +102,7 @@ local function reconcile(keys, args, todo)
   local p, now, limit = keys[1], now_ms(), math.min(RECONCILE_MAX, tonumber(args[2]))
   local from = args[1] == '0' and '-' or '(' .. args[1]
   local page = redis.call('ZRANGEBYLEX', p .. 'index', from, '+', 'LIMIT', 0, limit)
-  local orphans, gone = 0, {}
+  local orphans, listless, gone = 0, 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
       'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed'})
@@ -115,18 +115,18 @@ local function reconcile(keys, args, todo)
       orphans = orphans + 1
     else
       local wrong, turn = leave_wrong_place(p, serial, job), mend_turn(p, serial, job)
-      local list = mend_lists(p, serial, job.owner)
-      if wrong or turn or list then orphans = orphans + 1 end
+      if wrong or turn then orphans = orphans + 1 end
     end
+    if job.state and mend_lists(p, serial, job.owner) then listless = listless + 1 end
   end
   clear_lines(p, gone)
   local mended = 0
   if args[1] == '0' or orphans + #gone > 0 then mended = mend_tickets(p) end
-  count(todo, 'repaired', orphans + mended)
+  count(todo, 'repaired', orphans + listless + mended)
   flush(p, todo)
   if orphans > 0 then wake(p) end
   local cursor = #page < limit and '0' or page[#page]
-  return {cursor, #page, orphans, mended, #gone}
+  return {cursor, #page, orphans + listless, mended, #gone}
 end
 
 register('reconcile', reconcile, {'allow-oom'})
