@@ -45,7 +45,7 @@ types: $(VENV)/.installed-test
 	$(BIN)/mypy -p penstock -p benchmarks -p tests
 
 imports: $(VENV)/.installed-test
-	@rm -rf build/lint && mkdir -p build && cp -RL .typing build/lint && cp -RL benchmarks build/lint/
+	@rm -rf build/lint && mkdir -p build && cp -RL src build/lint && cp -RL benchmarks build/lint/
 	PYTHONPATH=build/lint $(BIN)/lint-imports --no-cache
 
 loading:
@@ -83,7 +83,7 @@ bench-bulk: $(VENV)/.installed-test ## runs over files against loops, their memo
 	$(BIN)/python -m benchmarks.bulk $(BENCH_ARGS)
 
 ifeq ($(INSTALL),no)
-gpu: GPU_PYTHON = PYTHONPATH="$(CURDIR)/.typing$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
+gpu: GPU_PYTHON = PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
 else
 gpu: GPU_PYTHON = $(BIN)/python
 gpu: $(VENV)/.installed-test

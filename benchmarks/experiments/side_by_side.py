@@ -2,7 +2,8 @@
 
 `python -m benchmarks.experiments.side_by_side TREE TREE ... [--turns 12] [--connections 64] [--path PATH] [--body BYTES]`:
 prints the medians of rates and CPU per request; `ratio` is the median of each turn's rate divided by that of the first tree.
-A TREE is a checkout with its `.typing` folder. Settings may follow it, which also compares a tree with itself:
+A TREE is a checkout; its `src` (formerly `.typing`) holds the package. Settings may follow, which also compares a tree with
+itself:
 `.,PENSTOCK_STORE__INLINE_INPUT_BYTES=65536`.
 """
 
@@ -94,7 +95,8 @@ def _side(name: str, folder: Path, stack: contextlib.ExitStack, *, path: str, bo
     place, *settings = name.split(",")
     tree = Path(place).resolve()
     plan = MeasuringSession(folder, seconds=1.0, deep_jobs=0, say=print).stack_plan("noop")
-    variables = {"PYTHONPATH": f"{tree / '.typing'}:{tree}", **dict(setting.split("=", 1) for setting in settings)}
+    links = next(folder for folder in (tree / "src", tree / ".typing") if folder.is_dir())
+    variables = {"PYTHONPATH": f"{links}:{tree}", **dict(setting.split("=", 1) for setting in settings)}
     return TreeSide(name, f"{plan.url}{path}", stack.enter_context(whole_stack(plan, variables)), body)
 
 

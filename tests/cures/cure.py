@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # The folder of links through which the sub-packages of a checkout are found.
-LINKS = ".typing"
+LINKS = "src"
 _TESTS_FAILED = 1
 _TIMEOUT_S = 900.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -212,8 +213,8 @@ def test_the_example_of_an_environment_file_names_every_variable_with_its_defaul
 
 def test_what_an_image_is_built_from_reaches_the_build() -> None:
     allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    packages = {folder.partition("/")[0] for folder in PROJECT["tool"]["setuptools"]["package-dir"].values()}
-    assert packages | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "compose/prepare.sh"} <= allowed
+    packages = {os.readlink(link).split("/")[2] for link in (ROOT / "src" / "penstock").iterdir()}
+    assert packages | {"src"} | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "compose/prepare.sh"} <= allowed
 
 
 def test_secrets_stay_out_of_git_and_out_of_images() -> None:

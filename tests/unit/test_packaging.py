@@ -20,9 +20,9 @@ import penstock
 ROOT = Path(__file__).parents[2]
 with (ROOT / "pyproject.toml").open("rb") as _file:
     PYPROJECT: dict[str, Any] = tomllib.load(_file)
-SETUPTOOLS: dict[str, Any] = PYPROJECT["tool"]["setuptools"]
-FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
-TOP_FOLDERS = sorted(folder for folder in FOLDERS.values() if "/" not in folder)
+# What is not part of the wheel.
+BESIDE = ("tests", "build", "benchmarks", "src")
+TOP_FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in BESIDE)
 LEFT_OUT = ("*.pyc", "*.pyo")
 HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis", "numpy", "onnxruntime", "uvicorn", "httpx2"}
 
@@ -30,8 +30,8 @@ HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis"
 def files_of_the_tree() -> set[str]:
     """Return the paths that the wheel should contain: every file below the package folders."""
     found = set()
-    for package, folder in FOLDERS.items():
-        inside = Path(*package.split("."))
+    for folder in TOP_FOLDERS:
+        inside = Path("penstock") if folder == "core" else Path("penstock", folder)
         for path in (ROOT / folder).rglob("*"):
             name = str(inside / path.relative_to(ROOT / folder))
             if path.is_file() and not any(fnmatch(name, pattern) for pattern in LEFT_OUT):
@@ -44,8 +44,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source archive, built from a copy, because a build leaves files in its tree."""
     copy = tmp_path_factory.mktemp("source") / "penstock"
     copy.mkdir()
-    for folder in TOP_FOLDERS:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (*TOP_FOLDERS, "src"):
+        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     built = subprocess.run(
@@ -77,18 +77,27 @@ def test_the_source_archive_holds_what_the_wheel_is_built_from(distributions: Pa
     (sdist,) = distributions.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    by_package = {folder: package.replace(".", "/") for package, folder in FOLDERS.items()}
-    held = {
-        f"{by_package[top]}/{rest}" for top, _, rest in (name.partition("/") for name in names) if top in by_package and rest
-    }
-    assert files_of_the_tree() <= held
+    assert {f"src/{name}" for name in files_of_the_tree()} <= names
     assert {"pyproject.toml", "LICENSE", "README.md"} <= names
 
 
-def test_every_package_folder_of_the_root_is_listed() -> None:
-    found = [path.parent.relative_to(ROOT) for top in ROOT.glob("*/__init__.py") for path in top.parent.rglob("__init__.py")]
-    assert {str(folder) for folder in found if folder.parts[0] not in ("tests", "build", "benchmarks")} == set(FOLDERS.values())
-    assert set(FOLDERS) <= set(SETUPTOOLS["packages"])
+def test_an_installed_checkout_is_found_without_an_import_hook(tmp_path: Path) -> None:
+    """Type checkers and editors run no hooks: an editable install must put one plain path into its .pth file."""
+    program = f"from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", program], cwd=_checkout(tmp_path), capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        modules = {name: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" not in name}
+    assert [name.rpartition(".")[2] for name in modules] == ["pth"]
+    assert [text.split() for text in modules.values()] == [[str(tmp_path / "checkout" / "src")]]
+
+
+def _checkout(folder: Path) -> Path:
+    copy = folder / "checkout"
+    shutil.copytree(ROOT / "src", copy / "src", symlinks=True)
+    for name in (*TOP_FOLDERS, "pyproject.toml", "README.md", "LICENSE"):
+        (copy / name).symlink_to(ROOT / name)
+    return copy
 
 
 def test_no_folder_of_the_root_shadows_the_installed_package() -> None:
