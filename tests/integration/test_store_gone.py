@@ -110,4 +110,4 @@ def test_figures_and_lists_are_told_without_it(queue: ModelQueue, client: redis.
     gone, other = queue.submit(), queue.submit()
     evict(client, gone)
     assert queue.store.stats("m").ready[0] == 2
-    assert [job.id for job in queue.store.jobs("m")] == [other]
+    assert [job.id for job in queue.store.records(queue.store.newest("m"))] == [other]
