@@ -19,7 +19,9 @@ _VERBS = {
     **dict.fromkeys(("call", "jobs", "models", "workers"), _GATEWAY),
 }
 # A command ends where its sentence goes on.
-_COMMAND = re.compile(rf"\bpenstock ({'|'.join(_VERBS)})\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE)
+_COMMAND = re.compile(
+    r"\bpenstock (run|call|jobs|models|workers)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE
+)
 
 
 def completed(text: str, argv: Sequence[str] | None = None) -> str:

@@ -53,7 +53,9 @@ def test_a_model_is_measured_from_outside_and_inside(up: Up, tmp_path: Path) -> 
     assert sum(int(size) * count for size, count in inside["batch_sizes"].items()) == pytest.approx(inside["answers"], rel=0.01)
     assert set(inside["reasons"]) <= {"idle", "full", "wait", "deadline", "drain"}
     assert inside["counted"]["jobs_succeeded"] >= outcome["answered"]
-    assert {"gateway", "worker", "child", "redis", "generator"} <= {use["role"] for use in found["processes"]}
+    roles = {use["role"] for use in found["processes"]}
+    assert {"gateway", "worker", "store", "generator"} <= roles
+    assert [role.split()[0] for role in roles if role.endswith("square")] == ["child"]
     assert (found["subject"]["slots"], found["subject"]["max_batch_size"]) == (1, 8)
     assert "of 1.8 s: " in done.stderr
     with sheet.open(newline="") as file:
