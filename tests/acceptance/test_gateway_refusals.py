@@ -86,6 +86,10 @@ def test_a_wrong_method_is_told_the_right_ones(client: httpx2.Client, path: str)
     right = {method.upper() for method in ROUTES[path]}
     for method in set(METHODS) - right:
         answer = client.request(method, filled(path))
+        if (method, path) == ("DELETE", "/v1/jobs/events"):
+            # DELETE is a method of one job, so the last part is taken for its id.
+            check_problem(answer, 400)
+            continue
         check_problem(answer, 405)
         assert set(answer.headers["allow"].split(", ")) == right | ({"HEAD"} if "GET" in right else set())
 
