@@ -45,6 +45,7 @@ class Dump:
     `mislisted` are jobs that stand on a list of all owners and not on that of theirs, or the other way round.
     `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
     of their turns. `gone` counts jobs whose record vanished, `gone_ended` those of them that had ended.
+    `repaired` counts what the reconciler mended.
     """
 
     jobs: dict[str, Stored]
@@ -62,6 +63,7 @@ class Dump:
     turns: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     gone: int = 0
     gone_ended: int = 0
+    repaired: int = 0
 
 
 def dump_memory(store: MemoryStore, model: str) -> Dump:
@@ -146,6 +148,7 @@ class RedisDump:
             gone=counters.get("gone", 0),
             gone_ended=counters.get("gone:ended", 0),
             mislisted=self._mislisted("index") | self._mislisted("inbox"),
+            repaired=counters.get("repaired", 0),
         )
 
     def _mislisted(self, index: str) -> set[str]:

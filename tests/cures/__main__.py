@@ -1,4 +1,4 @@
-"""`python -m tests.cures [A1 F5 ...]`: takes each cure out of a copy of the tree and says whether a test noticed.
+"""`python -m tests.cures [A1 F5 ...]`: takes each cure out of a copy of the tree and says whether a test or a scenario noticed.
 
 Ends with 1 if any cure was not noticed: then the page claims a defence that no test holds.
 """
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 def _try(cure: Cure, tree: Path, place: str) -> bool:
     began = time.monotonic()
     noticed = try_without(cure, tree)
-    words = "noticed" if noticed.passed else f"NOT NOTICED (pytest ended with {noticed.ended})\n{noticed.output}"
+    words = "noticed" if noticed.passed else f"NOT NOTICED (the tests ended with {noticed.ended})\n{noticed.output}"
     print(f"{place} {cure.line} {cure.file}: {words} after {time.monotonic() - began:.0f} s", flush=True)
     return noticed.passed
 

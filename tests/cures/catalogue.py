@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tests.cures.attacks import ATTACKS
+from tests.cures.faults import FAULTS
 
-CURES = ATTACKS
+CURES = (*ATTACKS, *FAULTS)

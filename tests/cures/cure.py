@@ -12,22 +12,26 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # The folder of links through which the sub-packages of a checkout are found.
 LINKS = "src"
-_TESTS_FAILED = 1
+_FAILED = 1
+_FELL_SHORT = "FELL SHORT"
 _TIMEOUT_S = 900.0
+_PYTEST = ("pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """In `file`, `text` (which stands there once) becomes `instead`; then at least one of `tests` must fail.
+    """In `file`, `text` (which stands there once) becomes `instead`; then one of `tests`, or the scenario `fault`, must fail.
 
-    `line` is the line of the page (A1, F5, ...). `tests` are paths with `::`, as pytest takes them, and stand in that line.
+    `line` is the line of the page (A1, F5, ...). `tests` are paths with `::`, as pytest takes them, and stand on the page.
+    `fault` is a scenario of tests/faults, with the counts of the test suite.
     """
 
     line: str
     file: str
     text: str
     instead: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    fault: str = ""
 
     def taken_out(self, root: Path) -> str:
         """The file's text without the cure. Raises `ValueError` if the text has moved on."""
@@ -40,7 +44,7 @@ class Cure:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """`ended` is pytest's exit code: 1 means that tests ran and failed."""
+    """`ended` is the exit code of pytest, or of the scenario: 1 means that it ran and failed."""
 
     cure: Cure
     ended: int
@@ -48,7 +52,8 @@ class Noticed:
 
     @property
     def passed(self) -> bool:
-        return self.ended == _TESTS_FAILED
+        # A scenario that could not even be started ends with 1, too.
+        return self.ended == _FAILED and (not self.cure.fault or _FELL_SHORT in self.output)
 
 
 def copy_of_the_tree(folder: Path) -> Path:
@@ -68,15 +73,16 @@ def try_without(cure: Cure, tree: Path) -> Noticed:
     path = tree / cure.file
     whole = path.read_text("utf-8")
     path.write_text(cure.taken_out(tree), "utf-8")
+    arguments = ["tests.faults", cure.fault, "--small", "--system", "penstock"] if cure.fault else [*_PYTEST, *cure.tests]
     try:
-        return Noticed(cure, *_run(cure.tests, tree))
+        return Noticed(cure, *_run(arguments, tree))
     finally:
         path.write_text(whole, "utf-8")
 
 
-def _run(tests: tuple[str, ...], tree: Path) -> tuple[int, str]:
+def _run(arguments: list[str], tree: Path) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", *tests],
+        [sys.executable, "-m", *arguments],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": f"{tree / LINKS}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -6,6 +6,7 @@ import argparse
 import math
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -137,7 +138,7 @@ def _inject(fault: Fault, folder: Path, options: argparse.Namespace, seed: int) 
     except NoCompiler as reason:
         print(f"{fault.name}: skipped: {reason}", file=sys.stderr)
         return None
-    except (AssertionError, LookupError, OSError, RuntimeError) as broken:
+    except (AssertionError, LookupError, OSError, RuntimeError, ValueError, subprocess.SubprocessError) as broken:
         traceback.print_exc()
         return Verdict(
             fault.name, fault.system, 0, 0, 0, 0, 0, None, 0, passed=False, complaints=(f"broke down: {broken!r:.300}",)

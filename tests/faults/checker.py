@@ -133,4 +133,5 @@ def _unsound(dump: Dump) -> list[str]:
         check_invariants(dump)
     except AssertionError as fault:
         return [f"invariants: {str(fault)[:500]}"]
-    return []
+    # The reconciler would hide what a crash left behind.
+    return [f"{dump.repaired} places of jobs had to be repaired"] if dump.repaired else []

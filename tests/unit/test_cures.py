@@ -1,4 +1,7 @@
-"""Every attack of docs/security.md has a cure that `make cures` takes out; the device that does so is tried here."""
+"""Every line of docs/security.md and docs/guarantees.md has a cure that `make cures` takes out, or names what is missing.
+
+The device that takes cures out is tried here.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,17 @@ import pytest
 from tests.cures.attacks import ATTACKS
 from tests.cures.catalogue import CURES
 from tests.cures.cure import ROOT, Cure, copy_of_the_tree, try_without
+from tests.cures.faults import FAULTS
+from tests.faults import catalogue
+from tests.faults.scenarios import every_fault
 
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 LINES = dict(re.findall(r"^\| (A\d+|F\d+) \| (.*) \|$", PAGE, re.MULTILINE))
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+TABLE = GUARANTEES.partition("## What happens to a job")[2].partition("## The score sheet")[0]
+FAULT_LINES = set(re.findall(r"^\| (F\d+(?:-\w+)?) \| ", TABLE, re.MULTILINE))
+_ABSENT = TABLE.partition("Not injected, and why:")[2].partition("Injected, but")[0]
+NOT_INJECTED = dict(re.findall(r"^- \*\*(F\d+)\*\* (.*(?:\n  .*)*)", _ABSENT, re.MULTILINE))
 # Features that penstock does not have; a line without a test must name the one that is missing.
 MISSING = ("webhooks", "model archives", "ONNX files from callers")
 
@@ -38,6 +49,31 @@ def test_every_attack_has_a_cure_or_names_the_feature_that_is_missing() -> None:
     assert [
         line for line, text in without.items() if not re.search(rf"not applicable yet: no ({'|'.join(MISSING)})", text)
     ] == []
+
+
+def test_every_line_of_faults_has_a_cure() -> None:
+    assert sorted(FAULT_LINES - {cure.line for cure in FAULTS}) == []
+    assert sorted({cure.line for cure in FAULTS} - FAULT_LINES) == []
+
+
+@pytest.mark.parametrize("cure", FAULTS, ids=named)
+def test_a_line_of_faults_is_held_by_the_scenario_of_its_number_or_by_a_test_that_the_page_names(cure: Cure) -> None:
+    if cure.fault:
+        names = {fault.name for fault in every_fault() if fault.system == catalogue.PENSTOCK}
+        assert cure.fault in names
+        assert cure.fault.startswith(cure.line)
+    assert cure.fault or cure.tests
+    assert [test for test in cure.tests if f"`{test}`" not in TABLE] == []
+
+
+def test_a_fault_that_is_not_injected_names_what_is_missing() -> None:
+    assert NOT_INJECTED.keys() == catalogue.ABSENT.keys()
+    assert "`python -m benchmarks.main_path.deep_queue`" in NOT_INJECTED["F28"]
+    assert (ROOT / "benchmarks" / "main_path" / "deep_queue.py").exists()
+    assert "webhooks" in NOT_INJECTED["F32"]
+    assert [path for path in (ROOT / "gateway").rglob("*.py") if "webhook" in path.read_text("utf-8").lower()] == []
+    assert "one version" in NOT_INJECTED["F38"]
+    assert len(re.findall(r"^## \d", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)) == 1
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.eventually import eventually
 from tests.faults.catalogue import Setting, fault
 from tests.faults.checker import Verdict
 from tests.faults.driver import order
@@ -17,6 +19,7 @@ from tests.faults.stack import Plan, whole_stack
 from tests.faults.steps import Hit, conclude, healed_now, with_recovery
 
 RUN_S = 0.02
+_WANT = "ps:{echo}:want"
 Break = Callable[[Proxy], None]
 
 
@@ -75,11 +78,14 @@ def wakeups_lost(setting: Setting) -> Verdict:
             # A prediction would wake the worker in place of the wake-up that is lost.
             with stack.asker.still(), stack.server.client() as client:
                 _silence(client)
+                # A slot that subscribes again looks once, and asks to be woken: only what it misses after that is lost.
+                eventually(lambda: client.exists(_WANT))
+                client.delete(_WANT)
                 entry = stack.driver.submit(order())
                 at = time.time()
                 stack.driver.await_ends([entry], within_s=20.0)
-            assert entry.last is not None
-            slow.append(entry.last.finished_at - at)
+            # The view of a job that has not ended has 0 for the moment of its end.
+            slow.append(entry.last.finished_at - at if entry.last and entry.ended else math.inf)
         verdict = conclude(stack, "F40", most_extra=0, complaints=still_there(stack))
         return with_recovery(verdict, max(0.0, *slow), most_s=2.0)
 
@@ -88,4 +94,4 @@ def _silence(client: Any) -> None:
     client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     for key in client.scan_iter("_kombu*"):
         client.delete(key)
-    client.delete("ps:{echo}:want")
+    client.delete(_WANT)

@@ -100,6 +100,8 @@ def version_changed(setting: Setting) -> Verdict:
         with stack.driver.watching(), flow.running():
             complaints = _change(stack, "POST", "versions", {"version": "2", "source": "echo.py:Echo"}, 202)
             eventually(lambda: _slots(stack)["2"], timeout_s=30.0)
+            # Enough that jobs still wait for the old version when a removed one may go: five seconds and a beat later.
+            stack.driver.submit_all(echoes(100, seconds=0.2))
             complaints += _change(stack, "PUT", "default", {"version": "2"}, 200)
             complaints += _change(stack, "DELETE", "versions/1", None, 202)
             stack.workers[0].kill()

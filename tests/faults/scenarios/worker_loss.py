@@ -7,6 +7,8 @@ import signal
 import time
 from typing import Any
 
+import psutil
+
 from tests.eventually import eventually
 from tests.faults.catalogue import Setting, fault
 from tests.faults.checker import Verdict
@@ -64,6 +66,8 @@ def told_to_stop(setting: Setting) -> Verdict:
         ended = healed_now(stack)
         again = eventually(lambda: [line for line in stack.executions.of("begin") if line.nonce in ended.nonces][1:])[0]
         more += [f"begun again {again.at - ended.at:.1f} s later"] if again.at - ended.at > 1.0 else []
+        lost = stack.counters().get("redelivered:worker_lost", 0)
+        more += [f"{lost} jobs were taken back from a lost worker instead of given back"] if lost else []
         notes = f"exits after {short_s:.1f} and {long_s:.1f} s of a grace of {grace_s:g} s"
         return conclude(stack, "F4", ended, most_extra=2, notes=notes, complaints=[*complaints, *more])
 
@@ -108,6 +112,31 @@ def zombie(setting: Setting) -> Verdict:
         return conclude(stack, "F5", hit, most_extra=8, most_recover_s=most_s, notes=notes, complaints=complaints)
 
 
+@fault("F5-late", "zombie: it freezes right before it settles, and wakes up after another worker has settled")
+def late_zombie(setting: Setting) -> Verdict:
+    """What a zombie settles must meet the fence. In F5 it mostly hears of its lost lease before it has anything to settle."""
+    lease_s = float(setting.count(3, 15))
+    with whole_stack(Plan(workers=2, lease_s=lease_s, beat_s=lease_s / 4), setting.folder) as stack:
+        for worker in stack.workers:
+            worker.stop()
+        zombie, other = stack.workers
+        # A prediction would be settled first.
+        with stack.asker.still():
+            zombie.start(PENSTOCK_FAULT="after_blob_before_finish:stop")
+            stack.driver.submit_all(echoes(1))
+            eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED, timeout_s=60.0)
+            hit = healed_now(stack)
+            tokens = _tokens(stack)
+            other.start()
+            done = stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=60.0)
+            stale = stack.counters().get("stale", 0)
+            zombie.signal(signal.SIGCONT)
+            eventually(lambda: stack.counters().get("stale", 0) > stale or _settled_by(stack, tokens, hit))
+        complaints = [] if done else ["nobody took the frozen worker's job"]
+        complaints += _settled_by(stack, tokens, hit)
+        return conclude(stack, "F5-late", hit, most_extra=1, complaints=complaints)
+
+
 def _tokens(stack: Stack) -> dict[str, str]:
     return {serial: job.token for serial, job in stack.dump().jobs.items()}
 
@@ -122,20 +151,30 @@ def _settled_by(stack: Stack, frozen: dict[str, str], hit: Hit) -> list[str]:
 @fault("F26", "one worker cut off from the store for longer than its lease")
 def cut_off(setting: Setting) -> Verdict:
     lease_s = float(setting.count(4, 15))
-    plan = Plan(workers=2, lease_s=lease_s, beat_s=lease_s / 4, model={"max_batch_size": 2})
+    plan = Plan(workers=2, lease_s=lease_s, beat_s=lease_s / 4, model={"max_batch_size": 1})
+    # What is cut off runs for longer than the lease, and the batch behind it would begin while nobody holds it.
+    long_s = lease_s + 2.0
     with whole_stack(plan, setting.folder) as stack:
-        stack.driver.submit_all(echoes(30, seconds=0.3))
-        worker = owner(stack, await_running(stack))
-        stack.worker_links[stack.workers.index(worker)].blackhole()
+        worker, other = stack.workers
+        worker.stop()
+        other.stop()
+        with stack.asker.still():
+            # The first claim sees that more waits, so that the second one does not wait for the end of the first batch.
+            stack.driver.submit_all([*echoes(2, seconds=long_s), *echoes(1)], threads=1)
+            worker.start()
+            await_running(stack)
+            eventually(lambda: sum(map(bool, _tokens(stack).values())) == 2)
+            stack.worker_links[0].blackhole()
         hit = hit_on(stack, worker)
+        other.start()
         time.sleep(2 * lease_s)
-        stack.worker_links[stack.workers.index(worker)].heal()
+        stack.worker_links[0].heal()
         late = [
             line for line in stack.executions.of("begin") if line.supervisor == worker.pid and line.at > hit.at + lease_s + 1
         ]
         begun = [line for line in late if line.at < hit.at + 2 * lease_s]
         complaints = [f"{len(begun)} runs begun by the cut worker more than 1 s after its lease"] if begun else []
-        return conclude(stack, "F26", hit, most_extra=8, most_recover_s=lease_s + 5.0, complaints=complaints)
+        return conclude(stack, "F26", hit, most_extra=2, most_recover_s=lease_s + long_s + 5.0, complaints=complaints)
 
 
 @fault("F27", "the wall clocks of worker and gateway are 20 s or an hour off, one each way")
