@@ -7,6 +7,8 @@ from tests.cures.cure import Cure
 _LUA = "broker/functions"
 _SLOT = "workers/slot"
 _SUPERVISOR = f"{_SLOT}/child_supervisor.py"
+_SWEEPER = "workers/fleet/sweeper.py"
+_SWEEPER_TESTS = "tests/unit/workers/fleet/test_sweeper.py"
 
 FAULTS = (
     Cure(
@@ -152,10 +154,24 @@ FAULTS = (
     ),
     Cure(
         "F19",
-        "workers/fleet/sweeper.py",
+        "broker/store/aio.py",
+        "ANSWER_WITHIN_S = 1.5",
+        "ANSWER_WITHIN_S = 15.0",
+        fault="F19",
+    ),
+    Cure(
+        "F19",
+        _SWEEPER,
+        "        return now < self._quiet_until",
+        "        return False",
+        (f"{_SWEEPER_TESTS}::test_a_process_that_was_stopped_for_a_while_sweeps_nothing_for_one_beat",),
+    ),
+    Cure(
+        "F19",
+        _SWEEPER,
         "        if self._linked_at is None or now - self._linked_at <= self._lease_s * 2 / 3:\n            return Absent()\n",
         "",
-        fault="F19",
+        (f"{_SWEEPER_TESTS}::test_nobody_is_gone_right_after_the_store_came_back",),
     ),
     Cure(
         "F20",
