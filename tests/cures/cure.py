@@ -15,6 +15,7 @@ LINKS = "src"
 _FAILED = 1
 _FELL_SHORT = "FELL SHORT"
 _TIMEOUT_S = 900.0
+_SCENARIO = ("--alone", "--small", "--system", "penstock")
 _PYTEST = ("pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "")
 
 
@@ -73,7 +74,7 @@ def try_without(cure: Cure, tree: Path) -> Noticed:
     path = tree / cure.file
     whole = path.read_text("utf-8")
     path.write_text(cure.taken_out(tree), "utf-8")
-    arguments = ["tests.faults", cure.fault, "--small", "--system", "penstock"] if cure.fault else [*_PYTEST, *cure.tests]
+    arguments = ["tests.faults", cure.fault, *_SCENARIO] if cure.fault else [*_PYTEST, *cure.tests]
     try:
         return Noticed(cure, *_run(arguments, tree))
     finally:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         if options.docs:
             sheet.put_into(DOCS, options.json or RESULTS)
         return 0
-    chosen = _chosen(options.faults, options.system)
+    chosen = _chosen(options.faults, options.system, alone=options.alone)
     if not chosen:
         print(f"no such fault; there are: {', '.join(sorted({fault.name for fault in every_fault()}))}", file=sys.stderr)
         return 2
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="F2, F18-everysec, ...; all when none is named")
     parser.add_argument("--system", choices=(PENSTOCK, CELERY), help="only this one; else both, where both have the fault")
+    parser.add_argument("--alone", action="store_true", help="F2 means F2 alone, and not F2-one and F2-poison as well")
     parser.add_argument("--small", action="store_true", help="the counts of the test suite instead of the full ones")
     parser.add_argument("--within", type=float, default=math.inf, metavar="MINUTES", help="leave out what would take longer")
     parser.add_argument("--seeds", type=int, default=1, help="how often each fault is injected, with another seed each time")
@@ -74,13 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(names: Sequence[str], system: str | None) -> list[Fault]:
+def _chosen(names: Sequence[str], system: str | None, *, alone: bool) -> list[Fault]:
     wanted = set(names)
-    return [
-        fault
-        for fault in every_fault()
-        if (not wanted or fault.name in wanted or f"F{fault.number}" in wanted) and system in (None, fault.system)
-    ]
+
+    def is_wanted(fault: Fault) -> bool:
+        return not wanted or fault.name in wanted or (not alone and f"F{fault.number}" in wanted)
+
+    return [fault for fault in every_fault() if is_wanted(fault) and system in (None, fault.system)]
 
 
 def _run_all(chosen: Sequence[Fault], folder: Path, options: argparse.Namespace) -> tuple[list[Verdict], list[Fault]]:
