@@ -11,13 +11,7 @@ _SWEEPER = "workers/fleet/sweeper.py"
 _SWEEPER_TESTS = "tests/unit/workers/fleet/test_sweeper.py"
 
 FAULTS = (
-    Cure(
-        "F1",
-        f"{_SLOT}/slot.py",
-        "                self._verdicts.on_lost(event)",
-        "                pass",
-        fault="F1",
-    ),
+    Cure("F1", f"{_SLOT}/slot.py", "                self._verdicts.on_lost(event)", "                pass", fault="F1"),
     Cure(
         "F2",
         f"{_LUA}/sweep.lua",
@@ -25,13 +19,7 @@ FAULTS = (
         "    set_state(p, serial, job, 'queued') -- guard:sweep_token",
         fault="F2-one",
     ),
-    Cure(
-        "F2",
-        f"{_LUA}/presence.lua",
-        "      gone[#gone + 1] = worker\n",
-        "",
-        fault="F2-one",
-    ),
+    Cure("F2", f"{_LUA}/presence.lua", "      gone[#gone + 1] = worker\n", "", fault="F2-one"),
     Cure(
         "F2-poison",
         f"{_LUA}/lines.lua",
@@ -39,13 +27,7 @@ FAULTS = (
         "  if job.crashes > 0 then",
         fault="F2-poison",
     ),
-    Cure(
-        "F3",
-        f"{_LUA}/claim.lua",
-        "  send('HSET', p .. 'held:' .. worker, held)\n",
-        "",
-        fault="F3",
-    ),
+    Cure("F3", f"{_LUA}/claim.lua", "  send('HSET', p .. 'held:' .. worker, held)\n", "", fault="F3"),
     Cure(
         "F4",
         f"{_SLOT}/slot.py",
@@ -61,13 +43,7 @@ FAULTS = (
         "",
         fault="F5-late",
     ),
-    Cure(
-        "F6",
-        _SUPERVISOR,
-        "elif not self._is_hung and now > self._limit_at(self._child):",
-        "elif False:",
-        fault="F6",
-    ),
+    Cure("F6", _SUPERVISOR, "elif not self._is_hung and now > self._limit_at(self._child):", "elif False:", fault="F6"),
     Cure(
         "F7",
         _SUPERVISOR,
@@ -82,19 +58,9 @@ FAULTS = (
         "return [refused.failure] * len(values)",
         fault="F8",
     ),
+    Cure("F9", f"{_LUA}/ending.lua", "  enqueue_solo(p, serial, job)\n", "  enqueue(p, serial, job)\n", fault="F9"),
     Cure(
-        "F9",
-        f"{_LUA}/ending.lua",
-        "  enqueue_solo(p, serial, job)\n",
-        "  enqueue(p, serial, job)\n",
-        fault="F9",
-    ),
-    Cure(
-        "F10",
-        "handlers/contract.py",
-        '"oom" if is_out_of_memory(error) else "handler_error"',
-        '"handler_error"',
-        fault="F10",
+        "F10", "handlers/contract.py", '"oom" if is_out_of_memory(error) else "handler_error"', '"handler_error"', fault="F10"
     ),
     Cure(
         "F11",
@@ -104,11 +70,7 @@ FAULTS = (
         ("tests/integration/test_worker_faults.py::test_a_broken_device_costs_no_job_anything_and_is_shown_as_unhealthy",),
     ),
     Cure(
-        "F12",
-        f"{_SLOT}/child_process.py",
-        "return child.resident_bytes() > limit * _WORN_SHARE",
-        "return False",
-        fault="F12",
+        "F12", f"{_SLOT}/child_process.py", "return child.resident_bytes() > limit * _WORN_SHARE", "return False", fault="F12"
     ),
     Cure(
         "F13",
@@ -131,13 +93,7 @@ FAULTS = (
         "",
         fault="F15",
     ),
-    Cure(
-        "F16",
-        "gateway/asgi/server.py",
-        "        self._lifetime.drain(self._settings.worker.grace_s)\n",
-        "",
-        fault="F16",
-    ),
+    Cure("F16", "gateway/asgi/server.py", "        self._lifetime.drain(self._settings.worker.grace_s)\n", "", fault="F16"),
     Cure(
         "F17",
         "broker/store/connection.py",
@@ -152,13 +108,7 @@ FAULTS = (
         '            "appendfsync": "everysec",',
         ("tests/integration/test_embedded.py::test_it_keeps_every_promise_of_its_settings",),
     ),
-    Cure(
-        "F19",
-        "broker/store/aio.py",
-        "ANSWER_WITHIN_S = 1.5",
-        "ANSWER_WITHIN_S = 15.0",
-        fault="F19",
-    ),
+    Cure("F19", "broker/store/aio.py", "ANSWER_WITHIN_S = 1.5", "ANSWER_WITHIN_S = 15.0", fault="F19"),
     Cure(
         "F19",
         _SWEEPER,
@@ -188,11 +138,7 @@ FAULTS = (
         fault="F21",
     ),
     Cure(
-        "F22",
-        f"{_LUA}/finish.lua",
-        "register('finish', finish, {'allow-oom'})",
-        "register('finish', finish, {})",
-        fault="F22",
+        "F22", f"{_LUA}/finish.lua", "register('finish', finish, {'allow-oom'})", "register('finish', finish, {})", fault="F22"
     ),
     Cure(
         "F23",
@@ -201,20 +147,8 @@ FAULTS = (
         "        return error",
         fault="F23",
     ),
-    Cure(
-        "F24",
-        "broker/blobs/files.py",
-        "            self._path.unlink()\n",
-        "            pass\n",
-        fault="F24",
-    ),
-    Cure(
-        "F25",
-        "broker/store/connection.py",
-        "            self._break(failure)\n",
-        "",
-        fault="F25",
-    ),
+    Cure("F24", "broker/blobs/files.py", "            self._path.unlink()\n", "            pass\n", fault="F24"),
+    Cure("F25", "broker/store/connection.py", "            self._break(failure)\n", "", fault="F25"),
     Cure(
         "F26",
         f"{_SLOT}/lease.py",
@@ -223,19 +157,9 @@ FAULTS = (
         fault="F26",
     ),
     Cure(
-        "F27",
-        "gateway/models/registry.py",
-        "return await self._store.now()",
-        'return __import__("time").time()',
-        fault="F27",
+        "F27", "gateway/models/registry.py", "return await self._store.now()", 'return __import__("time").time()', fault="F27"
     ),
-    Cure(
-        "F29",
-        "gateway/models/admission.py",
-        "if waiting and expected_s + safety_s > deadline_s:",
-        "if False:",
-        fault="F29",
-    ),
+    Cure("F29", "gateway/models/admission.py", "if waiting and expected_s + safety_s > deadline_s:", "if False:", fault="F29"),
     Cure(
         "F31",
         "gateway/asgi/wire.py",
@@ -257,13 +181,7 @@ FAULTS = (
         "return 'existing', string.sub(first, 1, 26)",
         fault="F34",
     ),
-    Cure(
-        "F35",
-        f"{_LUA}/finish.lua",
-        "      if job.cancel == '1' then -- guard:cancel",
-        "      if false then",
-        fault="F35",
-    ),
+    Cure("F35", f"{_LUA}/finish.lua", "      if job.cancel == '1' then -- guard:cancel", "      if false then", fault="F35"),
     Cure(
         "F36",
         f"{_LUA}/sweep.lua",
@@ -271,20 +189,8 @@ FAULTS = (
         "",
         fault="F36",
     ),
-    Cure(
-        "F37",
-        "workers/fleet/fleet.py",
-        "lambda *key: store.unfinished(*key).waiting",
-        "lambda *key: 0",
-        fault="F37",
-    ),
-    Cure(
-        "F39",
-        "runs/driver.py",
-        "ReadAhead(source, checkpoint.after, rows",
-        "ReadAhead(source, None, rows",
-        fault="F39",
-    ),
+    Cure("F37", "workers/fleet/fleet.py", "lambda *key: store.unfinished(*key).waiting", "lambda *key: 0", fault="F37"),
+    Cure("F39", "runs/driver.py", "ReadAhead(source, checkpoint.after, rows", "ReadAhead(source, None, rows", fault="F39"),
     Cure(
         "F39-freeze",
         "runs/journal.py",
@@ -292,11 +198,5 @@ FAULTS = (
         "            if False:",
         fault="F39-freeze",
     ),
-    Cure(
-        "F40",
-        f"{_SLOT}/batcher.py",
-        "IDLE_POLL_S = 1.0",
-        "IDLE_POLL_S = 60.0",
-        fault="F40",
-    ),
+    Cure("F40", f"{_SLOT}/batcher.py", "IDLE_POLL_S = 1.0", "IDLE_POLL_S = 60.0", fault="F40"),
 )

@@ -164,8 +164,8 @@ def driver_frozen(setting: Setting) -> Verdict:
         for seed in range(seeds):
             for name, drive in (("command", _frozen_command), ("runner", _frozen_runner)):
                 out = setting.folder / f"{name}{seed}.jsonl"
-                found = [*drive(stack, out), *_differences(out, wanted)]
-                complaints += [f"{name} {seed}: {what}" for what in found]
+                noticed = [*drive(stack, out), *_differences(out, wanted)]
+                complaints += [f"{name} {seed}: {what}" for what in noticed]
         asked = stack.asker.conclude()
         extra = stack.rows_run() - warm - 2 * seeds * rows - asked.asked
     notes = f"{2 * seeds} runs of {rows:,} rows, each taken from a driver that woke up again, {extra:,} rows ran twice"
