@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from penstock.errors import ConfigError
 
 VARIABLE = "PENSTOCK_FAULT"
+_STOPS_WITHIN_S = 0.5
 SITES = frozenset(
     {
         "after_claim",
@@ -80,6 +81,8 @@ def _kill(_: float) -> None:
 
 def _stop(_: float) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+    # The kernel stops the threads one after the other, and this one must not reach the step behind the site meanwhile.
+    time.sleep(_STOPS_WITHIN_S)
 
 
 def _raise(_: float) -> None:

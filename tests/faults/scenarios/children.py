@@ -81,8 +81,10 @@ def item_hangs(setting: Setting) -> Verdict:
 def item_raises(setting: Setting) -> Verdict:
     with bare_stack(Plan(model={"max_batch_size": BATCH}), setting.folder) as stack:
         start_with_queue(stack)
-        good = stack.driver.submit_all(echoes(BATCH - 1))
+        # In the middle: as the last one it may be alone in a batch without anybody's doing.
+        good = stack.driver.submit_all(echoes(4))
         stack.driver.submit(order("raise"), hopes="failed")
+        good += stack.driver.submit_all(echoes(BATCH - 5))
         stack.workers[0].start()
         stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=60.0)
         # A prediction that was asked for meanwhile costs one call of its own at most.
