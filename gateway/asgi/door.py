@@ -20,9 +20,7 @@ class Door:
     def __init__(self, *, most: int = MAX_CONNECTIONS, per_address: int = MAX_PER_ADDRESS, exempt: Sequence[str] = ()) -> None:
         self._most = most
         self._per_address = per_address
-        self._exempt = [
-            ipaddress.ip_network(network) for network in (*exempt, "127.0.0.0/8", "::1/128", "::ffff:127.0.0.0/104")
-        ]
+        self._exempt = [ipaddress.ip_network(network) for network in (*exempt, *THIS_MACHINE)]
         self._open: Counter[str] = Counter()
         self._total = 0
 
