@@ -103,9 +103,10 @@ def test_a_store_of_an_older_version_gets_the_missing_password_and_keeps_the_oth
     assert passwords_in(file) == passwords
 
 
-def test_the_gateway_may_ask_how_the_store_is_and_the_worker_may_not(tmp_path: Path) -> None:
+def test_gateway_and_worker_may_ask_how_the_store_is_and_set_nothing_of_it(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, fsync="everysec", users=True) as server:
-        with Redis.from_url(server.gateway_url) as gateway:
-            assert gateway.info("memory")["used_memory"] > 0
-        with Redis.from_url(server.worker_url) as worker, pytest.raises(NoPermissionError):
-            worker.info()
+        for url in (server.gateway_url, server.worker_url):
+            with Redis.from_url(url) as user:
+                assert user.info("memory")["maxmemory_policy"] == "noeviction"
+                with pytest.raises(NoPermissionError):
+                    user.config_set("maxmemory-policy", "allkeys-lru")
