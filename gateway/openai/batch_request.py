@@ -14,7 +14,7 @@ from penstock.gateway.runs.request import LONGEST_WINDOW_S, RESERVED
 # Names in the metadata of a run. Callers cannot set or see them.
 WINDOW = RESERVED + "window"
 MAX_LINES = RESERVED + "max_lines"
-_PARTS = re.compile(r"(\d{1,9})(s|m|h|d)")
+_PARTS = re.compile(r"(\d{1,9}+)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # A longer first line is not searched for its model; the run's own check of the file refuses it.
 _FIRST_LINE_BYTES = 4 * 1024 * 1024

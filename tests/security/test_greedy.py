@@ -6,11 +6,13 @@ import asyncio
 import statistics
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.acceptance.gateway_process import Hand
 from tests.acceptance.many_clients import Connection
+from tests.eventually import eventually
 from tests.security.keyed import keyed_gateway, make
 
 MOST = 40
@@ -94,7 +96,10 @@ async def test_a_greedy_owner_takes_no_place_of_a_modest_one(redis_url: str, tmp
         for hand in (square, stuck):
             hand.announce()
         port = gateway.base_url.port or 0
-        job = gateway.post("/v1/models/stuck/jobs", json={"x": 4}, headers=GREEDY.header).headers["location"]
+        # Until the gateway has read the announcement, it knows no such model.
+        job = eventually(
+            lambda: gateway.post("/v1/models/stuck/jobs", json={"x": 4}, headers=GREEDY.header).headers.get("location")
+        )
         alone, statuses = await work(port)
         assert set(statuses) == {200, 202}, statuses
         greed = Greed(port)
