@@ -6,7 +6,6 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
