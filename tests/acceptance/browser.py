@@ -18,6 +18,29 @@ _PATIENCE_MS = 30_000
 # Chromium cannot use its sandbox as root in a container. The tests open only pages of penstock.
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
+# For every visible text: the element, and its contrast (WCAG 2) with the nearest background that is not transparent.
+CONTRAST = """selector => {
+  const clear = (color) => /, 0\\)$|transparent/.test(color);
+  const over = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = getComputedStyle(node).backgroundColor;
+      if (!clear(color)) return color;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const linear = (value) => (value <= .04045 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4);
+  const light = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((part) => linear(part / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const contrast = (node) => {
+    const [more, less] = [light(getComputedStyle(node).color), light(over(node))].sort((x, y) => y - x);
+    return [node.className || node.tagName, (more + .05) / (less + .05)];
+  };
+  const shown = (node) => node.checkVisibility() && node.textContent.trim();
+  return [...document.querySelectorAll(selector)].filter(shown).map(contrast);
+}"""
+
 
 def find_browser() -> str:
     """Path of an installed Chromium. Without one the test is skipped, or fails if PENSTOCK_TEST_BROWSER=required."""

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from penstock.broker.server.embedded import EmbeddedServer
-from tests.acceptance.browser import Watched, browsing, watched
+from tests.acceptance.browser import CONTRAST, Watched, browsing, watched
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
@@ -34,28 +34,6 @@ def moody(item: int) -> dict:
     return {"square": item * item}
 """
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-# For every visible text: the element, and its contrast (WCAG 2) with the nearest background that is not transparent.
-CONTRAST = """selector => {
-  const clear = (color) => /, 0\\)$|transparent/.test(color);
-  const over = (node) => {
-    for (; node; node = node.parentElement) {
-      const color = getComputedStyle(node).backgroundColor;
-      if (!clear(color)) return color;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  const linear = (value) => (value <= .04045 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4);
-  const light = (color) => {
-    const [r, g, b] = color.match(/[\\d.]+/g).map((part) => linear(part / 255));
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  const contrast = (node) => {
-    const [more, less] = [light(getComputedStyle(node).color), light(over(node))].sort((x, y) => y - x);
-    return [node.className || node.tagName, (more + .05) / (less + .05)];
-  };
-  const shown = (node) => node.checkVisibility() && node.textContent.trim();
-  return [...document.querySelectorAll(selector)].filter(shown).map(contrast);
-}"""
 TABS_OUTSIDE = """[...document.querySelectorAll('.top nav a')]
   .filter((tab) => tab.getBoundingClientRect().right > innerWidth || tab.getBoundingClientRect().left < 0)
   .map((tab) => tab.textContent)"""

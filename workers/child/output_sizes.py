@@ -19,8 +19,6 @@ MOST_BYTES = FRAME_LIMIT_BYTES - _SLACK_BYTES
 def bounded(outcomes: list[Outcome], most: int = MOST_BYTES) -> list[Outcome]:
     """The outcomes of a batch, whose outputs together have at most `most` bytes: the largest of them fail if they must."""
     total = sum(map(output_bytes, outcomes))
-    if total <= most:
-        return outcomes
     kept = list(outcomes)
     for place in sorted(range(len(kept)), key=lambda place: output_bytes(kept[place]), reverse=True):
         if total > most:

@@ -16,7 +16,7 @@ def done(*outcomes: Outcome) -> BatchDone:
 
 def test_a_batch_whose_outputs_fit_stays_as_it_is() -> None:
     outcomes: list[Outcome] = [out(40), BAD, out(60)]
-    assert bounded(outcomes, most=100) is outcomes
+    assert bounded(outcomes, most=100) == outcomes
 
 
 def test_of_a_batch_that_is_too_large_together_the_largest_fail_and_the_others_do_not() -> None:
