@@ -31,7 +31,7 @@ from penstock.gateway.asgi.negotiation import (
 )
 from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import ClientGone, HeadOnly, Receive, Scope, Send
-from penstock.gateway.auth.keys import POLL_COST, Caller, Shares
+from penstock.gateway.auth.keys import Caller, Shares, cost_of
 from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
@@ -172,8 +172,7 @@ class Gateway:
     def _admit(self, scope: Scope, head: Head) -> Caller:
         if is_public(scope["path"]):
             return self._auth.identify(head.get(b"authorization"))
-        is_poll = scope["method"] == "GET" and scope["path"].startswith("/v1/jobs/")
-        return self._check_key(scope, head, cost=POLL_COST if is_poll else 1.0)
+        return self._check_key(scope, head, cost=cost_of(scope["method"], scope["path"]))
 
     def _check_key(self, scope: Scope, head: Head, *, cost: float = 1.0) -> Caller:
         """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""

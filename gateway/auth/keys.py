@@ -114,6 +114,12 @@ class Shares:
             del self._held[caller.owner]
 
 
+def cost_of(method: str, path: str) -> float:
+    """What a request takes of its key's rate. The events of many jobs are many looks, so they cost as much as any request."""
+    is_look_at_one = method == "GET" and path.startswith("/v1/jobs/") and path != "/v1/jobs/events"
+    return POLL_COST if is_look_at_one else 1.0
+
+
 # Without keys, everybody on this machine counts as the operator of the gateway.
 EVERYBODY = Caller(roles=frozenset(Role))
 NOBODY = Caller()

@@ -12,7 +12,7 @@ from penstock.gateway.asgi.door import Door
 from penstock.gateway.asgi.problems import GatewayBusy
 from penstock.gateway.asgi.server import OTHER_FILES, affordable_connections
 from penstock.gateway.asgi.wire import BodyMemory
-from penstock.gateway.auth.keys import EVERYBODY, NOBODY, POLL_COST, Caller, Shares
+from penstock.gateway.auth.keys import EVERYBODY, NOBODY, POLL_COST, Caller, Shares, cost_of
 from penstock.gateway.auth.rate_limit import Bucket
 from penstock.gateway.auth.roles import WaitingResponses
 
@@ -87,6 +87,13 @@ def test_a_poll_costs_a_tenth_of_a_request() -> None:
     assert [bucket.take(0.0, POLL_COST) for _ in range(9)] == [0.0] * 9
     assert bucket.take(0.0) == pytest.approx(0.9)
     assert bucket.take(0.0, POLL_COST) == 0.0
+
+
+def test_only_a_look_at_one_job_is_cheap() -> None:
+    """Regression: the events of a hundred jobs cost a tenth of a request too, a thousandth of a request per job."""
+    assert [cost_of("GET", f"/v1/jobs/j{part}") for part in ("", "/result", "/events")] == [POLL_COST] * 3
+    dear = [("GET", "/v1/jobs/events"), ("GET", "/v1/jobs"), ("DELETE", "/v1/jobs/j"), ("POST", "/v1/jobs/j/replay")]
+    assert [cost_of(*request) for request in dear] == [1.0] * 4
 
 
 def test_an_address_has_its_share_of_connections_and_a_proxy_has_none() -> None:
