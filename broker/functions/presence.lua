@@ -16,7 +16,8 @@ end
 
 register('announce', announce, {'allow-oom'})
 
--- forget_workers: remove workers from the registry whose time to live is over, because they were killed.
+-- forget_workers: remove workers from the registry whose time to live is over, because they were killed; and entries that nobody
+-- can read, since a live worker writes its entry anew within seconds.
 -- KEYS: the hash of workers
 -- ARGS: none
 -- REPLY: number of workers removed
@@ -24,7 +25,8 @@ register('announce', announce, {'allow-oom'})
 local function forget_workers(keys)
   local now, removed, all = now_ms(), 0, redis.call('HGETALL', keys[1])
   for i = 1, #all, 2 do
-    if string.match(all[i + 1], '^%[([^,]+),') * 1000 <= now then removed = removed + redis.call('HDEL', keys[1], all[i]) end
+    local ends = tonumber(string.match(all[i + 1], '^%[([^,]+),')) or 0
+    if ends * 1000 <= now then removed = removed + redis.call('HDEL', keys[1], all[i]) end
   end
   return removed
 end

@@ -237,6 +237,9 @@ def test_killed_workers_are_forgotten(queue: ModelQueue, client: Any) -> None:
         store.announce_worker(WorkerInfo(name, "here", 1, 0.0), ttl_s=0.0)
     live = WorkerInfo(f"live-{queue.model}", "here", 1, 0.0)
     store.announce_worker(live, ttl_s=60.0)
+    # What nobody can read must not keep the others from being forgotten.
+    names.append(f"unreadable-{queue.model}")
+    client.hset("ps:workers", names[-1], "no entry")
     assert store.forget_workers() >= len(names)
     left = {name.decode() for name in client.hkeys("ps:workers")}
     assert left.isdisjoint(names)
