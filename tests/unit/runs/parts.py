@@ -125,8 +125,8 @@ class ModelDied(Exception):
 class FakeQueue:
     """A queue, its worker and its channel of pushes in one. Shards end in an order that `random` chooses.
 
-    `keeps`: how many of the youngest shards stay waiting. `leased`: how many of the oldest ones a worker runs. `lose` and `away`: the shares
-    of pushes and of replies that are lost.
+    `keeps`: how many of the youngest shards stay waiting. `leased`: how many of the oldest ones a worker runs. `lose` and
+    `away`: the shares of pushes and of replies that are lost.
     """
 
     model: Model
