@@ -50,6 +50,14 @@ def fresh_redis(redis_url: str) -> Iterator[str]:
     _empty(redis_url)
 
 
+@pytest.fixture(scope="module")
+def module_redis(redis_url: str) -> Iterator[str]:
+    """Yield the session's server, emptied before and after the module: for a worker that all tests of a module share."""
+    _empty(redis_url)
+    yield redis_url
+    _empty(redis_url)
+
+
 def _empty(url: str) -> None:
     with closing(Redis.from_url(url)) as redis:
         redis.flushall()

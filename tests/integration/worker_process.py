@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,12 +23,37 @@ from penstock.job import Job, JobId, Payload, new_job_id
 from penstock.model_spec import Limits
 from tests.eventually import eventually
 
-FAULTY = str(Path(__file__).resolve().parents[1] / "handlers" / "faulty.py")
+HANDLERS = Path(__file__).resolve().parents[1] / "handlers"
+FAULTY = str(HANDLERS / "faulty.py")
+PACED = str(HANDLERS / "paced.py")
 
 
 def await_listening(stock: Celery, name: str) -> None:
     """Wait until the worker hears remote control: its slots may be ready before that, and a broadcast then reaches nobody."""
     eventually(lambda: stock.control.inspect(destination=[name], timeout=2.0).ping(), timeout_s=60.0)
+
+
+class Gate:
+    """Holds the orders of `tests/handlers/paced.py` that name it, until the test opens it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def held(self, tag: object) -> dict[str, object]:
+        """Return an order that lasts until the gate opens."""
+        return {"tag": tag, "until": str(self._path), "slowly": False}
+
+    def slow(self, count: int) -> list[dict[str, object]]:
+        """Return orders that take 0.05 s each, and no time once the gate is open."""
+        return [{"tag": tag, "until": str(self._path), "slowly": True} for tag in range(count)]
+
+    def begun(self, process: WorkerProcess) -> int:
+        """Return how many of the orders the children of this worker have begun."""
+        notes = self._path.with_name(f"{self._path.name}.{process.process.pid}")
+        return notes.stat().st_size if notes.exists() else 0
+
+    def open(self) -> None:
+        self._path.touch()
 
 
 class WorkerProcess:
@@ -99,10 +126,11 @@ class WorkerProcess:
                 return worker.name
         return ""
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the log lines of one event."""
+    def events(self, name: str, model: str = "") -> list[dict[str, Any]]:
+        """Return the log lines of one event, of all models or of this one."""
         lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
-        return [entry for line in lines if (entry := json.loads(line)).get("event") == name]
+        found = [entry for line in lines if (entry := json.loads(line)).get("event") == name]
+        return [entry for entry in found if not model or entry.get("model") == model]
 
 
 class JobClient:
@@ -138,8 +166,13 @@ class JobClient:
         return [self.job(id).state.value for id in ids]
 
     def await_final(self, ids: Sequence[JobId], *, timeout_s: float = 40.0) -> list[Job]:
-        eventually(lambda: all(self.job(id).state.final for id in ids), timeout_s=timeout_s)
-        return [self.job(id) for id in ids]
+        """Return the jobs, once all have ended. They are read one after the other, because each look costs a call."""
+        give_up_at = time.monotonic() + timeout_s
+        return [eventually(partial(self._ended, id), timeout_s=give_up_at - time.monotonic()) for id in ids]
+
+    def _ended(self, id: JobId) -> Job | None:
+        job = self.job(id)
+        return job if job.state.final else None
 
     def output(self, id: JobId) -> Any:
         found = self.store.result(id)
