@@ -45,8 +45,7 @@ class RunStack:
         settings = {**self._environment, "PENSTOCK_GATEWAY__PORT": str(port)}
         self.gateway = Group(["penstock.cli.main", "gateway"], settings, folder / "gateway.log")
         self.face = HttpFace(port)
-        memory = MemoryWatch(self.processes)
-        self.asker = Asker(self.face, MODEL, make=row_question, poll=lambda: None, memory=memory)
+        self.asker = self._asker()
 
     @property
     def log(self) -> Path:
@@ -76,6 +75,16 @@ class RunStack:
         self.gateway.start()
         eventually(lambda: self.face.ask("GET", "/readyz").status == 200, timeout_s=60.0)
         self.asker.start()
+
+    def begin_anew(self) -> None:
+        """Judge the next fault by itself, with a new asker on the same processes."""
+        self.asker.stop()
+        self.asker = self._asker()
+        self.asker.start()
+
+    def _asker(self) -> Asker:
+        memory = MemoryWatch(self.processes)
+        return Asker(self.face, MODEL, make=row_question, poll=lambda: None, memory=memory)
 
     def stop(self) -> None:
         self.gateway.stop()

@@ -65,21 +65,24 @@ class Stack:
         self.gateway = self._gateway()
         self.workers = [self._worker(number) for number in range(plan.workers)]
         self.face = HttpFace(self.gateway_port)
+        self._make = make
         self.driver = Driver(self.face, Ledger(folder / "ledger.jsonl"))
-        self.asker = Asker(
-            self.face,
-            MODEL,
-            make=make,
-            poll=self.driver.poll,
-            memory=MemoryWatch(self.processes, allowed_mib=plan.growth_mib),
-            excused=plan.excused,
-        )
+        self.asker = self._asker()
 
     def start(self) -> None:
         """Start the store and its links; the fault starts the processes, in its own order."""
         self.server.start()
         for link in self.links:
             link.start()
+        self.asker.start()
+
+    def begin_anew(self) -> None:
+        """Judge the next fault by itself: a new driver, ledger and asker, and no execution known, on the same processes."""
+        self.asker.stop()
+        self.driver.ledger.close()
+        self.executions = Executions(self.folder / "executions.log")
+        self.driver = Driver(self.face, Ledger(self.folder / "ledger.jsonl"))
+        self.asker = self._asker()
         self.asker.start()
 
     @property
@@ -150,6 +153,16 @@ class Stack:
         """Return a `penstock` command that reaches the store directly."""
         settings = {"PENSTOCK_REDIS_URL": self.server.url}
         return Group(["penstock.cli.main", *arguments], self._environment(settings), self.folder / "command.log")
+
+    def _asker(self) -> Asker:
+        return Asker(
+            self.face,
+            MODEL,
+            make=self._make,
+            poll=self.driver.poll,
+            memory=MemoryWatch(self.processes, allowed_mib=self.plan.growth_mib),
+            excused=self.plan.excused,
+        )
 
     def _gateway(self) -> Group:
         settings = {"PENSTOCK_REDIS_URL": self.gateway_link.url, "PENSTOCK_GATEWAY__PORT": str(self.gateway_port)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 
 import psutil
@@ -28,12 +29,16 @@ def start_with_queue(stack: Stack) -> None:
 @fault("F1", "kill -9 of the child in mid-batch")
 def child_killed(setting: Setting) -> Verdict:
     with whole_stack(Plan(model={"max_batch_size": BATCH}), setting.folder) as stack:
-        stack.driver.submit_all(echoes(BATCH, seconds=0.3))
-        running = await_running(stack)
-        hit = hit_now(stack)
-        os.kill(running.pid, signal.SIGKILL)
         # One second, the load, and the run of the job itself.
-        return conclude(stack, "F1", hit, most_extra=BATCH, most_recover_s=1.0 + _load_s(stack) + 0.3)
+        return kill_child(stack, most_recover_s=lambda: 1.0 + _load_s(stack) + 0.3)
+
+
+def kill_child(stack: Stack, *, most_recover_s: Callable[[], float | None] = lambda: None) -> Verdict:
+    stack.driver.submit_all(echoes(BATCH, seconds=0.3))
+    running = await_running(stack)
+    hit = hit_now(stack)
+    os.kill(running.pid, signal.SIGKILL)
+    return conclude(stack, "F1", hit, most_extra=BATCH, most_recover_s=most_recover_s())
 
 
 def _load_s(stack: Stack) -> float:

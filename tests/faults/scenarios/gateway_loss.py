@@ -19,27 +19,30 @@ from tests.faults.steps import conclude, echoes, healed_now
 
 @fault("F14", "kill -9 of the gateway after the commit, before the reply")
 def killed_before_reply(setting: Setting) -> Verdict:
-    rounds = setting.count(2, 15)
     with whole_stack(Plan(), setting.folder) as stack:
-        complaints: list[str] = []
-        for _ in range(rounds):
-            stack.gateway.stop()
-            work = order()
-            entry = stack.driver.ledger.open_entry(work["nonce"], digest(work), "succeeded")
-            # The submit that the gateway dies of must be this one.
-            with stack.asker.still():
-                stack.gateway.start(PENSTOCK_FAULT="after_submit_before_reply:kill")
-                stack.await_gateway()
-                answered = stack.driver.submit_once(entry, work)
-                stack.gateway.wait()
-            stored = stack.made()
-            stack.gateway.start()
+        return kill_before_reply(stack, rounds=setting.count(2, 15))
+
+
+def kill_before_reply(stack: Stack, *, rounds: int) -> Verdict:
+    complaints: list[str] = []
+    for _ in range(rounds):
+        stack.gateway.stop()
+        work = order()
+        entry = stack.driver.ledger.open_entry(work["nonce"], digest(work), "succeeded")
+        # The submit that the gateway dies of must be this one.
+        with stack.asker.still():
+            stack.gateway.start(PENSTOCK_FAULT="after_submit_before_reply:kill")
             stack.await_gateway()
-            stack.driver.submit(work)
-            again = stack.made()
-            complaints += ["the gateway answered before it died"] if answered else []
-            complaints += [f"the retry made another job: {stored}, then {again}"] if stored != again else []
-        return conclude(stack, "F14", most_extra=0, notes=f"{rounds} kills, each key made one job", complaints=complaints)
+            answered = stack.driver.submit_once(entry, work)
+            stack.gateway.wait()
+        stored = stack.made()
+        stack.gateway.start()
+        stack.await_gateway()
+        stack.driver.submit(work)
+        again = stack.made()
+        complaints += ["the gateway answered before it died"] if answered else []
+        complaints += [f"the retry made another job: {stored}, then {again}"] if stored != again else []
+    return conclude(stack, "F14", most_extra=0, notes=f"{rounds} kills, each key made one job", complaints=complaints)
 
 
 @fault("F15", "kill -9 of the gateway at random under load")

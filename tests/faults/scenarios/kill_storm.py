@@ -77,8 +77,13 @@ def _restart_until_ended(stack: Stack, entry: Entry, *, within_s: float) -> int:
 def one_killed(setting: Setting) -> Verdict:
     """The other one misses the dead one's subscription and takes its jobs back."""
     with whole_stack(Plan(workers=2, model={"max_batch_size": BATCH}), setting.folder) as stack:
-        stack.driver.submit_all(echoes(20, seconds=0.1))
-        worker = owner(stack, await_running(stack))
-        hit = hit_on(stack, worker)
-        worker.kill()
-        return conclude(stack, "F2-one", hit, most_extra=2 * BATCH, most_recover_s=3.0 + BATCH * 0.1)
+        return kill_one(stack, most_recover_s=3.0 + BATCH * 0.1)
+
+
+def kill_one(stack: Stack, *, most_recover_s: float | None = None) -> Verdict:
+    """Kill one of two workers, which stays dead."""
+    stack.driver.submit_all(echoes(20, seconds=0.1))
+    worker = owner(stack, await_running(stack))
+    hit = hit_on(stack, worker)
+    worker.kill()
+    return conclude(stack, "F2-one", hit, most_extra=2 * BATCH, most_recover_s=most_recover_s)

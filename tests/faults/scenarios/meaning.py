@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.eventually import eventually
@@ -22,9 +23,14 @@ _LARGE = 100_000
 
 @fault("F34", "50 submits at once under one key; then the key with another body")
 def one_key(setting: Setting) -> Verdict:
-    with whole_stack(Plan(), setting.folder) as stack, ThreadPoolExecutor(50) as pool:
-        complaints = []
-        for _ in range(setting.count(3, 30)):
+    with whole_stack(Plan(), setting.folder) as stack:
+        return submit_under_one_key(stack, rounds=setting.count(3, 30))
+
+
+def submit_under_one_key(stack: Stack, *, rounds: int) -> Verdict:
+    complaints = []
+    with ThreadPoolExecutor(50) as pool:
+        for _ in range(rounds):
             before = stack.made()
             work = order()
             entry = stack.driver.ledger.open_entry(work["nonce"], digest(work), "succeeded")
@@ -39,7 +45,7 @@ def one_key(setting: Setting) -> Verdict:
 @fault("F35", "cancel in every state, and as the job ends")
 def cancelled(setting: Setting) -> Verdict:
     races = setting.count(150, 10_000)
-    with bare_stack(Plan(model={"max_batch_size": 1}), setting.folder) as stack, ThreadPoolExecutor(8) as pool:
+    with bare_stack(Plan(model={"max_batch_size": 1}), setting.folder) as stack:
         stack.gateway.start()
         stack.await_gateway()
         waiting = stack.driver.submit(order(), hopes="cancelled")
@@ -52,8 +58,13 @@ def cancelled(setting: Setting) -> Verdict:
         done = stack.driver.submit(order())
         stack.driver.await_ends([done], within_s=20.0)
         complaints += _expect(stack, done, 409, "ended")
-        complaints += [fault for found in pool.map(lambda n: _race(stack, n), range(races)) for fault in found]
-        return conclude(stack, "F35", notes=f"{races} races of a cancel with an end", complaints=complaints)
+        return race_cancels(stack, races=races, complaints=complaints)
+
+
+def race_cancels(stack: Stack, *, races: int, complaints: Iterable[str] = ()) -> Verdict:
+    with ThreadPoolExecutor(8) as pool:
+        raced = [fault for found in pool.map(lambda n: _race(stack, n), range(races)) for fault in found]
+    return conclude(stack, "F35", notes=f"{races} races of a cancel with an end", complaints=[*complaints, *raced])
 
 
 def _expect(stack: Stack, entry: Entry, status: int, state: str) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -33,6 +33,8 @@ _TRIES = 12
 _FROZEN_ROW_S = 0.001
 # It stands still with rows in its hands that are neither synced nor noted.
 _FREEZES = {"PENSTOCK_FAULT": "before_run_commit:stop:2"}
+# Drives a run to that output, freezes its driver, thaws it once another driver has the run; returns what went wrong.
+Drive = Callable[[RunStack, Path], list[str]]
 
 
 def verdict(name: str, *, rows: int, missing: int, extra: int, complaints: list[str], notes: str) -> Verdict:
@@ -43,17 +45,21 @@ def verdict(name: str, *, rows: int, missing: int, extra: int, complaints: list[
 
 @fault("F33", "a run over a million lines: what is under way, and what it holds in memory")
 def long_input(setting: Setting) -> Verdict:
-    rows = setting.count(30_000, 1_000_000)
     with run_stack(setting.folder, row_s=0.0) as stack:
-        wanted = write_rows(setting.folder / "in.jsonl", rows)
-        run = stack.command(MODEL, str(setting.folder / "in.jsonl"), "-o", str(setting.folder / "out.jsonl"),
-                            "--shard-rows", str(_SHARD_ROWS), "--window-rows", str(WINDOW_ROWS))  # fmt: skip
-        run.start()
-        open_rows, resident = zip(*_watched(stack, run), strict=True)
-        code = run.wait()
-        complaints = [] if code == 0 else [f"the run ended with {code}: {stack.logs()}"]
-        complaints += _differences(setting.folder / "out.jsonl", wanted)
-        asked = stack.asker.conclude()
+        return watch_a_run(stack, rows=setting.count(30_000, 1_000_000))
+
+
+def watch_a_run(stack: RunStack, *, rows: int) -> Verdict:
+    out = stack.folder / "out.jsonl"
+    wanted = write_rows(stack.folder / "in.jsonl", rows)
+    run = stack.command(MODEL, str(stack.folder / "in.jsonl"), "-o", str(out),
+                        "--shard-rows", str(_SHARD_ROWS), "--window-rows", str(WINDOW_ROWS))  # fmt: skip
+    run.start()
+    open_rows, resident = zip(*_watched(stack, run), strict=True)
+    code = run.wait()
+    complaints = [] if code == 0 else [f"the run ended with {code}: {stack.logs()}"]
+    complaints += _differences(out, wanted)
+    asked = stack.asker.conclude()
     half = len(resident) // 2
     grown = (max(resident[half:]) - max(resident[:half])) / _MIB
     most = max(open_rows)
@@ -80,23 +86,28 @@ def _watched(stack: RunStack, run: Group) -> Iterator[tuple[int, int]]:
 def everything_killed(setting: Setting) -> Verdict:
     seeds, rows = setting.count(2, 30), setting.count(2_500, 6_000)
     row_s = _ROW_S if setting.full else _FROZEN_ROW_S
+    with run_stack(setting.folder, row_s=row_s) as stack:
+        return kill_everything(stack, seeds=range(setting.seed, setting.seed + seeds), rows=rows, lasts_s=rows * row_s)
+
+
+def kill_everything(stack: RunStack, *, seeds: range, rows: int, lasts_s: float) -> Verdict:
+    """A run per seed; `lasts_s` is what the model needs for its rows."""
     complaints: list[str] = []
     kills = 0
-    with run_stack(setting.folder, row_s=row_s) as stack:
-        wanted = write_rows(setting.folder / "in.jsonl", rows)
-        warm = stack.rows_run()
-        for seed in range(setting.seed, setting.seed + seeds):
-            out = setting.folder / f"out{seed}.jsonl"
-            kills += _run_with_kills(stack, out, Random(seed), rows * row_s)
-            complaints += [f"seed {seed}: {what}" for what in _differences(out, wanted)]
-        asked = stack.asker.conclude()
-        # A prediction is a row too.
-        extra = stack.rows_run() - warm - seeds * rows - asked.asked
+    wanted = write_rows(stack.folder / "in.jsonl", rows)
+    warm = stack.rows_run()
+    for seed in seeds:
+        out = stack.folder / f"out{seed}.jsonl"
+        kills += _run_with_kills(stack, out, Random(seed), lasts_s)
+        complaints += [f"seed {seed}: {what}" for what in _differences(out, wanted)]
+    asked = stack.asker.conclude()
+    # A prediction is a row too.
+    extra = stack.rows_run() - warm - len(seeds) * rows - asked.asked
     allowed = kills * (_KILL_WINDOW_ROWS + 64)
     complaints += [f"{extra} rows ran twice, {allowed} allowed"] if extra > allowed else []
-    notes = f"{seeds} runs of {rows:,} rows, {kills} kills, {extra:,} rows ran twice"
+    notes = f"{len(seeds)} runs of {rows:,} rows, {kills} kills, {extra:,} rows ran twice"
     missing = rows * len(complaints)
-    found = verdict("F39", rows=seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
+    found = verdict("F39", rows=len(seeds) * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
     return with_asked(found, asked)
 
 
@@ -156,27 +167,29 @@ def _run_of(stack: RunStack, out: Path) -> Run | None:
 
 @fault("F39-freeze", "SIGSTOP of a run's driver (command, runner) before a commit until another has the run, then SIGCONT")
 def driver_frozen(setting: Setting) -> Verdict:
-    seeds, rows = setting.count(1, 5), 8_000
-    complaints: list[str] = []
     with run_stack(setting.folder, row_s=_FROZEN_ROW_S) as stack:
-        wanted = write_rows(setting.folder / "in.jsonl", rows)
-        warm = stack.rows_run()
-        for seed in range(seeds):
-            for name, drive in (("command", _frozen_command), ("runner", _frozen_runner)):
-                out = setting.folder / f"{name}{seed}.jsonl"
-                noticed = [*drive(stack, out), *_differences(out, wanted)]
-                complaints += [f"{name} {seed}: {what}" for what in noticed]
-        asked = stack.asker.conclude()
-        extra = stack.rows_run() - warm - 2 * seeds * rows - asked.asked
-    notes = f"{2 * seeds} runs of {rows:,} rows, each taken from a driver that woke up again, {extra:,} rows ran twice"
+        return freeze_drivers(stack, (frozen_command, frozen_runner) * setting.count(1, 5), rows=8_000)
+
+
+def freeze_drivers(stack: RunStack, drives: Sequence[Drive], *, rows: int) -> Verdict:
+    """A run per drive, whose driver freezes; there must be enough rows for two commits and for what comes after them."""
+    complaints: list[str] = []
+    wanted = write_rows(stack.folder / "in.jsonl", rows)
+    warm = stack.rows_run()
+    for number, drive in enumerate(drives):
+        out = stack.folder / f"frozen{number}.jsonl"
+        noticed = [*drive(stack, out), *_differences(out, wanted)]
+        complaints += [f"{drive.__name__} {number}: {what}" for what in noticed]
+    asked = stack.asker.conclude()
+    runs = len(drives)
+    extra = stack.rows_run() - warm - runs * rows - asked.asked
+    notes = f"{runs} runs of {rows:,} rows, each taken from a driver that woke up again, {extra:,} rows ran twice"
     missing = rows * len(complaints)
-    found = verdict(
-        "F39-freeze", rows=2 * seeds * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes
-    )
+    found = verdict("F39-freeze", rows=runs * rows, missing=missing, extra=max(0, extra), complaints=complaints, notes=notes)
     return with_asked(found, asked)
 
 
-def _frozen_command(stack: RunStack, out: Path) -> list[str]:
+def frozen_command(stack: RunStack, out: Path) -> list[str]:
     frozen = stack.command(MODEL, str(stack.folder / "in.jsonl"), "-o", str(out), "--window-rows", str(_KILL_WINDOW_ROWS))
     frozen.start(**_FREEZES)
     driver = _frozen_driver(stack, out, frozen)
@@ -187,7 +200,7 @@ def _frozen_command(stack: RunStack, out: Path) -> list[str]:
     return complaints
 
 
-def _frozen_runner(stack: RunStack, out: Path) -> list[str]:
+def frozen_runner(stack: RunStack, out: Path) -> list[str]:
     frozen, other = stack.runner(), stack.runner()
     frozen.start(**_FREEZES)
     spec = RunSpec(model=MODEL, input=str(stack.folder / "in.jsonl"), output=str(out), window_rows=_KILL_WINDOW_ROWS)

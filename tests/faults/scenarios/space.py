@@ -40,10 +40,14 @@ def _refused_well(answer: Answer | None) -> list[str]:
 @fault("F22", "the store's memory is full: admission stops, what was accepted ends")
 def memory_full(setting: Setting) -> Verdict:
     with whole_stack(Plan(model={"max_batch_size": 8}), setting.folder) as stack:
-        stack.driver.submit_all(echoes(10, seconds=0.2))
-        complaints = _fill_memory(stack)
-        # Nobody makes room: the jobs themselves must.
-        return conclude(stack, "F22", healed_now(stack), most_extra=0, complaints=[*complaints, *still_there(stack)])
+        return fill_memory(stack)
+
+
+def fill_memory(stack: Stack) -> Verdict:
+    stack.driver.submit_all(echoes(10, seconds=0.2))
+    complaints = _fill_memory(stack)
+    # Nobody makes room: the jobs themselves must.
+    return conclude(stack, "F22", healed_now(stack), most_extra=0, complaints=[*complaints, *still_there(stack)])
 
 
 @fault("F22-start", "a worker starts while the store's memory is full")

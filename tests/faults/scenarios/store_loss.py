@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from random import Random
 
 from tests.eventually import eventually
 from tests.faults.catalogue import Setting, fault
@@ -108,24 +109,29 @@ class Cuts:
 
 
 def _power_cuts(setting: Setting, name: str, fsync: str) -> tuple[Verdict, Cuts]:
-    rounds, random, cuts = setting.count(1, 5), setting.random, Cuts()
     stack = Stack(Plan(fsync=fsync, model=_BUSY), setting.folder)
     stack.server.note_fsyncs(setting.folder)
     # What the mode allows to be undone is then unknown to the store.
     stack.driver.also_expected = {404} if fsync == "everysec" else set()
     with started(stack):
-        flow = Flow(stack.driver, per_second=200.0)
-        with stack.driver.watching(), flow.running():
-            for _ in range(rounds):
-                time.sleep(random.uniform(1.5, 3.0))
-                cuts.make(stack)
-        hit = healed_now(stack)
-        _await_all(stack, fsync)
-        notes = f"{rounds} cuts, {cuts.dropped} bytes of log dropped"
-        within_s = 1.0 if fsync == "everysec" else 60.0
-        verdict = conclude(stack, name, hit, within_s=within_s, notes=notes, complaints=still_there(stack))
-        cuts.lost = [entry for entry in stack.driver.ledger.accepted() if is_lost(entry)]
-        return verdict, cuts
+        return cut_power(stack, name, rounds=setting.count(1, 5), random=setting.random)
+
+
+def cut_power(stack: Stack, name: str, *, rounds: int, random: Random) -> tuple[Verdict, Cuts]:
+    """The stack's server must note its fsyncs."""
+    cuts, fsync = Cuts(), stack.plan.fsync
+    flow = Flow(stack.driver, per_second=200.0)
+    with stack.driver.watching(), flow.running():
+        for _ in range(rounds):
+            time.sleep(random.uniform(1.5, 3.0))
+            cuts.make(stack)
+    hit = healed_now(stack)
+    _await_all(stack, fsync)
+    notes = f"{rounds} cuts, {cuts.dropped} bytes of log dropped"
+    within_s = 1.0 if fsync == "everysec" else 60.0
+    verdict = conclude(stack, name, hit, within_s=within_s, notes=notes, complaints=still_there(stack))
+    cuts.lost = [entry for entry in stack.driver.ledger.accepted() if is_lost(entry)]
+    return verdict, cuts
 
 
 def _await_all(stack: Stack, fsync: str) -> None:

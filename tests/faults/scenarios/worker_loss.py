@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import psutil
@@ -26,21 +28,23 @@ LARGE = 100_000
 
 @fault("F3", "kill -9 of the worker at each failpoint")
 def killed_at_failpoints(setting: Setting) -> Verdict:
-    random, rounds = setting.random, setting.count(1, 8)
-    died: list[str] = []
+    rounds = setting.count(1, 8)
     with whole_stack(Plan(model={"max_batch_size": 4, "max_attempts": 50, "max_crashes": 3}), setting.folder) as stack:
-        worker = stack.workers[0]
-        for site in WORKER_SITES * rounds:
-            worker.stop()
-            worker.start(PENSTOCK_FAULT=f"{site}:kill:{random.randint(1, 1 if site == 'in_release' else 3)}")
-            _work_for(stack, site)
-            worker.wait(60.0)
-            died.append(site)
-        hit = healed_now(stack)
-        worker.start()
-        return conclude(
-            stack, "F3", hit, within_s=120.0, most_extra=12 * len(died), notes=f"{len(died)} kills at {len(WORKER_SITES)} sites"
-        )
+        return kill_at_sites(stack, WORKER_SITES * rounds, setting.random)
+
+
+def kill_at_sites(stack: Stack, sites: Sequence[str], random: Random) -> Verdict:
+    """Kill the stack's first worker at each of the sites, in this order; no other worker may run."""
+    worker = stack.workers[0]
+    for site in sites:
+        worker.stop()
+        worker.start(PENSTOCK_FAULT=f"{site}:kill:{random.randint(1, 1 if site == 'in_release' else 3)}")
+        _work_for(stack, site)
+        worker.wait(60.0)
+    hit = healed_now(stack)
+    worker.start()
+    notes = f"{len(sites)} kills at {len(set(sites))} sites"
+    return conclude(stack, "F3", hit, within_s=120.0, most_extra=12 * len(sites), notes=notes)
 
 
 def _work_for(stack: Stack, site: str) -> None:
@@ -119,22 +123,27 @@ def late_zombie(setting: Setting) -> Verdict:
     with whole_stack(Plan(workers=2, lease_s=lease_s, beat_s=lease_s / 4), setting.folder) as stack:
         for worker in stack.workers:
             worker.stop()
-        zombie, other = stack.workers
-        # A prediction would be settled first.
-        with stack.asker.still():
-            zombie.start(PENSTOCK_FAULT="after_blob_before_finish:stop")
-            stack.driver.submit_all(echoes(1))
-            eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED, timeout_s=60.0)
-            hit = healed_now(stack)
-            tokens = _tokens(stack)
-            other.start()
-            done = stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=60.0)
-            stale = stack.counters().get("stale", 0)
-            zombie.signal(signal.SIGCONT)
-            eventually(lambda: stack.counters().get("stale", 0) > stale or _settled_by(stack, tokens, hit))
-        complaints = [] if done else ["nobody took the frozen worker's job"]
-        complaints += _settled_by(stack, tokens, hit)
-        return conclude(stack, "F5-late", hit, most_extra=1, complaints=complaints)
+        return freeze_before_settling(stack)
+
+
+def freeze_before_settling(stack: Stack) -> Verdict:
+    """Start the first of two workers, which freezes, and then the other one."""
+    zombie, other = stack.workers
+    # A prediction would be settled first.
+    with stack.asker.still():
+        zombie.start(PENSTOCK_FAULT="after_blob_before_finish:stop")
+        stack.driver.submit_all(echoes(1))
+        eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED, timeout_s=60.0)
+        hit = healed_now(stack)
+        tokens = _tokens(stack)
+        other.start()
+        done = stack.driver.await_ends(stack.driver.ledger.accepted(), within_s=60.0)
+        stale = stack.counters().get("stale", 0)
+        zombie.signal(signal.SIGCONT)
+        eventually(lambda: stack.counters().get("stale", 0) > stale or _settled_by(stack, tokens, hit))
+    complaints = [] if done else ["nobody took the frozen worker's job"]
+    complaints += _settled_by(stack, tokens, hit)
+    return conclude(stack, "F5-late", hit, most_extra=1, complaints=complaints)
 
 
 def _tokens(stack: Stack) -> dict[str, str]:
