@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,36 +10,34 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.acceptance.test_cli import ROOT, started, stopped
+from tests.acceptance.gateway_process import gateway_process
+from tests.acceptance.test_cli import ROOT
+from tests.eventually import eventually
+from tests.integration.worker_process import FAULTY, WorkerProcess
 
 # Eight images that the model classifies as their labels say.
 IMAGES = [path for path in sorted((ROOT / "examples" / "digits" / "images").glob("*.png")) if path.name != "0421_5.png"][:8]
-SETTINGS = f"""
-[models.digits]
-source = "{ROOT}/examples/digits/handler.py"
-
-[models.faulty]
-source = "{ROOT}/tests/handlers/faulty.py:Faulty"
-max_batch_size = 8
-max_run_s = 2.0
-
-[models.greedy]
-source = "{ROOT}/tests/handlers/faulty.py:Faulty"
-max_batch_size = 8
-memory_limit_bytes = 1_000_000_000
-"""
+MODELS = {
+    "digits": {"source": f"{ROOT}/examples/digits/handler.py"},
+    "faulty": {"source": f"{FAULTY}:Faulty", "max_batch_size": 8, "max_run_s": 2.0},
+    "greedy": {"source": f"{FAULTY}:Faulty", "max_batch_size": 8, "memory_limit_bytes": 500_000_000},
+}
 BAD = 3
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("bad")
-    (folder / "penstock.toml").write_text(SETTINGS)
-    up = started(folder)
-    with httpx2.Client(base_url=up.ready["url"], timeout=35.0) as client:
+    with (
+        gateway_process(redis_url, folder / "state", models=MODELS) as client,
+        WorkerProcess(redis_url, folder, MODELS) as worker,
+    ):
+        worker.await_ready()
+        eventually(lambda: client.get("/readyz").status_code == 200)
         yield client
-    assert stopped(up) == 0, (folder / "up.log").read_text()
+        worker.send(signal.SIGTERM)
+        assert worker.exit_code(within_s=60.0) == 0, worker.log.read_text()
 
 
 def result(client: httpx2.Client, job: dict[str, Any]) -> httpx2.Response:
@@ -107,6 +106,6 @@ def test_an_item_that_segfaults(client: httpx2.Client) -> None:
 def test_an_item_that_exhausts_memory(client: httpx2.Client) -> None:
     """The model is `greedy`, which has no tight time limit.
 
-    With `faulty`, the job once timed out while other tests occupied the cores: filling a gigabyte took longer than `max_run_s`.
+    With `faulty`, the job once timed out while other tests occupied the cores: filling the memory took longer than `max_run_s`.
     """
     check(eight_orders(client, "exhaust", model="greedy"), "oom")

@@ -24,7 +24,7 @@ class Cure:
     """In `file`, `text` (which stands there once) becomes `instead`; then one of `tests`, or the scenario `fault`, must fail.
 
     `line` is the line of the page (A1, F5, ...). `tests` are paths with `::`, as pytest takes them, and stand on the page.
-    `fault` is a scenario of tests/faults, with the counts of the test suite.
+    `fault` is a scenario of tests/faults, with its small counts.
     """
 
     line: str

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="F2, F18-everysec, ...; all when none is named")
     parser.add_argument("--system", choices=(PENSTOCK, CELERY), help="only this one; else both, where both have the fault")
     parser.add_argument("--alone", action="store_true", help="F2 means F2 alone, and not F2-one and F2-poison as well")
-    parser.add_argument("--small", action="store_true", help="the counts of the test suite instead of the full ones")
+    parser.add_argument("--small", action="store_true", help="small counts instead of the full ones")
     parser.add_argument("--within", type=float, default=math.inf, metavar="MINUTES", help="leave out what would take longer")
     parser.add_argument("--seeds", type=int, default=1, help="how often each fault is injected, with another seed each time")
     parser.add_argument(

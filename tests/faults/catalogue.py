@@ -15,14 +15,14 @@ CELERY = "celery"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`full` asks for the counts of the score sheet instead of the test suite's. `seed` decides everything that is random."""
+    """`full` asks for the counts of the score sheet instead of small ones. `seed` decides everything that is random."""
 
     folder: Path
     full: bool = False
     seed: int = 1
 
-    def count(self, suite: int, full: int) -> int:
-        return full if self.full else suite
+    def count(self, small: int, full: int) -> int:
+        return full if self.full else small
 
     @property
     def random(self) -> Random:

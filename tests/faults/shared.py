@@ -80,7 +80,10 @@ class SharedStack(Stack):
         self.await_gateway()
 
     def stop(self) -> None:
+        """Kill all: how a process ends that is told to is no matter of these faults, and costs seconds."""
         self.workers = self._every_worker
+        for group in (group for group in (*self.workers, self.gateway) if group.running):
+            group.kill()
         super().stop()
 
     def staff(self, scene: Scene) -> SharedStack:

@@ -79,6 +79,8 @@ class Stack:
     def begin_anew(self) -> None:
         """Judge the next fault by itself: a new driver, ledger and asker, and no execution known, on the same processes."""
         self.asker.stop()
+        # A thread that has ended leaves its connection open, and a gateway that is told to stop waits for its clients to leave.
+        self.face.close_all()
         self.driver.ledger.close()
         self.executions = Executions(self.folder / "executions.log")
         self.driver = Driver(self.face, Ledger(self.folder / "ledger.jsonl"))

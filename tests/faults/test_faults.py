@@ -78,9 +78,9 @@ SCENES: dict[str, Scene] = {
     "F3": Scene(kill_behind_finish),
 }
 OF_RUNS: dict[str, Callable[[RunStack], Verdict]] = {
-    "F33": lambda stack: watch_a_run(stack, rows=10_000),
+    "F33": lambda stack: watch_a_run(stack, rows=4_000),
     "F39": lambda stack: kill_everything(stack, seeds=range(1, 2), rows=3_000, lasts_s=3_000 * ROW_S),
-    "F39-freeze": lambda stack: freeze_drivers(stack, [frozen_runner], rows=6_000),
+    "F39-freeze": lambda stack: freeze_drivers(stack, [frozen_runner], rows=4_000),
 }
 
 

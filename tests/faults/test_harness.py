@@ -181,7 +181,7 @@ def asking(*answers: tuple[int, object], excused: frozenset[str] = frozenset()) 
     """Yield an asker of a product that answers so, and from then on rightly."""
     with HTTPServer(("127.0.0.1", 0), _Stub) as server:
         server.answers = itertools.chain(answers, itertools.repeat((200, "right")))  # type: ignore[attr-defined]
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         face = HttpFace(server.server_port)
         watch = MemoryWatch(lambda: iter([("this", psutil.Process())]))
@@ -234,12 +234,12 @@ from tests.faults.memory import MemoryWatch
 from tests.faults.meter import Meter, adopt_orphans
 adopt_orphans()
 meter = Meter()
-busy = "import time\\nwhile time.process_time() < 0.5: pass"
+busy = "import time\\nwhile time.process_time() < 0.3: pass"
 parent = subprocess.Popen(["sh", "-c", '"$0" -c "$1" & echo; wait', sys.executable, busy], stdout=subprocess.PIPE)
 parent.stdout.readline()
 parent.kill()
 parent.wait()
-while sum(os.times()[2:4]) < 0.4:
+while sum(os.times()[2:4]) < 0.2:
     meter.read()
 """
 

@@ -34,7 +34,7 @@ def kill_storm(setting: Setting) -> Verdict:
         done = len(storm.kills)
         verdict = conclude(stack, "F2", within_s=120.0, most_extra=done * BATCH)
         recoveries = storm.recoveries()
-        # The suite shares its cores with other tests; how long a recovery takes is judged where the sheet is made.
+        # With the small counts others may use the machine; how long a recovery takes is judged where the sheet is made.
         most_s = MOST_RECOVER_S if setting.full else math.inf
         return with_recovery(verdict, median(recoveries or [0.0]), most_s=most_s, notes=in_words(done, recoveries))
 

@@ -227,6 +227,8 @@ def _frozen_driver(stack: RunStack, out: Path, frozen: Group) -> str:
 
 def _thaw_once_taken(stack: RunStack, out: Path, frozen: Group, driver: str) -> list[str]:
     def is_taken() -> bool:
+        # That takes the rest of a lease: a look every 10 ms, with a connection each, costs more than the run.
+        time.sleep(0.1)
         known = _run_of(stack, out)
         return known is not None and known.driver != driver
 

@@ -46,6 +46,7 @@ class SoakPlan:
     run_pause_s: float
     sample_every_s: float
     warm_s: float
+    workers: int = 2
 
 
 def plan_of(minutes: float, per_s: float) -> SoakPlan:
@@ -82,7 +83,7 @@ def soak(plan: SoakPlan, folder: Path, out: Path) -> dict[str, Any]:
     """Return the report, which is also written to `out`."""
     kept = {"result_ttl_s": KEEP_S, "sync_result_ttl_s": KEEP_S}
     model = {"source": str(_NOOP), "max_batch_size": 64, "max_queue_depth": 100_000, **kept}
-    with started(Stack(Plan(workers=2, model=model, server=_SERVER), folder, make=_question)) as stack:
+    with started(Stack(Plan(workers=plan.workers, model=model, server=_SERVER), folder, make=_question)) as stack:
         sampler, load, cancels = (
             Sampler(stack, every_s=plan.sample_every_s),
             Load(stack, folder, per_s=plan.per_s),
