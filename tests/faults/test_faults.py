@@ -39,7 +39,7 @@ BREAKS: dict[str, tuple[Break, int, float]] = {
     "half_open": (Proxy.half_open, 1, 0.0),
 }
 # Whether work goes on at all is judged here; how soon it does is judged where the sheet is made, by a machine of its own.
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 ROW_S = 0.0005
 
 
