@@ -32,8 +32,8 @@ class Gathering:
             return self._claim_shard()
         if not self._queue.ordinary:
             return self._answer([])
-        plain = [r for r in self._queue.in_order(self._request.version) if not r.new.owner]
-        self._shared = len(plain) < self._queue.ordinary and self._queue.turns.any(self._request.version)
+        plain = self._queue.ready.count_without_owner(self._request.version)
+        self._shared = plain < self._queue.ordinary and self._queue.turns.any(self._request.version)
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
         if suspect is None:
             return self._claim_ready()
@@ -60,7 +60,7 @@ class Gathering:
         """
         free = not self._queue.busy(self._request.worker)
         served_at = self._queue.counters[f"solo_others:{self._request.version}"]
-        due = not self._queue.in_order(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
+        due = not self._queue.ready.count(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
         if due and not free:
             return self._answer([], retry_in_s=SOLO_AGAIN_S)
         claim = Claim() if due else self._claim_ready()
@@ -88,12 +88,12 @@ class Gathering:
         version, turns = self._request.version, self._queue.turns
         if not self._shared:
             return self._live("", band, limit, need)
-        if self._queue.line(version, "", band):
+        if self._queue.ready.line(version, "", band):
             turns.take(version, band, "")
         while True:
             owners = turns.first(version, band, limit)
             lines = {owner: self._live(owner, band, limit, need) for owner in owners}
-            gone = [owner for owner in owners if not self._queue.line(version, owner, band)]
+            gone = [owner for owner in owners if not self._queue.ready.line(version, owner, band)]
             for owner in gone:
                 turns.drop(version, band, owner)
             chosen = one_each(owners, lines, limit)
@@ -106,19 +106,20 @@ class Gathering:
         """
         found: list[Record] = []
         for record in self._queue.line(self._request.version, owner, band):
-            if len(found) < limit and self._alive(record) and not self._steps_over(record, need):
+            if len(found) == limit:
+                break
+            if self._alive(record) and not self._steps_over(record, need):
                 found.append(record)
         return found
 
     def _slack_needed(self) -> float:
         """The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time."""
-        waiting = len(self._queue.in_order(self._request.version))
-        missing = max(0, self._request.limit - waiting)
+        missing = max(0, self._request.limit - self._queue.ready.count(self._request.version))
         return self._request.min_slack_s - missing * self._request.slack_per_item_s
 
     def _bulk_is_due(self) -> bool:
         """Whether bulk jobs go before a full band of interactive ones, once in a while."""
-        if self._queue.depth_by_band()[Priority.BULK.band] == len(self._queue.shards):
+        if not self._queue.ready.has_any_of(Priority.BULK.band):
             return False
         self._queue.counters["bulk_turn"] += 1
         return self._queue.counters["bulk_turn"] % BULK_TURN == 0
@@ -133,8 +134,7 @@ class Gathering:
     def _steps_over(self, record: Record, need: float) -> bool:
         late = record.deadline_at - self._now < need
         if late:
-            record.band = LATE_BAND
-            self._queue.take_turn(record)
+            self._queue.step_over(record)
             self._stepped_over += 1
         return late
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.broker.memory.lines import WaitingLines
 from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import OwnerTurns
 from penstock.broker.records import BatchStamp, Change
-from penstock.job import BANDS, BatchRecord, JobError, JobId, JobState
+from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
@@ -38,7 +39,7 @@ class MemoryQueue:
 
     model: str
     records: dict[str, Record] = field(default_factory=dict)
-    ready: set[str] = field(default_factory=set)
+    ready: WaitingLines = field(default_factory=WaitingLines)
     shards: set[str] = field(default_factory=set)
     solo: set[str] = field(default_factory=set)
     delayed: set[str] = field(default_factory=set)
@@ -79,13 +80,9 @@ class MemoryQueue:
         """Jobs that have not ended, by owner."""
         return Counter(r.new.owner for r in self.records.values() if r.new.owner and not r.state.final)
 
-    def in_order(self, version: str) -> list[Record]:
-        found = [self.records[serial] for serial in self.ready]
-        return sorted((r for r in found if r.new.version == version), key=lambda r: r.place)
-
-    def line(self, version: str, owner: str, band: int) -> list[Record]:
-        """The jobs of one owner in one band, in order."""
-        return [r for r in self.in_order(version) if r.new.owner == owner and r.band == band]
+    def line(self, version: str, owner: str, band: int) -> Iterator[Record]:
+        """The jobs of one owner in one band, in order; they may leave the line meanwhile."""
+        return (self.records[serial] for serial in self.ready.line(version, owner, band))
 
     def shards_in_order(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.shards]
@@ -104,23 +101,13 @@ class MemoryQueue:
         """How many jobs of its line stand before this one, or None when it does not wait in the queue."""
         if record.serial in self.shards:
             return self.shards_in_order(record.new.version).index(record)
-        if record.serial not in self.ready:
-            return None
-        return [r for r in self.in_order(record.new.version) if r.new.owner == record.new.owner].index(record)
+        return self.ready.position(record) if self.ready.holds(record) else None
 
     def ahead_of(self, record: Record) -> int:
-        """How many jobs of its line would stand before it. Counted without sorting, because the simulator asks at every
-        arrival.
-        """
-        band, deadline_at, version, owner = record.band, record.deadline_at, record.new.version, record.new.owner
+        """How many jobs of its line would stand before it."""
         if record.shard:
-            return sum(other.deadline_at <= deadline_at for other in self.shards_in_order(version))
-        count = 0
-        for serial in self.ready:
-            other = self.records[serial]
-            if other.band < band or (other.band == band and other.deadline_at <= deadline_at):
-                count += other.new.version == version and other.new.owner == owner
-        return count
+            return sum(other.deadline_at <= record.deadline_at for other in self.shards_in_order(record.new.version))
+        return self.ready.ahead_of(record)
 
     def enqueue(self, record: Record) -> None:
         """Put a job into its place in the queue, or among the suspects."""
@@ -132,8 +119,15 @@ class MemoryQueue:
         elif record.shard:
             self.shards.add(record.serial)
         else:
-            self.ready.add(record.serial)
+            self.ready.add(record)
             self.take_turn(record)
+
+    def step_over(self, record: Record) -> None:
+        """Move a job that waits into the late band."""
+        self.ready.discard(record)
+        record.band = LATE_BAND
+        self.ready.add(record)
+        self.take_turn(record)
 
     def take_turn(self, record: Record) -> None:
         """The line of jobs without an owner gets its turn when a claim finds owners beside it."""
@@ -217,7 +211,7 @@ class MemoryQueue:
     def homeless(self) -> list[Record]:
         """Live jobs that are in none of the places, or in a line without a turn; there must never be one."""
         held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
-        placed = (self.ready - self.without_turn()) | self.shards | self.solo | self.delayed | held
+        placed = (set(self.ready) - self.without_turn()) | self.shards | self.solo | self.delayed | held
         return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
 
     def without_turn(self) -> set[str]:
@@ -246,7 +240,8 @@ class MemoryQueue:
         return ((BANDS[0], self.records[serial]) for serial in self.solo)
 
     def _lift(self, record: Record) -> None:
-        for place in (self.ready, self.shards, self.solo, self.delayed, self.held.get(record.worker, set())):
+        self.ready.discard(record)
+        for place in (self.shards, self.solo, self.delayed, self.held.get(record.worker, set())):
             place.discard(record.serial)
         record.token = ""
 

@@ -47,7 +47,10 @@ class MemoryStore:
 
     def queue(self, model: str) -> MemoryQueue:
         """The inner state of one model, for tests that check the invariants."""
-        return self._queues.setdefault(model, MemoryQueue(model))
+        found = self._queues.get(model)
+        if found is None:
+            found = self._queues[model] = MemoryQueue(model)
+        return found
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         answers = [self._submit_one(job, max_depth) for job in jobs]
