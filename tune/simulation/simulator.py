@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import BatchStamp, Claim, Ending, NewJob
-from penstock.job import JobState, Payload, new_job_id
+from penstock.job import JobId, JobState, Payload
 from penstock.model_spec import ModelSpec
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
@@ -76,6 +76,7 @@ class Simulation:
         self._now = 0.0
         self._store = MemoryStore(clock=lambda: self._now)
         self._nonces = itertools.count()
+        self._numbers = itertools.count()
         self._slots = [self._slot(f"slot-{number}") for number in range(scenario.workers)]
         self._events: list[tuple[float, int, str, SimulatedSlot | None]] = []
         self._order = itertools.count()
@@ -123,7 +124,8 @@ class Simulation:
         return SimulatedSlot(name, batcher)
 
     def _arrive(self) -> None:
-        job = NewJob(new_job_id(_MODEL), _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
+        id = JobId(f"{next(self._numbers):026}", _MODEL)
+        job = NewJob(id, _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
         [submitted] = self._store.submit([job], max_depth=1 << 30)
         self._listener.on_arrival(self._now)
         self._at(self._now + self._gap(), "arrive")

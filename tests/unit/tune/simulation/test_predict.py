@@ -34,8 +34,8 @@ def stack(
 
 def test_one_device_and_batches_of_one_are_the_queue_that_theory_knows() -> None:
     """M/D/1 at 60 % load against an exact recursion over other arrivals."""
-    exact = sorted(latencies(KnownDevice(fixed_s=0.010), list(islice(poisson(60.0, 7), 60_000))))
-    found = simulate_rate(stack(), _GOAL, 60.0, jobs=12_000)
+    exact = sorted(latencies(KnownDevice(fixed_s=0.010), list(islice(poisson(60.0, 7), 30_000))))
+    found = simulate_rate(stack(), _GOAL, 60.0, jobs=6_000)
     assert found.p50_ms == pytest.approx(percentile(exact, 50.0) * 1e3, rel=0.05)
     assert found.p99_ms == pytest.approx(percentile(exact, 99.0) * 1e3, rel=0.12)
     assert found.mean_batch == 1.0
@@ -56,14 +56,14 @@ def test_a_lone_request_takes_all_three_stages() -> None:
 
 def test_stages_overlap_so_that_the_slowest_bounds_the_rate() -> None:
     stages = (BatchTime(1, 0.010, preprocess_s=0.005, postprocess_s=0.004),)
-    found = simulate_rate(StackModel(stages, BatchPolicy(1, 0.0)), Goal(limit_s=0.5), 80.0, jobs=2_000)
+    found = simulate_rate(StackModel(stages, BatchPolicy(1, 0.0)), Goal(limit_s=0.5), 80.0, jobs=800)
     assert found.throughput_rps == pytest.approx(found.offered_rps, rel=0.02)
 
 
 def test_a_child_never_has_more_than_two_batches_however_long_their_other_stages_are() -> None:
     long = StackModel((BatchTime(1, 0.010, preprocess_s=0.010, postprocess_s=0.010),), BatchPolicy(1, 0.0))
     assert long.ceiling_rps() == pytest.approx(2 / 0.030)
-    assert simulate_rate(long, Goal(limit_s=0.5), 90.0, jobs=2_000).throughput_rps < 75.0
+    assert simulate_rate(long, Goal(limit_s=0.1), 90.0, jobs=800).throughput_rps < 75.0
 
 
 def test_the_highest_rate_lies_below_the_ceiling_by_the_margin() -> None:
@@ -86,9 +86,9 @@ def test_what_the_path_carries_bounds_every_configuration() -> None:
 
 
 def test_slots_are_counted_from_the_rate_up() -> None:
-    assert slots_needed(stack(), _GOAL, 60.0, most=10, jobs=800) == 1
-    assert slots_needed(stack(), _GOAL, 270.0, most=10, jobs=800) in (3, 4)
-    assert slots_needed(stack(), _GOAL, 2_000.0, most=10, jobs=800) is None
+    assert slots_needed(stack(), _GOAL, 60.0, most=10, jobs=400) == 1
+    assert slots_needed(stack(), _GOAL, 270.0, most=10, jobs=400) in (3, 4)
+    assert slots_needed(stack(), _GOAL, 2_000.0, most=10, jobs=400) is None
 
 
 def test_times_between_and_above_what_was_measured_lie_on_a_line() -> None:
