@@ -54,15 +54,16 @@ def rank(
     on_number: Callable[[int], None],
     is_over: Callable[[], bool],
 ) -> Ranking:
-    """Simulates the configurations, those with the highest ceiling first, until `is_over`. The rest is lost: for its ceiling if
-    this lies below the best rate so far, otherwise because the time was over."""
+    """Simulates the configurations, those with the highest ceiling first, until `is_over`, but always the first one, so that a
+    slow machine has a candidate too. The rest is lost: for its ceiling if this lies below the best rate so far, otherwise
+    because the time was over."""
     ceilings = {choice: knowledge.stack_model(choice).ceiling_rps() for choice in choices}
     predicted: dict[Choice, Figures] = {}
     lost: dict[Choice, str] = {}
     best = 0.0
     for number, choice in enumerate(sorted(choices, key=lambda choice: -ceilings[choice])):
         on_number(number)
-        if is_over():
+        if number and is_over():
             lost[choice] = _unseen(ceilings[choice] / MARGIN, best)
             continue
         figures = _figures(knowledge.stack_model(choice), goal)
