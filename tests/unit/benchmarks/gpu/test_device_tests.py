@@ -49,9 +49,9 @@ def test_the_outcome_says_what_failed_and_what_was_skipped_for_which_reason(tmp_
 
 def test_a_test_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     source = f"import time, pytest\n@{MARK}\ndef test_hangs():\n    time.sleep(600)\n"
-    found = run_tests(2.0, [_file(tmp_path, "test_hanging.py", source)])
+    found = run_tests(1.0, [_file(tmp_path, "test_hanging.py", source)])
     assert (found["exit_code"], found["passed"]) == (None, 0)
-    assert found["failed"] == {"pytest": "still running after 2 s, and ended"}
+    assert found["failed"] == {"pytest": "still running after 1 s, and ended"}
 
 
 def test_a_pytest_that_cannot_begin_is_no_success(tmp_path: Path) -> None:

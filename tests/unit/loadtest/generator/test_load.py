@@ -72,7 +72,7 @@ def some(url: str, count: int) -> dict[str, object]:
 
 def test_a_closed_loop_keeps_asking_until_the_time_is_over() -> None:
     with server(FINE) as url:
-        report = run_load(plan(url, duration_s=2.0))
+        report = run_load(plan(url, duration_s=0.6))
     assert report.summary.count > 4
     assert report.summary.errors == {}
     assert report.unfinished == 0
