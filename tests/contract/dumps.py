@@ -69,7 +69,12 @@ class Dump:
 def dump_memory(store: MemoryStore, model: str) -> Dump:
     queue = store.queue(model)
     places: dict[str, list[str]] = {}
-    shelves = {"ready": queue.ready, "shards": queue.shards, "solo": queue.solo, "delayed": queue.delayed}
+    shelves: dict[str, set[str]] = {
+        "ready": set(queue.ready),
+        "shards": queue.shards,
+        "solo": queue.solo,
+        "delayed": queue.delayed,
+    }
     for name, serials in [*shelves.items(), *((f"held:{worker}", held) for worker, held in queue.held.items())]:
         for serial in serials:
             places.setdefault(serial, []).append(name)
