@@ -24,7 +24,7 @@ def environment_like_ours(folder: Path) -> None:
 
 def test_servers_are_started_checked_loaded_and_ended_and_one_that_is_not_set_up_has_its_reason(tmp_path: Path) -> None:
     environment_like_ours(tmp_path)
-    lengths = LoadLengths(warm_s=0.2, busy_s=0.5, lone_s=0.2, open_s=0.2)
+    lengths = LoadLengths(warm_s=0.1, busy_s=0.3, lone_s=0.1, open_s=0.2)
     small = Workload(NOOP, "no-op", (32,), 1, open_rate=20.0)
     comparison = Comparison(tmp_path, peers_named("penstock,celery,mosec"), [small], lengths, print)
     comparison.run(1)
