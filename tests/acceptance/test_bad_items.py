@@ -47,15 +47,24 @@ def result(client: httpx2.Client, job: dict[str, Any]) -> httpx2.Response:
     return answer
 
 
-def eight_orders(client: httpx2.Client, deed: str, *, model: str = "faulty") -> list[httpx2.Response]:
-    """The final responses of eight jobs, the fourth of which does `deed`.
+def eight_orders(client: httpx2.Client, deed: str, *, model: str = "faulty") -> list[dict[str, Any]]:
+    """Eight jobs, the fourth of which does `deed`.
 
     The eight jobs meet in one batch, because the slot is busy with an earlier job while they arrive.
     """
     client.post(f"/v1/models/{model}/jobs", json={"do": "sleep", "seconds": 0.4})
     orders = [{"do": deed if n == BAD else "echo", "tag": n} for n in range(8)]
-    jobs = [client.post(f"/v1/models/{model}/jobs", json=order).json() for order in orders]
+    return [client.post(f"/v1/models/{model}/jobs", json=order).json() for order in orders]
+
+
+def results(client: httpx2.Client, jobs: list[dict[str, Any]]) -> list[httpx2.Response]:
     return [result(client, job) for job in jobs]
+
+
+@pytest.fixture(scope="module")
+def slow_orders(client: httpx2.Client) -> dict[str, list[dict[str, Any]]]:
+    """The jobs by deed that take seconds; they run at the same time, in two processes."""
+    return {"hang": eight_orders(client, "hang"), "exhaust": eight_orders(client, "exhaust", model="greedy")}
 
 
 def check(answers: list[httpx2.Response], code: str) -> str:
@@ -86,26 +95,26 @@ def test_one_file_that_is_no_image_fails_alone_among_seven_images(client: httpx2
 
 
 def test_an_item_that_raises(client: httpx2.Client) -> None:
-    assert check(eight_orders(client, "raise"), "handler_error") == f"ValueError: bad item {BAD}"
+    assert check(results(client, eight_orders(client, "raise")), "handler_error") == f"ValueError: bad item {BAD}"
 
 
 def test_an_item_that_the_handler_refuses_with_a_code_of_its_own(client: httpx2.Client) -> None:
-    answers = eight_orders(client, "fail")
+    answers = results(client, eight_orders(client, "fail"))
     assert check(answers, "refused") == f"refused {BAD}"
     assert client.get(answers[BAD].json()["type"]).status_code == 200
 
 
-def test_an_item_that_hangs(client: httpx2.Client) -> None:
-    assert "max_run_s" in check(eight_orders(client, "hang"), "timeout")
+def test_an_item_that_hangs(client: httpx2.Client, slow_orders: dict[str, list[dict[str, Any]]]) -> None:
+    assert "max_run_s" in check(results(client, slow_orders["hang"]), "timeout")
 
 
 def test_an_item_that_segfaults(client: httpx2.Client) -> None:
-    assert "died" in check(eight_orders(client, "segfault"), "poison")
+    assert "died" in check(results(client, eight_orders(client, "segfault")), "poison")
 
 
-def test_an_item_that_exhausts_memory(client: httpx2.Client) -> None:
+def test_an_item_that_exhausts_memory(client: httpx2.Client, slow_orders: dict[str, list[dict[str, Any]]]) -> None:
     """The model is `greedy`, which has no tight time limit.
 
     With `faulty`, the job once timed out while other tests occupied the cores: filling the memory took longer than `max_run_s`.
     """
-    check(eight_orders(client, "exhaust", model="greedy"), "oom")
+    check(results(client, slow_orders["exhaust"]), "oom")
