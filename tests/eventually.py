@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
-_POLL_S = 0.01
+# A check is often an HTTP request, which costs two processes a few milliseconds: a wait of seconds is looked at less often.
+_POLL_S, _POLL_MOST_S, _SHARE = 0.01, 0.05, 0.05
 
 
 def eventually(check: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
     """Return the first true value of `check()`; an AssertionError from `check` means not yet. Fail after `timeout_s`."""
-    give_up_at = time.monotonic() + timeout_s
+    began = time.monotonic()
+    give_up_at = began + timeout_s
     while True:
         try:
             value = check()
@@ -24,4 +26,4 @@ def eventually(check: Callable[[], T | Literal[False] | None], timeout_s: float 
                 return value
             if time.monotonic() > give_up_at:
                 raise AssertionError(f"still {value!r} after {timeout_s:g} s")
-        time.sleep(_POLL_S)
+        time.sleep(min(max(_POLL_S, _SHARE * (time.monotonic() - began)), _POLL_MOST_S))
