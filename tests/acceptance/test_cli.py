@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -37,16 +38,8 @@ class Up:
     folder: Path
 
     def penstock(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            capture_output=True,
-            text=True,
-            input=stdin,
-            timeout=60,
-            check=False,
-            cwd=self.folder,
-            env=clean_environment() | {"PENSTOCK_URL": self.ready["url"]},
-        )
+        env = clean_environment() | {"PENSTOCK_URL": self.ready["url"]}
+        return run_command(arguments, folder=self.folder, env=env, stdin=stdin)
 
 
 def started(folder: Path, *arguments: str) -> Up:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx2
 import pytest
 
 from penstock import AsyncClient, Client
 from penstock.client.problems import JobFailed
 from penstock.errors import Conflict, NotFound, PenstockError
+from tests.acceptance.gateway_process import free_port
 from tests.acceptance.test_cli import SQUARE, Up, started, stopped
+from tests.acceptance.test_metrics import Scrape, scraped
+from tests.eventually import eventually
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +23,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "import penstock\n\n\n@penstock.model\ndef moody(item: int) -> int:\n"
         "    if item < 0:\n        raise ValueError('below zero')\n    return item\n"
     )
-    running = started(folder, str(SQUARE), "moody.py")
+    (folder / "penstock.toml").write_text(
+        f'[worker]\nmetrics_port = {free_port()}\n[models.square]\nsource = "{SQUARE}"\n[models.moody]\nsource = "moody.py"\n'
+    )
+    running = started(folder)
     yield running
     assert stopped(running) == 0
 
@@ -28,6 +35,29 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def client(up: Up) -> Iterator[Client]:
     with Client(up.ready["url"]) as client:
         yield client
+
+
+def test_up_serves_its_workers_figures_where_it_was_told_to(up: Up, client: Client) -> None:
+    # The first test here, because a job that another test did not wait for would be counted too.
+    [scrape] = up.ready["metrics"]["worker"]
+    assert up.ready["metrics"]["gateway"] == [f"{up.ready['url']}/metrics"]
+    port = int(scrape.removeprefix("http://127.0.0.1:").removesuffix("/metrics"))
+    settings = (up.folder / "penstock.toml").read_text()
+    assert f"metrics_port = {port}\n" in settings
+
+    def ended() -> tuple[Scrape, float]:
+        found = Scrape(httpx2.get(up.ready["metrics"]["gateway"][0]).text)
+        return found, found("jobs_total", model="square", status="succeeded")
+
+    before, batches = ended()[1], scraped(port)("batch_size_count", model="square")
+    assert client.predict("square", {"x": 3}) == {"y": 9}
+    # The answer may arrive before the worker has counted the batch.
+    eventually(lambda: scraped(port)("batch_size_count", model="square") == batches + 1.0)
+    gateway, after = ended()
+    assert after == before + 1.0
+    # The version of penstock is not shown on the port of the API.
+    assert not gateway.has("build_info", version="0.1.0")
+    assert not any(name.startswith("ts_") for name in gateway.types)
 
 
 def test_predict_answers_at_once(client: Client) -> None:

@@ -103,7 +103,10 @@ def test_processes_side_by_side_share_one_port(redis_url: str, tmp_path: Path) -
             # One gateway process may learn of the worker later than the other.
             eventually(lambda: all(fresh.get("/v1/models/square").json()["ready"] for _ in range(20)))
             answers = list(pool.map(lambda _: fresh.post("/predictions/square", json={"x": 4}).status_code, range(32)))
+            # A scrape would reach any of the processes, so it is told nothing rather than a part.
+            scrape = fresh.get("/metrics").status_code
     assert answers == [200] * 32
+    assert scrape == 404
 
 
 def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, tmp_path: Path) -> None:

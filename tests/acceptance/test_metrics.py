@@ -19,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from tests.acceptance.gateway_process import GatewayClient, free_port, gateway_process
-from tests.acceptance.test_cli import SQUARE, started, stopped
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess
 
@@ -27,6 +26,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 MODEL = "faulty"
 MODELS = {MODEL: {"source": f"{FAULTY}:Faulty", "max_crashes": 1, "max_batch_size": 4}}
 JOBS = f"/v1/models/{MODEL}/jobs"
+# Each request opens a connection: the kernel picks the process by connection where processes share a port.
+HTTP = httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 class Scrape:
@@ -56,7 +57,7 @@ class Scrape:
 
 
 def scraped(port: int) -> Scrape:
-    answer = httpx2.get(f"http://127.0.0.1:{port}/metrics")
+    answer = HTTP.get(f"http://127.0.0.1:{port}/metrics")
     assert answer.status_code == 200
     return Scrape(answer.text)
 
@@ -349,8 +350,7 @@ def test_processes_side_by_side_have_a_port_each_and_none_loses_the_others_count
             return [scraped(port)("http_requests_total", route="/v1/models", status="200") for port in ports]
 
         for _ in range(30):
-            # Each request opens a connection, because the kernel picks the process by connection.
-            assert httpx2.get(f"{client.base_url}/v1/models").status_code == 200
+            assert HTTP.get(f"{client.base_url}/v1/models").status_code == 200
         assert sum(counted()) == 30
         before = counted()
         dead = next(child for child in psutil.Process(client.process.pid).children() if listens(child, first))
@@ -366,32 +366,6 @@ def listens(process: psutil.Process, port: int) -> bool:
 
 def answers(port: int) -> bool:
     try:
-        return httpx2.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
+        return HTTP.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
     except httpx2.TransportError:
         return False
-
-
-def test_several_processes_without_a_metrics_port_tell_nothing_rather_than_a_part(redis_url: str, tmp_path: Path) -> None:
-    with gateway_process(redis_url, tmp_path, processes=2) as client:
-        assert client.get("/metrics").status_code == 404
-
-
-def test_up_serves_its_workers_figures_where_it_was_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
-    (tmp_path / "penstock.toml").write_text(f'[worker]\nmetrics_port = {port}\n[models.square]\nsource = "{SQUARE}"\n')
-    up = started(tmp_path)
-    try:
-        assert up.ready["metrics"] == {
-            "gateway": [f"{up.ready['url']}/metrics"],
-            "worker": [f"http://127.0.0.1:{port}/metrics"],
-        }
-        assert httpx2.post(f"{up.ready['url']}/predictions/square", json={"x": 3}).json() == {"y": 9}
-        # The answer may arrive before the worker has counted the batch.
-        eventually(lambda: scraped(port)("batch_size_count", model="square") == 1.0)
-        gateway = Scrape(httpx2.get(up.ready["metrics"]["gateway"][0]).text)
-        assert gateway("jobs_total", model="square", status="succeeded") == 1.0
-        # The version of penstock is not shown on the port of the API.
-        assert not gateway.has("build_info", version="0.1.0")
-        assert not any(name.startswith("ts_") for name in gateway.types)
-    finally:
-        assert stopped(up) == 0

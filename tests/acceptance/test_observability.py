@@ -41,6 +41,18 @@ class Retrying(penstock.Handler):
         return penstock.Failure("not yet", retryable=True)
 """
 PRODUCER, CONSUMER = 4, 5
+# Each job waits until the file that it names is there; a slot claims it alone, and warms up with none.
+HELD_CODE = """
+import os
+import time
+import penstock
+
+@penstock.model(warm_up=False)
+def held(file: str) -> str:
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    return file
+"""
 
 
 @dataclass
@@ -149,24 +161,51 @@ def test_an_expired_job_waited_until_its_deadline(client: Client) -> None:
     assert told.total_s >= 0.3
 
 
-def test_a_job_whose_worker_was_killed_tells_the_attempt_that_was_lost(stack: Stack, client: Client) -> None:
-    job = client.submit("doomed", {"do": "sleep", "seconds": 3.0})
-    model = {"doomed": {"source": f"{FAULTY}:Faulty"}}
+@dataclass
+class Recovered:
+    """A job whose first worker was killed: the workers' names, and what the second worker had sent before and after its drain."""
+
+    told: TimelineView
+    workers: list[str]
+    lost: list[dict[str, Any]]
+    sent_before: list[Sent]
+    sent: list[Sent]
+
+
+@pytest.fixture(scope="module")
+def recovered(stack: Stack, client: Client) -> Recovered:
+    model, held = {"doomed": {"source": HELD}}, stack.folder / "held.open"
+    job = client.submit("doomed", str(held))
     with WorkerProcess(stack.url, stack.folder / "first", model) as first:
         name = first.await_ready()
         eventually(lambda: job.refresh().status == "running")
         first.kill()
-    with WorkerProcess(stack.url, stack.folder / "second", model) as second:
+    held.touch()
+    # With this delay between exports, only the drain of the worker can have sent a span.
+    env = {**stack.collector.env(), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    with WorkerProcess(stack.url, stack.folder / "second", model, env=env) as second:
         other = second.await_ready()
         assert job.wait(40).status == "succeeded"
-        told = job.timeline()
         # The sweep of either worker may have found the lost job first.
         lines = eventually(lambda: [*second.events("job_lost"), *stack.worker.events("job_lost")])
-        lost = [line for line in lines if line["job_id"] == job.id]
+        before = stack.collector.named("process penstock.{doomed}")
+        second.send(signal.SIGTERM)
+        assert second.exit_code(within_s=20.0) == 0
+    lost = [line for line in lines if line["job_id"] == job.id]
+    return Recovered(job.timeline(), [name, other], lost, before, stack.collector.named("process penstock.{doomed}"))
+
+
+def test_a_job_whose_worker_was_killed_tells_the_attempt_that_was_lost(recovered: Recovered) -> None:
+    told, (name, other) = recovered.told, recovered.workers
     assert [(tried.worker, tried.end) for tried in told.attempts] == [(name, "worker_lost"), (other, "succeeded")]
     assert told.seconds("lost") > 0.0
     assert sums_up(told)
-    assert [(line["batch_id"], line["cause"]) for line in lost] == [(told.attempts[0].batch, "worker_lost")]
+    assert [(line["batch_id"], line["cause"]) for line in recovered.lost] == [(told.attempts[0].batch, "worker_lost")]
+
+
+def test_what_is_left_of_the_spans_is_sent_when_the_worker_drains(recovered: Recovered) -> None:
+    assert recovered.sent_before == []
+    assert len(recovered.sent) == 1
 
 
 def test_the_timeline_of_a_running_job_adds_up_too(client: Client) -> None:
@@ -309,18 +348,3 @@ def test_the_end_of_a_job_that_nobody_ran_is_logged_too(stack: Stack, client: Cl
     job.cancel()
     ended = eventually(lambda: [line for line in stack.lines(job.id) if line["event"] == "job_finished"])
     assert [line["state"] for line in ended] == ["cancelled"]
-
-
-def test_what_is_left_of_the_spans_is_sent_when_the_worker_drains(redis_url: str, tmp_path: Path) -> None:
-    model = {"last": {"source": f"{FAULTY}:Faulty"}}
-    with collecting() as collector, gateway_process(redis_url, tmp_path, models=model, env=collector.env()) as gateway:
-        # With this delay between exports, only the drain of the worker can have sent the span.
-        env = {**collector.env(), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
-        with WorkerProcess(redis_url, tmp_path / "w", model, env=env) as worker:
-            worker.await_ready()
-            eventually(lambda: gateway.get("/readyz").status_code == 200)
-            assert gateway.post("/predictions/last", json={}).status_code == 200
-            assert collector.named("process ") == []
-            worker.send(signal.SIGTERM)
-            assert worker.exit_code(within_s=20.0) == 0
-        assert len(collector.named("process penstock.{last}")) == 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from penstock.broker.records import GiveBack, NewJob
 from penstock.job import Call, Payload, new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
 from tests.acceptance.gateway_process import SQUARE_SCHEMA, Hand, gateway_process
+from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
 
 MODELS = {"square": {"source": "square.py:Square", "max_queue_depth": 20}}
@@ -161,8 +162,7 @@ def test_a_job_of_a_version_that_is_gone_asks_for_another(client: httpx2.Client,
 
 
 def penstock(client: httpx2.Client, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock.cli.main", "jobs", "replay", *words, "--url", str(client.base_url)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return run_command(["jobs", "replay", *words, "--url", str(client.base_url)], folder=Path.cwd(), env=os.environ)
 
 
 def test_the_command_replays_one_job_or_all_that_failed_and_were_not_replayed(client: httpx2.Client, hand: Hand) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.run import Run, RunSpec, RunState
 from tests.acceptance.test_cli import COMMAND, Up, clean_environment, started, stopped
+from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
 
 # A row takes 0.2 ms. A row may also kill its process, fail until a file exists, or wait until a file exists, so that a test
@@ -46,8 +48,9 @@ class Double(Handler):
             return Failure("x must be a whole number", code="not_a_number")
         return {"y": 2 * item["x"]}
 """
-ROWS = 10_000
+ROWS = 2_000
 ENDPOINT = "/v1/models/double/jobs"
+BROUGHT = ("--models", "double=double.py:Double")
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +73,11 @@ def write_input(path: Path, rows: int, **others: Any) -> None:
 class Gated:
     """An input file whose last row does not finish until `open` is called."""
 
-    def __init__(self, up: Up, name: str) -> None:
+    def __init__(self, up: Up, name: str, rows: int = ROWS) -> None:
         self.name = f"{name}.jsonl"
         self._gate = up.folder / f"{name}.open"
-        last = ROWS - 1
-        write_input(up.folder / self.name, ROWS, **{f"row_{last}": {"x": last, "after": str(self._gate)}})
+        last = rows - 1
+        write_input(up.folder / self.name, rows, **{f"row_{last}": {"x": last, "after": str(self._gate)}})
 
     def open(self) -> None:
         self._gate.touch()
@@ -159,20 +162,15 @@ def test_a_run_of_which_too_many_rows_fail_is_no_success_for_a_script(up: Up) ->
     assert done.returncode == 1, done.stdout + done.stderr
     assert "60 of 300 rows failed, and the limit is 10% of the rows; the first was row 0: not_a_number" in done.stdout
     assert not (up.folder / "fifth_bad_out.jsonl").exists()
-    done = subprocess.run(
-        [*COMMAND, *shlex.split(done.stdout.rpartition("penstock ")[2])],
-        cwd=up.folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = alone(up.folder, *shlex.split(done.stdout.rpartition("penstock ")[2]))
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(up.folder / "fifth_bad_out.jsonl") == expected(300, *range(0, 300, 5))
 
 
 def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_twice(up: Up) -> None:
-    rows = Gated(up, "to_kill")
+    # So many that the resumed run takes seconds: progress is told once a second.
+    count = 5 * ROWS
+    rows = Gated(up, "to_kill", count)
     run = Background(up, "double", rows.name, "-o", "killed.jsonl")
     run_id = run.await_rows(1)
     run.process.kill()
@@ -184,12 +182,12 @@ def test_a_killed_driver_leaves_a_run_that_is_resumed_without_a_row_missing_or_t
     assert done.returncode == 0, done.stdout + done.stderr
     progress = [event for event in events(done.stdout) if event["event"] == "progress"]
     assert max(event["rows_per_s"] for event in progress) > 0
-    assert outputs(up.folder / "killed.jsonl") == expected(ROWS)
+    assert outputs(up.folder / "killed.jsonl") == expected(count)
     assert up.penstock("run", "resume", run_id).returncode != 0, "there is nothing left to do"
 
 
 def test_ctrl_c_leaves_the_run_to_be_resumed_and_says_how(up: Up) -> None:
-    # The last row is gated, because in one CI run all ten thousand rows ended before the signal came.
+    # The last row is gated, because in one CI run all rows ended before the signal came.
     rows = Gated(up, "to_leave")
     run = Background(up, "double", rows.name, "-o", "left.jsonl")
     run_id = run.await_rows(1)
@@ -217,11 +215,12 @@ def test_a_changed_input_is_not_resumed_unless_told_to(up: Up) -> None:
 
 
 def test_a_run_is_cancelled_from_another_terminal_and_listed(up: Up) -> None:
-    write_input(up.folder / "long.jsonl", 20 * ROWS)
-    run = Background(up, "double", "long.jsonl", "-o", "cancelled.jsonl")
-    run_id = run.await_rows(500)
+    rows = Gated(up, "to_cancel")
+    run = Background(up, "double", rows.name, "-o", "cancelled.jsonl")
+    run_id = run.await_rows(1)
     assert up.penstock("run", "cancel", run_id).returncode == 0
     assert run.process.wait(timeout=20) == 1
+    rows.open()
     assert run.events[-1]["state"] == "cancelled"
     listed = up.penstock("run", "list").stdout
     assert any(run_id in line and "cancelled" in line for line in listed.splitlines()), listed
@@ -300,56 +299,70 @@ def test_a_model_that_nobody_serves_is_said_so_at_once(up: Up) -> None:
     assert "no model 'nothing' is served" in done.stdout
 
 
-@pytest.mark.parametrize("named", [["--models", "double=double.py:Double"], []])
-def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: Path, named: list[str]) -> None:
+def test_alone_a_misspelt_model_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     """The command once waited five minutes for its own worker to load the misspelt model, and printed "is being loaded"."""
     (tmp_path / "double.py").write_text(MODEL)
     (tmp_path / "penstock.toml").write_text('[models.double]\nsource = "double.py:Double"\n')
     write_input(tmp_path / "in.jsonl", 5)
-    done = alone(tmp_path, "run", "duoble", "in.jsonl", "-o", "out.jsonl", *named)
-    assert done.returncode == 5, done.stdout + done.stderr
-    assert "no model 'duoble' is served; did you mean double? the served models are double" in done.stderr
-    assert not (tmp_path / ".penstock" / "run-worker.log").exists()
+    for named in (["--models", "double=double.py:Double"], []):
+        done = alone(tmp_path, "run", "duoble", "in.jsonl", "-o", "out.jsonl", *named)
+        assert done.returncode == 5, done.stdout + done.stderr
+        assert "no model 'duoble' is served; did you mean double? the served models are double" in done.stderr
+        assert not (tmp_path / ".penstock" / "run-worker.log").exists()
     # The refused command has created no run.
     assert alone(tmp_path, "run", "list").stderr.strip() == "no runs"
 
 
-def test_alone_a_run_is_resumed_with_the_models_and_in_the_folder_of_its_start(tmp_path: Path) -> None:
-    # Regression: the printed next step failed, for want of --state-dir and --models.
-    (tmp_path / "double.py").write_text(MODEL)
-    (tmp_path / "elsewhere").mkdir()
-    write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})
-    begun = alone(
-        tmp_path,
-        *("run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0"),
-        *("--models", "double=double.py:Double", "--state-dir", str(tmp_path / "my state")),
+@dataclass
+class Begun:
+    """A run that brought its own store and worker, and failed at the one row that cannot be run."""
+
+    folder: Path
+    id: str
+    next_step: list[str]
+
+
+@pytest.fixture(scope="module")
+def begun(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "double.py").write_text(MODEL)
+    (folder / "penstock.toml").write_text('[models.other]\nsource = "double.py:Double"\n')
+    (folder / "elsewhere").mkdir()
+    write_input(folder / "in.jsonl", 5, row_3={"x": "text"})
+    command = [*COMMAND, "run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0", *BROUGHT]
+    state = ("--state-dir", str(folder / "my state"))
+    done = subprocess.run(
+        [*command, *state], cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
     )
-    assert begun.returncode == 1, begun.stdout + begun.stderr
-    _, found, printed = begun.stdout.rpartition("penstock ")
-    assert found, begun.stdout + begun.stderr
-    # From another folder too: sources are remembered with their paths.
-    done = alone(tmp_path / "elsewhere", *shlex.split(printed))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs(tmp_path / "out.jsonl") == expected(5, 3)
+    assert done.returncode == 1, done.stdout + done.stderr
+    _, found, printed = done.stdout.rpartition("penstock ")
+    assert found, done.stdout + done.stderr
+    return Begun(folder, done.stdout.split()[1], shlex.split(printed))
 
 
-def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_alone_a_run_is_not_resumed_without_its_model_and_stays_as_it_was(begun: Begun) -> None:
     """The command once waited for workers of a model that no process would ever start."""
-    (tmp_path / "double.py").write_text(MODEL)
-    (tmp_path / "penstock.toml").write_text('[models.other]\nsource = "double.py:Double"\n')
-    write_input(tmp_path / "in.jsonl", 5, row_3={"x": "text"})
-    brought = ("--models", "double=double.py:Double")
-    begun = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--max-failed", "0", "--json", *brought)
-    assert begun.returncode == 1, begun.stdout + begun.stderr
-    run_id = events(begun.stdout)[0]["run"]
-    (tmp_path / ".penstock" / "runs" / f"{run_id}.sources.json").unlink()
-    done = alone(tmp_path, "run", "resume", run_id, "--max-failed", "1")
+    state = ("--state-dir", "my state")
+    remembered = begun.folder / "my state" / "runs" / f"{begun.id}.sources.json"
+    kept = remembered.read_text()
+    remembered.unlink()
+    done = alone(begun.folder, "run", "resume", begun.id, "--max-failed", "1", *state)
     assert done.returncode == 5, done.stdout + done.stderr
     assert "no model 'double' is served; the served models are other" in done.stderr
     assert "--models SOURCE" in done.stderr
-    assert json.loads(alone(tmp_path, "run", "show", run_id, "--json").stdout)["state"] == "failed"
-    assert alone(tmp_path, "run", "resume", run_id, "--max-failed", "1", *brought).returncode == 0
-    assert outputs(tmp_path / "out.jsonl") == expected(5, 3)
+    assert json.loads(alone(begun.folder, "run", "show", begun.id, "--json", *state).stdout)["state"] == "failed"
+    # With its model the run goes on, and ends where it ended before.
+    brought = alone(begun.folder, "run", "resume", begun.id, "--max-failed", "0", *state, *BROUGHT)
+    assert "too_many_failed" in brought.stdout, brought.stdout + brought.stderr
+    remembered.write_text(kept)
+
+
+def test_alone_a_run_brings_its_own_store_and_worker_and_is_resumed_with_them_in_the_folder_of_its_start(begun: Begun) -> None:
+    # Regression: the printed next step failed, for want of --state-dir and --models.
+    # From another folder too: sources are remembered with their paths.
+    done = alone(begun.folder / "elsewhere", *begun.next_step)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(begun.folder / "out.jsonl") == expected(5, 3)
 
 
 def test_a_run_whose_output_exists_advises_overwrite_and_no_resume_that_would_fail_the_same_way(up: Up) -> None:
@@ -372,21 +385,5 @@ def test_with_models_of_its_own_on_a_running_store_a_misspelt_model_ends_the_run
     assert "no model 'duoble' is served; did you mean double?" in done.stdout
 
 
-def test_alone_a_run_brings_its_own_store_and_workers_and_ends_them(tmp_path: Path) -> None:
-    (tmp_path / "double.py").write_text(MODEL)
-    write_input(tmp_path / "in.jsonl", 500)
-    done = alone(tmp_path, "run", "double", "in.jsonl", "-o", "out.jsonl", "--models", "double=double.py:Double")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs(tmp_path / "out.jsonl") == expected(500)
-
-
 def alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_command(arguments, folder=folder, env=clean_environment())

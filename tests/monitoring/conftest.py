@@ -29,7 +29,7 @@ from tests.monitoring.prometheus import Prometheus
 MODELS = ("left", "right", "timed")
 # A slot holds one batch of one job on the device and one prepared batch of one job, and claims no third batch.
 HELD = 2
-WAITING = 10_000
+WAITING = 4_000
 BATCH = 16
 TIMED_S = 0.3
 _DEADLINE_S = 600.0
@@ -160,8 +160,8 @@ def tell(stack: Stack, gate: Path) -> None:
     eventually(lambda: stack.flower.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
     for model in ("left", "right"):
         stack.hold(model, gate)
-    stack.pile_up("left", interactive=3_000, tight=1_000, bulk=2_000)
-    stack.pile_up("right", interactive=2_500, tight=500, bulk=1_000)
+    stack.pile_up("left", interactive=1_200, tight=400, bulk=800)
+    stack.pile_up("right", interactive=1_000, tight=200, bulk=400)
     stack.look()
     stack.let_expire("left", 3)
     gate.touch()

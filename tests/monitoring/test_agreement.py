@@ -15,7 +15,7 @@ BOTH = ("left", "right")
 STATUSES = ("succeeded", "failed", "cancelled", "expired")
 
 
-def test_ten_thousand_jobs_wait_in_three_priorities_of_two_models(told: Stack) -> None:
+def test_thousands_of_jobs_wait_in_three_priorities_of_two_models(told: Stack) -> None:
     waiting = [told.ledger.waiting[model] for model in BOTH]
     assert sum(counts.total() for counts in waiting) == WAITING
     assert all(counts[priority] >= 100 for counts in waiting for priority in ("interactive", "late", "bulk"))
