@@ -6,10 +6,10 @@ import json
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -21,8 +21,11 @@ from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
 from tests.security.keyed import BOSS, READER
 
+# The handler holds this item until a file is there.
+HELD = 999_999
 HANDLER = """
 import time
+from pathlib import Path
 import penstock
 
 
@@ -30,6 +33,8 @@ import penstock
 def moody(item: int) -> dict:
     if item < 0:
         raise ValueError(f"item {item} is <b onmouseover=alert()>below</b> zero")
+    while item == 999_999 and not Path(__file__).with_name("open").exists():
+        time.sleep(0.01)
     time.sleep(0.02)
     return {"square": item * item}
 """
@@ -44,6 +49,7 @@ ATTEMPTS = """const main = document.querySelector('main');
   const head = '<tr><th class="num">Attempt</th><th>Ended</th><th>Worker</th><th>Started</th><th class="num">Took</th></tr>';
   const table = '<table class="plain"><thead>' + head + '</thead><tbody>' + row + row + '</tbody></table>';
   main.insertAdjacentHTML('beforeend', '<section class="card">' + table + '</section>');"""
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 TEXTS = "p, h1, h2, td, th, dt, dd, a, button, label, pre, summary, small, .chip, .banner, .code, .message, .muted"
 
 
@@ -55,6 +61,8 @@ class Stack:
     keyed: GatewayClient
     browser: Browser
     worker: WorkerProcess
+    server: EmbeddedServer
+    folder: Path
 
     @contextmanager
     def standstill(self) -> Iterator[None]:
@@ -64,6 +72,10 @@ class Stack:
             yield
         finally:
             self.worker.send(signal.SIGCONT)
+
+    def open(self) -> None:
+        """Let the item that is held end."""
+        (self.folder / "open").touch()
 
     def submit(self, *items: int) -> list[str]:
         return [self.gateway.post("/v1/models/moody/jobs", json=item).json()["id"] for item in items]
@@ -108,7 +120,7 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     ):
         worker.await_ready()
         eventually(lambda: gateway.get("/readyz").status_code == 200)
-        yield Stack(gateway, keyed, browser, worker)
+        yield Stack(gateway, keyed, browser, worker, server, folder)
 
 
 @pytest.fixture
@@ -131,11 +143,12 @@ def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: Stack, pa
     expect(page.locator("#live")).to_have_text("live")
     row = page.locator("tbody tr")
     expect(row.locator("[data-label=Slots]")).to_have_text("1/1")
-    # The jobs are six seconds of work, and the gateway polls once a second.
-    stack.submit(*range(300))
+    # The gateway polls once a second, so the first job does not end before the page has told of it.
+    stack.submit(HELD, *range(40))
     waiting = row.locator("[data-label=Waiting]")
     eventually(lambda: number(waiting.inner_text()) > 0)
     expect(row.locator(".chip")).to_have_text("running")
+    stack.open()
     expect(waiting).to_have_text("0")
     eventually(lambda: float(row.locator("[data-label='Done /s']").inner_text()) > 0.0)
     expect(row.locator("polyline")).to_have_count(1)
@@ -249,35 +262,34 @@ def expect_refusal(watch: Watched, path: str) -> None:
         watch.errors = [error for error in watch.errors if "400" not in error]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_in_light_and_in_dark(stack: Stack, scheme: Any) -> None:
+def test_text_stands_out_in_light_and_in_dark(stack: Stack) -> None:
     [old] = stack.failed(1)
-    with watched(stack.browser, stack.url, color_scheme=scheme) as watch:
+    with watched(stack.browser, stack.url) as watch:
         for path in PAGES:
             watch.page.goto(path.format(job=old))
-            selector = (
-                "p, h1, h2, td, th, dt, dd, a, button, .chip, .banner, .code, .message, label, pre, summary, small, .muted"
-            )
-            worst = min(watch.page.evaluate(CONTRAST, selector), key=lambda pair: pair[1])
-            assert worst[1] >= 4.5, (path, worst)
+            for scheme in SCHEMES:
+                watch.page.emulate_media(color_scheme=scheme)
+                worst = min(watch.page.evaluate(CONTRAST, TEXTS), key=lambda pair: pair[1])
+                assert worst[1] >= 4.5, (path, scheme, worst)
+                background = watch.page.evaluate("getComputedStyle(document.body).backgroundColor")
+                assert (max(map(int, re.findall(r"\d+", background)[:3])) < 60) == (scheme == "dark")
             expect_refusal(watch, path)
-        background = watch.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (max(map(int, re.findall(r"\d+", background)[:3])) < 60) == (scheme == "dark")
 
 
-@pytest.mark.parametrize("width", [360, 400])
-def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack, width: int) -> None:
+def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack) -> None:
     [old] = stack.failed(1)
     stack.submit(*range(60))
-    with watched(stack.browser, stack.url, **{**PHONE, "viewport": {"width": width, "height": 740}}) as watch:
+    with watched(stack.browser, stack.url, **PHONE) as watch:
         for path in PAGES:
             watch.page.goto(path.format(job=old))
-            wide = watch.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-            assert wide[0] <= wide[1] == width, path
-            # Regression: the last tabs were cut off, and only who swiped over them saw that there are more.
-            assert watch.page.evaluate(TABS_OUTSIDE) == [], path
-            # Regression: the list of jobs was 11,000 pixels tall.
-            assert watch.page.evaluate("document.documentElement.scrollHeight") < 6_000 or path != "/ui/jobs"
+            for width in (360, 400):
+                watch.page.set_viewport_size({"width": width, "height": 740})
+                wide = watch.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+                assert wide[0] <= wide[1] == width, path
+                # Regression: the last tabs were cut off, and only who swiped over them saw that there are more.
+                assert watch.page.evaluate(TABS_OUTSIDE) == [], path
+                # Regression: the list of jobs was 11,000 pixels tall.
+                assert watch.page.evaluate("document.documentElement.scrollHeight") < 6_000 or path != "/ui/jobs"
             expect_refusal(watch, path)
 
 
@@ -382,15 +394,13 @@ def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: Stack) -> No
         expect(page.get_by_role("heading", name="Nothing failed")).to_be_visible()
 
 
-def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(
-    stack: Stack, state_dir: Path, tmp_path: Path
-) -> None:
-    with ExitStack() as opened:
-        server = opened.enter_context(EmbeddedServer(state_dir, fsync="everysec"))
-        gateway = opened.enter_context(gateway_process(server.url, tmp_path, models={"moody": {"source": "moody.py"}}))
-        page = opened.enter_context(watched(stack.browser, str(gateway.base_url))).page
-        page.goto("/")
-        expect(page.locator("#live")).to_have_text("live")
-        server.stop()
-        expect(page.get_by_role("alert").first).to_contain_text("The job store does not answer.")
-        expect(page.locator("tbody tr")).to_have_count(1)
+def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(stack: Stack) -> None:
+    with watched(stack.browser, stack.url) as watch:
+        watch.page.goto("/")
+        expect(watch.page.locator("#live")).to_have_text("live")
+        stack.server.stop()
+        try:
+            expect(watch.page.get_by_role("alert").first).to_contain_text("The job store does not answer.")
+            expect(watch.page.locator("tbody tr")).to_have_count(1)
+        finally:
+            stack.server.start()

@@ -41,18 +41,6 @@ class Retrying(penstock.Handler):
         return penstock.Failure("not yet", retryable=True)
 """
 PRODUCER, CONSUMER = 4, 5
-# Each job waits until the file that it names is there; a slot claims it alone, and warms up with none.
-HELD_CODE = """
-import os
-import time
-import penstock
-
-@penstock.model(warm_up=False)
-def held(file: str) -> str:
-    while not os.path.exists(file):
-        time.sleep(0.01)
-    return file
-"""
 
 
 @dataclass
@@ -147,14 +135,16 @@ def test_a_cancelled_job_waited_until_its_cancel(client: Client) -> None:
     assert sums_up(told)
 
 
-def test_an_expired_job_waited_until_its_deadline(client: Client) -> None:
+def test_an_expired_job_waited_until_its_deadline(stack: Stack, client: Client) -> None:
     # A slot holds one batch on the device and one prepared batch, and claims no third one.
-    blockers = [client.submit("faulty", {"do": "sleep", "seconds": 4.0})]
+    gate = stack.folder / "expired.open"
+    blockers = [client.submit("faulty", {"do": "wait", "tag": str(gate)})]
     eventually(lambda: blockers[0].refresh().status == "running")
     blockers.append(client.submit("faulty", {"do": "sleep", "seconds": 0.1}))
     eventually(lambda: blockers[1].refresh().status == "running")
     job = client.submit("faulty", {}, deadline_s=0.3)
     assert job.wait(40).status == "expired"
+    gate.touch()
     told = job.timeline()
     assert sums_up(told)
     assert (told.slowest, told.attempts) == ("queue", ())
@@ -163,7 +153,7 @@ def test_an_expired_job_waited_until_its_deadline(client: Client) -> None:
 
 @dataclass
 class Recovered:
-    """A job whose first worker was killed: the workers' names, and what the second worker had sent before and after its drain."""
+    """A job whose first worker was killed: both workers' names, and what the second had sent before and after its drain."""
 
     told: TimelineView
     workers: list[str]
@@ -174,13 +164,13 @@ class Recovered:
 
 @pytest.fixture(scope="module")
 def recovered(stack: Stack, client: Client) -> Recovered:
-    model, held = {"doomed": {"source": HELD}}, stack.folder / "held.open"
-    job = client.submit("doomed", str(held))
+    model, gate = {"doomed": {"source": f"{FAULTY}:Faulty"}}, stack.folder / "doomed.open"
+    job = client.submit("doomed", {"do": "wait", "tag": str(gate)})
     with WorkerProcess(stack.url, stack.folder / "first", model) as first:
         name = first.await_ready()
         eventually(lambda: job.refresh().status == "running")
         first.kill()
-    held.touch()
+    gate.touch()
     # With this delay between exports, only the drain of the worker can have sent a span.
     env = {**stack.collector.env(), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
     with WorkerProcess(stack.url, stack.folder / "second", model, env=env) as second:
@@ -208,10 +198,12 @@ def test_what_is_left_of_the_spans_is_sent_when_the_worker_drains(recovered: Rec
     assert len(recovered.sent) == 1
 
 
-def test_the_timeline_of_a_running_job_adds_up_too(client: Client) -> None:
-    job = client.submit("faulty", {"do": "sleep", "seconds": 2.0})
+def test_the_timeline_of_a_running_job_adds_up_too(stack: Stack, client: Client) -> None:
+    gate = stack.folder / "running.open"
+    job = client.submit("faulty", {"do": "wait", "tag": str(gate)})
     eventually(lambda: job.refresh().status == "running")
     told = job.timeline()
+    gate.touch()
     assert (told.status, told.attempts[-1].end, told.attempts[-1].ended_at) == ("running", "", None)
     assert "run" in {stage.name for stage in told.stages}
     assert sums_up(told)
@@ -280,9 +272,11 @@ def jobs_of(span: Sent) -> set[str]:
 
 
 def test_every_job_has_a_producer_span_and_its_batch_one_span_with_a_link_to_each(stack: Stack, client: Client) -> None:
-    blocker = client.submit("faulty", {"do": "sleep", "seconds": 2.0})
+    gate = stack.folder / "batches.open"
+    blocker = client.submit("faulty", {"do": "wait", "tag": str(gate)})
     eventually(lambda: blocker.refresh().status == "running")
     jobs = [client.submit("faulty", {"tag": n}) for n in range(6)]
+    gate.touch()
     views = [job.wait(40) for job in jobs]
     traces = {view.id: view.body["trace_id"] for view in views}
     assert len(set(traces.values())) == 6

@@ -102,10 +102,14 @@ def sources(folder: Path) -> Path:
 
 @contextmanager
 def worker_of(redis_url: str, folder: Path, models: Mapping[str, Any]) -> Iterator[WorkerProcess]:
-    settings: dict[str, Any] = {**QUICK, "model_dir": str(folder / "models")}
-    with WorkerProcess(redis_url, folder / "w", models, **settings) as worker:
+    with started_worker(redis_url, folder, models) as worker:
         worker.await_ready()
         yield worker
+
+
+def started_worker(redis_url: str, folder: Path, models: Mapping[str, Any]) -> WorkerProcess:
+    settings: dict[str, Any] = {**QUICK, "model_dir": str(folder / "models")}
+    return WorkerProcess(redis_url, folder / "w", models, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +118,11 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     models: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in NAMED}
     with (
         EmbeddedServer(folder / "store", fsync="everysec") as server,
+        started_worker(server.url, folder, models) as worker,
         gateway_process(server.url, folder, models=models) as http,
-        worker_of(server.url, folder, models),
         closing(Client(str(http.base_url))) as client,
     ):
+        worker.await_ready()
         eventually(lambda: all(client.model(name)["ready"] for name in NAMED))
         yield Stack(client, server.url, folder)
 

@@ -1,6 +1,7 @@
 """Handlers that go wrong on purpose, for tests. The input says what the handler does; every other input is echoed.
 
-Inputs: `{"do": "echo" | "raise" | "fail" | "sleep" | "hang" | "segfault" | "exit" | "exhaust" | "short" | "device", ...}`.
+Inputs: `{"do": ..., ...}` with `echo`, `raise`, `fail`, `sleep`, `wait`, `hang`, `segfault`, `exit`, `exhaust`, `short` or
+`device`.
 """
 
 from __future__ import annotations
@@ -99,6 +100,13 @@ def _sleep(order: Order) -> Any:
     return order.tag
 
 
+def _wait(order: Order) -> Any:
+    """Wait until the file that `tag` names is there."""
+    while not os.path.exists(order.tag):
+        time.sleep(0.01)
+    return order.tag
+
+
 def _hang(order: Order) -> Any:
     threading.Event().wait()
 
@@ -116,6 +124,7 @@ _DEEDS = {
     "raise": _raise,
     "fail": lambda order: Failure(f"refused {order.tag!r}", code="refused"),
     "sleep": _sleep,
+    "wait": _wait,
     "hang": _hang,
     "segfault": _segfault,
     "exit": lambda order: os._exit(3),
