@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ CASES = sorted((RULES.parent / "tests").glob("*.yml"))
 ANNOTATIONS = {"summary", "meaning", "look", "run"}
 
 
+@cache
 def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text("utf-8"))
 
@@ -48,8 +50,8 @@ def test_a_case_fails_when_its_rule_is_wrong(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     for file in RULES.glob("*.yml"):
         (tmp_path / "rules" / file.name).write_text(file.read_text("utf-8"), "utf-8")
-    asked = read(RULES.parent / "tests" / "alerts.yml")
-    asked["tests"] = [case for case in asked["tests"] if case["name"].startswith("PenstockRedisMemory ")]
+    whole = read(RULES.parent / "tests" / "alerts.yml")
+    asked = {**whole, "tests": [case for case in whole["tests"] if case["name"].startswith("PenstockRedisMemory ")]}
     cases, rules = tmp_path / "tests" / "alerts.yml", tmp_path / "rules" / "alerts.yml"
     cases.write_text(yaml.safe_dump(asked, sort_keys=False), "utf-8")
     promtool("test", "rules", cases)
