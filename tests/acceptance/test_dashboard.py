@@ -123,10 +123,35 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Stack(gateway, keyed, browser, worker, server, folder)
 
 
-@pytest.fixture
-def watch(stack: Stack) -> Iterator[Watched]:
+@pytest.fixture(scope="module")
+def screen(stack: Stack) -> Iterator[Watched]:
     with watched(stack.browser, stack.url) as watch:
         yield watch
+
+
+@pytest.fixture(scope="module")
+def small_screen(stack: Stack) -> Iterator[Watched]:
+    with watched(stack.browser, stack.url, **PHONE) as watch:
+        yield watch
+
+
+def empty(watch: Watched, stack: Stack) -> None:
+    """Leave nothing to the next test: a new page for each test costs the browser a process."""
+    watch.page.goto("about:blank")
+    watch.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    watch.check(stack.url)
+
+
+@pytest.fixture
+def watch(screen: Watched, stack: Stack) -> Iterator[Watched]:
+    yield screen
+    empty(screen, stack)
+
+
+@pytest.fixture
+def phone(small_screen: Watched, stack: Stack) -> Iterator[Page]:
+    yield small_screen.page
+    empty(small_screen, stack)
 
 
 @pytest.fixture
@@ -222,7 +247,7 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     expect(page.locator("#live")).to_have_text("live")
     page.evaluate("window.before = document.querySelector('tbody tr')")
-    stack.submit(*range(200))
+    stack.submit(*range(20))
     eventually(lambda: page.evaluate("!document.contains(window.before)"))
     assert page.evaluate(focused) == "moody"
     page.goto("/")
@@ -262,45 +287,43 @@ def expect_refusal(watch: Watched, path: str) -> None:
         watch.errors = [error for error in watch.errors if "400" not in error]
 
 
-def test_text_stands_out_in_light_and_in_dark(stack: Stack) -> None:
+def test_text_stands_out_in_light_and_in_dark(stack: Stack, watch: Watched) -> None:
     [old] = stack.failed(1)
-    with watched(stack.browser, stack.url) as watch:
-        for path in PAGES:
-            watch.page.goto(path.format(job=old))
-            for scheme in SCHEMES:
-                watch.page.emulate_media(color_scheme=scheme)
-                worst = min(watch.page.evaluate(CONTRAST, TEXTS), key=lambda pair: pair[1])
-                assert worst[1] >= 4.5, (path, scheme, worst)
-                background = watch.page.evaluate("getComputedStyle(document.body).backgroundColor")
-                assert (max(map(int, re.findall(r"\d+", background)[:3])) < 60) == (scheme == "dark")
-            expect_refusal(watch, path)
+    for path in PAGES:
+        watch.page.goto(path.format(job=old))
+        for scheme in SCHEMES:
+            watch.page.emulate_media(color_scheme=scheme)
+            worst = min(watch.page.evaluate(CONTRAST, TEXTS), key=lambda pair: pair[1])
+            assert worst[1] >= 4.5, (path, scheme, worst)
+            background = watch.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (max(map(int, re.findall(r"\d+", background)[:3])) < 60) == (scheme == "dark")
+        expect_refusal(watch, path)
 
 
-def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack) -> None:
+def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack, small_screen: Watched, phone: Page) -> None:
     [old] = stack.failed(1)
     stack.submit(*range(60))
-    with watched(stack.browser, stack.url, **PHONE) as watch:
-        for path in PAGES:
-            watch.page.goto(path.format(job=old))
-            for width in (360, 400):
-                watch.page.set_viewport_size({"width": width, "height": 740})
-                wide = watch.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-                assert wide[0] <= wide[1] == width, path
-                # Regression: the last tabs were cut off, and only who swiped over them saw that there are more.
-                assert watch.page.evaluate(TABS_OUTSIDE) == [], path
-                # Regression: the list of jobs was 11,000 pixels tall.
-                assert watch.page.evaluate("document.documentElement.scrollHeight") < 6_000 or path != "/ui/jobs"
-            expect_refusal(watch, path)
+    for path in PAGES:
+        phone.goto(path.format(job=old))
+        for width in (360, 400):
+            phone.set_viewport_size({"width": width, "height": 740})
+            wide = phone.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert wide[0] <= wide[1] == width, path
+            # Regression: the last tabs were cut off, and only who swiped over them saw that there are more.
+            assert phone.evaluate(TABS_OUTSIDE) == [], path
+            # Regression: the list of jobs was 11,000 pixels tall.
+            assert phone.evaluate("document.documentElement.scrollHeight") < 6_000 or path != "/ui/jobs"
+        expect_refusal(small_screen, path)
 
 
-def test_a_job_with_attempts_and_long_names_fits_a_phone(stack: Stack) -> None:
+def test_a_job_with_attempts_and_long_names_fits_a_phone(stack: Stack, phone: Page) -> None:
     # Regression: the page of a job that was tried again was 456 pixels wide on a phone of 400.
     [job] = stack.submit(0)
     eventually(lambda: stack.job(job)["status"] == "succeeded")
-    with watched(stack.browser, stack.url, **{**PHONE, "viewport": {"width": 400, "height": 740}}) as watch:
-        watch.page.goto(f"/ui/jobs/{job}")
-        watch.page.evaluate(ATTEMPTS)
-        assert watch.page.evaluate("document.documentElement.scrollWidth") <= 400
+    phone.set_viewport_size({"width": 400, "height": 740})
+    phone.goto(f"/ui/jobs/{job}")
+    phone.evaluate(ATTEMPTS)
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 400
 
 
 def test_a_group_of_failed_jobs_is_dismissed_and_its_jobs_stay(stack: Stack, page: Page) -> None:
@@ -315,11 +338,11 @@ def test_a_group_of_failed_jobs_is_dismissed_and_its_jobs_stay(stack: Stack, pag
     expect(page.locator(".group .id").first).to_have_text(later)
 
 
-def test_nothing_moves_for_users_who_prefer_reduced_motion(stack: Stack) -> None:
-    with watched(stack.browser, stack.url, reduced_motion="reduce") as watch:
-        watch.page.goto("/")
-        expect(watch.page.locator("#live")).to_have_text("live")
-        assert watch.page.evaluate("getComputedStyle(document.querySelector('#live'), '::before').animationName") == "none"
+def test_nothing_moves_for_users_who_prefer_reduced_motion(page: Page) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    page.goto("/")
+    expect(page.locator("#live")).to_have_text("live")
+    assert page.evaluate("getComputedStyle(document.querySelector('#live'), '::before').animationName") == "none"
 
 
 def test_charts_and_the_pinning_plan_are_drawn(stack: Stack, page: Page) -> None:
@@ -394,13 +417,12 @@ def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: Stack) -> No
         expect(page.get_by_role("heading", name="Nothing failed")).to_be_visible()
 
 
-def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(stack: Stack) -> None:
-    with watched(stack.browser, stack.url) as watch:
-        watch.page.goto("/")
-        expect(watch.page.locator("#live")).to_have_text("live")
-        stack.server.stop()
-        try:
-            expect(watch.page.get_by_role("alert").first).to_contain_text("The job store does not answer.")
-            expect(watch.page.locator("tbody tr")).to_have_count(1)
-        finally:
-            stack.server.start()
+def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(stack: Stack, page: Page) -> None:
+    page.goto("/")
+    expect(page.locator("#live")).to_have_text("live")
+    stack.server.stop()
+    try:
+        expect(page.get_by_role("alert").first).to_contain_text("The job store does not answer.")
+        expect(page.locator("tbody tr")).to_have_count(1)
+    finally:
+        stack.server.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from functools import cache
@@ -28,7 +29,10 @@ def alerts() -> dict[str, Any]:
 
 
 def promtool(*words: str | Path) -> str:
-    ran = subprocess.run([program("promtool"), *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+    # A third of its time went into collecting the garbage of one small database per case.
+    env = {**os.environ, "GOGC": "800"}
+    command = [program("promtool"), *map(str, words)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
