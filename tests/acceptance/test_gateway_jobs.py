@@ -27,18 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(has_server: None, folder: Path) -> Iterator[EmbeddedServer]:
-    """A store of this module's own, because a test stops it."""
-    with EmbeddedServer(folder / "store", fsync="everysec") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def redis_url(server: EmbeddedServer) -> str:
-    return server.url
-
-
-@pytest.fixture(scope="module")
 def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
     with gateway_process(redis_url, folder, models=MODELS, heartbeat_s=0.3) as client:
         yield client
@@ -358,6 +346,20 @@ def test_the_scrape_tells_the_queue(client: httpx2.Client, hand: Hand) -> None:
     hand.finish(claimed)
 
 
+def test_a_gateway_says_that_its_store_is_away_and_goes_on_when_it_is_back(tmp_path: Path, state_dir: Path) -> None:
+    with EmbeddedServer(state_dir, fsync="everysec") as server, gateway_process(server.url, tmp_path, models=MODELS) as client:
+        assert client.post("/v1/models/square/jobs", json={"x": 1}).status_code == 202
+        server.stop()
+        away = client.post("/v1/models/square/jobs", json={"x": 1})
+        assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
+        assert "retry-after" in away.headers
+        assert server.url.removeprefix("unix://") not in away.text
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/livez").status_code == 200
+        server.start()
+        eventually(lambda: client.post("/v1/models/square/jobs", json={"x": 1}).status_code == 202)
+
+
 def test_a_silent_stream_of_events_is_kept_alive_by_comments(client: httpx2.Client, hand: Hand) -> None:
     links = submit(client)["links"]
     with client.stream("GET", links["events"]) as stream:
@@ -365,18 +367,3 @@ def test_a_silent_stream_of_events_is_kept_alive_by_comments(client: httpx2.Clie
         assert next(line for line in lines if line.startswith("event:")) == "event: status"
         assert [next(lines) for _ in range(4)][-1] == ": still here"
     hand.finish(hand.take())
-
-
-def test_a_gateway_says_that_its_store_is_away_and_goes_on_when_it_is_back(
-    client: httpx2.Client, hand: Hand, server: EmbeddedServer
-) -> None:
-    submit(client)
-    server.stop()
-    away = client.post("/v1/models/square/jobs", json={"x": 1})
-    assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
-    assert "retry-after" in away.headers
-    assert server.url.removeprefix("unix://") not in away.text
-    assert client.get("/readyz").status_code == 503
-    assert client.get("/livez").status_code == 200
-    server.start()
-    eventually(lambda: client.post("/v1/models/square/jobs", json={"x": 1}).status_code == 202)
