@@ -34,7 +34,9 @@ def dump(store: MemoryStore | RedisStore, model: str, request: pytest.FixtureReq
         yield lambda: dump_memory(store, model)
         return
     with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
-        yield RedisDump(client, model).dump
+        reader = RedisDump(client, model)
+        yield reader.dump
+        reader.delete()
 
 
 @pytest.fixture
