@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
@@ -19,6 +20,10 @@ from tests.s3_server import BUCKET, s3_server
 # How fast this machine makes examples says nothing about the code: beside other load a property test failed for being slow.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# Logs that no test configures go to structlog's console, which draws a traceback with all its variables: that takes seconds.
+_CONSOLE = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
 
 # A suite that a script starts with `&` ignores SIGINT, and so do its child processes: one such run hung at a test of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

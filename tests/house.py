@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -40,22 +41,26 @@ class Module:
     def folder(self) -> str:
         return self.path.parent.as_posix()
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
+
     @property
     def functions(self) -> Iterator[tuple[str, int]]:
         """Yield name and lines of each function's body. The signature does not count: a command's options are one per line."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, (node.end_lineno or 0) - node.body[0].lineno + 1
 
     @property
     def classes(self) -> Iterator[str]:
-        return (node.name for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        return (node.name for node in self.nodes if isinstance(node, ast.ClassDef))
 
     @property
     def imports(self) -> Iterator[str]:
         """Yield the full names that the module imports when it is used; imports for type checkers alone are left out."""
-        hidden = {id(child) for node in ast.walk(self.tree) if _is_type_checking(node) for child in ast.walk(node)}
-        for node in ast.walk(self.tree):
+        hidden = {id(child) for node in self.nodes if _is_type_checking(node) for child in ast.walk(node)}
+        for node in self.nodes:
             if id(node) in hidden:
                 continue
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -65,7 +70,7 @@ class Module:
 
 
 def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def modules() -> list[Module]:
