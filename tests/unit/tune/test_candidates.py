@@ -36,12 +36,6 @@ def ranking(*points: Choice, goal: Goal = _GOAL, is_over: bool = False) -> Ranki
     return rank(points, _KNOWN, goal, on_number=lambda number: None, is_over=lambda: is_over)
 
 
-@pytest.fixture
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The capacity is read off some forty simulations, which need not be as long as for a real decision."""
-    monkeypatch.setattr("penstock.tune.capacity._JOBS", 400)
-
-
 def test_the_best_comes_first_with_its_rate() -> None:
     found = ranking(_SMALL, _LARGE)
     assert found.order == (_LARGE, _SMALL)
@@ -102,7 +96,6 @@ def test_without_a_price_there_is_no_cost() -> None:
     assert cost_per_million(100.0, None) is None
 
 
-@pytest.mark.usefixtures("_short_simulations")
 def test_capacity_counts_workers_and_states_its_error() -> None:
     goal = replace(_GOAL, rate=1_200.0)
     made = Ranking((_LARGE,), {_LARGE: figures(400.0)}, {})
@@ -116,7 +109,6 @@ def test_capacity_counts_workers_and_states_its_error() -> None:
     assert 0.0 <= found.error < 0.2
 
 
-@pytest.mark.usefixtures("_short_simulations")
 def test_what_real_load_showed_widens_the_error() -> None:
     goal = replace(_GOAL, rate=1_200.0)
     made = Ranking((_LARGE,), {_LARGE: figures(400.0)}, {})
