@@ -238,7 +238,7 @@ def test_a_child_may_be_replaced_after_so_many_batches(scene: Scene) -> None:
 
 
 def test_a_child_that_leaks_is_replaced_between_batches_and_no_item_fails(scene: Scene) -> None:
-    ids = []
+    ids: list[JobId] = []
     with scene.client("leaking") as client:
         # The limit holds 25 leaks at most.
         while not scene.process.events("child_recycled", "leaking"):
