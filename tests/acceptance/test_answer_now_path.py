@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,7 +15,9 @@ import psutil
 import pytest
 
 from tests.acceptance import call_counts
+from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
 
 ROOT = Path(__file__).parents[2]
 # The goal is 35: a change that joins modules of the path lowers this number. 12 of the files belong to the gateway.
@@ -27,17 +27,12 @@ IDLE_S = 2.0
 
 
 class CountedServer:
-    """A running `penstock up`. All of its processes count their function calls."""
+    """A gateway and a worker. All of their processes count their function calls."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, client: httpx2.Client) -> None:
         self._folder = folder
         self._looks = 0
-        self._process = _start(folder)
-        self.url = ""
-
-    def wait_until_ready(self) -> None:
-        assert self._process.stdout is not None
-        self.url = json.loads(self._process.stdout.readline())["url"]
+        self.client = client
 
     def calls(self) -> Counter[str]:
         """The number of calls of each function since the start, by file and name, summed over all processes."""
@@ -53,31 +48,19 @@ class CountedServer:
     def _answers(self, look: int) -> list[Path]:
         return list(self._folder.glob(f"*-{look}.json"))
 
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=60)
-
-
-def _start(folder: Path) -> subprocess.Popen[str]:
-    call_counts.install(folder)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli.main", "up", str(ROOT / "examples" / "square.py"), "--port", "0", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env=env | {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [env.get("PYTHONPATH")])])},
-    )
-
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[CountedServer]:
-    running = CountedServer(tmp_path)
-    try:
-        running.wait_until_ready()
-        yield running
-    finally:
-        running.stop()
+def server(fresh_redis: str, tmp_path: Path) -> Iterator[CountedServer]:
+    call_counts.install(tmp_path)
+    counted = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    models = {"square": {"source": str(ROOT / "examples" / "square.py")}}
+    with (
+        WorkerProcess(fresh_redis, tmp_path / "w", models, counted) as worker,
+        gateway_process(fresh_redis, tmp_path / "g", models=models, env=counted) as client,
+    ):
+        worker.await_ready()
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        yield CountedServer(tmp_path, client)
 
 
 def _passed(idle: Counter[str], busy: Counter[str], *, share: float) -> dict[str, list[str]]:
@@ -104,21 +87,19 @@ def _own_file(path: str) -> str:
 
 
 def test_one_answer_now_request_passes_few_files(server: CountedServer) -> None:
-    with httpx2.Client(base_url=server.url) as client:
+    def predict() -> None:
+        answer = server.client.post("/predictions/square", json={"x": 4})
+        assert answer.json() == {"y": 16}, answer.text
 
-        def predict() -> None:
-            answer = client.post("/predictions/square", json={"x": 4})
-            assert answer.json() == {"y": 16}, answer.text
-
-        for _ in range(10):
-            predict()
-        first = server.calls()
-        time.sleep(IDLE_S)
-        second, began = server.calls(), time.monotonic()
-        for _ in range(REQUESTS):
-            predict()
-        busy_s = time.monotonic() - began
-        third = server.calls()
+    for _ in range(10):
+        predict()
+    first = server.calls()
+    time.sleep(IDLE_S)
+    second, began = server.calls(), time.monotonic()
+    for _ in range(REQUESTS):
+        predict()
+    busy_s = time.monotonic() - began
+    third = server.calls()
     files = _passed(second - first, third - second, share=max(1.0, busy_s / IDLE_S))
     listed = "\n".join(f"{file}: {', '.join(sorted(functions)[:8])}" for file, functions in sorted(files.items()))
     sys.stdout.write(f"{len(files)} files, {busy_s:.1f} s\n{listed}\n")

@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.acceptance.gateway_process import gateway_process
-from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, started, stopped
+from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
 
 # Python runs this code before any other. `sys.platform` stays "linux", because the standard library and psutil choose their
 # modules by `sys.platform`. Calls that penstock makes only if `sys.platform` is "linux" (timerfd) therefore stay too.
@@ -56,84 +60,118 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return clean_environment() | {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), inherited]))}
 
 
+# Several commands in one process, because its start and imports take longer than the commands.
+COMMANDS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from penstock.cli.main import main
+
+found = []
+for words in json.load(sys.stdin):
+    sys.argv, texts = ["penstock", *words], [io.StringIO(), io.StringIO()]
+    with redirect_stdout(texts[0]), redirect_stderr(texts[1]):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    found.append([code, *(text.getvalue() for text in texts)])
+json.dump(found, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A gateway elsewhere; its worker is on Linux."""
+
+    client: httpx2.Client
+    redis_url: str
+    state_dir: Path
+
+    @property
+    def url(self) -> str:
+        return str(self.client.base_url)
+
+
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    running = started(tmp_path_factory.mktemp("up"), str(SQUARE))
-    yield running
-    assert stopped(running) == 0
+def served(elsewhere: dict[str, str], module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    models = {"square": {"source": str(SQUARE)}}
+    env = {"PYTHONPATH": elsewhere["PYTHONPATH"], "PENSTOCK_DIE_WITH_PARENT": ""}
+    with (
+        WorkerProcess(module_redis, folder, models) as worker,
+        gateway_process(module_redis, folder / "state", models=models, env=env) as client,
+    ):
+        worker.await_ready()
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        yield Served(client, module_redis, folder / "state")
 
 
-def ran(environment: dict[str, str], *arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def ran(
+    environment: dict[str, str], *arguments: str, cwd: Path, stdin: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        arguments, env=environment | variables, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        arguments, env=environment | variables, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60, check=False
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (["call", "square", '{"x": 4}'], '{"y": 16}'),
-        (["jobs", "list"], "square"),
-        (["models"], "square"),
-        (["workers"], "square"),
-        (["config", "show"], "gateway.port"),
-        (["devices"], "cores"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_commands_work_against_a_gateway_elsewhere(
-    elsewhere: dict[str, str], up: Up, tmp_path: Path, arguments: list[str], shown: str
-) -> None:
-    found = ran(elsewhere, *COMMAND, *arguments, cwd=tmp_path, PENSTOCK_URL=up.ready["url"])
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert shown in found.stdout
+def called(
+    environment: dict[str, str], commands: list[list[str]], *, cwd: Path, **variables: str
+) -> list[tuple[int, str, str]]:
+    """Return exit code, stdout and stderr of each command."""
+    done = ran(environment, sys.executable, "-c", COMMANDS, cwd=cwd, stdin=json.dumps(commands), **variables)
+    assert done.returncode == 0, done.stderr
+    return [(code, stdout, stderr) for code, stdout, stderr in json.loads(done.stdout)]
 
 
-def test_both_clients_work(elsewhere: dict[str, str], up: Up, tmp_path: Path) -> None:
-    found = ran(elsewhere, sys.executable, "-c", CLIENTS, up.ready["url"], cwd=tmp_path)
+SHOWN = {
+    ("call", "square", '{"x": 4}'): '{"y": 16}',
+    ("jobs", "list"): "square",
+    ("models",): "square",
+    ("workers",): "square",
+    ("config", "show"): "gateway.port",
+    ("devices",): "cores",
+}
+
+
+def test_commands_work_against_a_gateway_elsewhere(elsewhere: dict[str, str], served: Served, tmp_path: Path) -> None:
+    found = called(elsewhere, [list(words) for words in SHOWN], cwd=tmp_path, PENSTOCK_URL=served.url)
+    for (words, shown), (code, stdout, stderr) in zip(SHOWN.items(), found, strict=True):
+        assert code == 0, (words, stdout, stderr)
+        assert shown in stdout, words
+
+
+def test_both_clients_work(elsewhere: dict[str, str], served: Served, tmp_path: Path) -> None:
+    found = ran(elsewhere, sys.executable, "-c", CLIENTS, served.url, cwd=tmp_path)
     assert found.stdout == "{'y': 16} {'y': 9}\n", found.stderr
 
 
-def test_a_run_is_driven_from_there_while_its_workers_are_on_linux(elsewhere: dict[str, str], up: Up, tmp_path: Path) -> None:
+def test_a_run_is_driven_from_there_while_its_workers_are_on_linux(
+    elsewhere: dict[str, str], served: Served, tmp_path: Path
+) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"x": 1}\n{"x": 2}\n')
-    command = [
-        *COMMAND,
-        "run",
-        "square",
-        str(rows),
-        "-o",
-        str(tmp_path / "out.jsonl"),
-        "--state-dir",
-        str(up.folder / ".penstock"),
-    ]
-    found = ran(elsewhere, *command, cwd=tmp_path)
+    output = tmp_path / "out.jsonl"
+    command = [*COMMAND, "run", "square", str(rows), "-o", str(output), "--state-dir", str(served.state_dir)]
+    found = ran(elsewhere, *command, cwd=tmp_path, PENSTOCK_REDIS_URL=served.redis_url)
     assert found.returncode == 0, found.stdout + found.stderr
-    outputs = [json.loads(line)["output"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    outputs = [json.loads(line)["output"] for line in output.read_text().splitlines()]
     assert outputs == [{"y": 1}, {"y": 4}]
 
 
-def test_a_gateway_runs(elsewhere: dict[str, str], fresh_redis: str, tmp_path: Path) -> None:
-    env = {"PYTHONPATH": elsewhere["PYTHONPATH"], "PENSTOCK_DIE_WITH_PARENT": ""}
-    with gateway_process(fresh_redis, tmp_path, env=env) as client:
-        assert client.get("/livez").status_code == 200
+def test_a_gateway_runs(served: Served) -> None:
+    assert served.client.get("/livez").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [*COMMAND, "up", str(SQUARE)],
-        [*COMMAND, "worker", str(SQUARE), "--redis-url", "redis://127.0.0.1:1"],
-        [*COMMAND, "run", "square", "rows.jsonl", "-o", "out.jsonl", "--models", str(SQUARE)],
-        [sys.executable, "-m", "penstock.workers"],
-    ],
-    ids=["up", "worker", "run", "module"],
-)
-def test_a_worker_says_in_one_sentence_that_it_needs_linux(
-    elsewhere: dict[str, str], tmp_path: Path, command: list[str]
-) -> None:
+def test_a_worker_says_in_one_sentence_that_it_needs_linux(elsewhere: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"x": 1}\n')
-    found = ran(elsewhere, *command, cwd=tmp_path)
-    assert found.returncode == 7, found.stderr
-    assert "a worker needs Linux: this system has no os.eventfd, os.memfd_create, os.pidfd_open" in found.stderr
-    assert "Traceback" not in found.stderr
+    commands = [
+        ["up", str(SQUARE)],
+        ["worker", str(SQUARE), "--redis-url", "redis://127.0.0.1:1"],
+        ["run", "square", "rows.jsonl", "-o", "out.jsonl", "--models", str(SQUARE)],
+    ]
+    found = called(elsewhere, commands, cwd=tmp_path)
+    module = ran(elsewhere, sys.executable, "-m", "penstock.workers", cwd=tmp_path)
+    for code, _, stderr in [*found, (module.returncode, "", module.stderr)]:
+        assert code == 7, stderr
+        assert "a worker needs Linux: this system has no os.eventfd, os.memfd_create, os.pidfd_open" in stderr
+        assert "Traceback" not in stderr

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.client.sync import Client
-from tests.acceptance.test_cli import SQUARE, Up, started, stopped
+from tests.acceptance.gateway_process import gateway_process
+from tests.acceptance.test_cli import SQUARE, clean_environment
+from tests.command import called_here
 from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
 
 pytest.importorskip("onnxruntime")
 
@@ -41,42 +46,42 @@ class Own(penstock.Handler):
     def inference(self, batch: list) -> list:
         return [value + 1 for value in batch]
 """
-SETTINGS = f"""
-[worker]
-beat_s = 0.3
-profile_dir = "recorded"
 
-[models.digits]
-source = "{DIGITS / "handler.py"}:Digits"
-workers = 2
 
-[models.product]
-source = "product.py"
+@dataclass(frozen=True)
+class Profiled:
+    """A gateway and a worker, which records into the folder `recorded`."""
 
-[models.own]
-source = "own.py"
+    url: str
+    folder: Path
 
-[models.square]
-source = "{SQUARE}"
-profile = true
-profile_every = 3
-"""
+    def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return called_here(*arguments, cwd=self.folder, env=clean_environment() | {"PENSTOCK_URL": self.url})
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Profiled]:
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("profiled")
     (folder / "product.py").write_text(TORCH_HANDLER)
     (folder / "own.py").write_text(OWN_RUNTIME)
-    (folder / "penstock.toml").write_text(SETTINGS)
-    running = started(folder)
-    yield running
-    assert stopped(running) == 0, (running.folder / "up.log").read_text()
+    models = {
+        "digits": {"source": f"{DIGITS / 'handler.py'}:Digits", "workers": 2},
+        "product": {"source": str(folder / "product.py")},
+        "own": {"source": str(folder / "own.py")},
+        "square": {"source": str(SQUARE), "profile": True, "profile_every": 3},
+    }
+    with (
+        WorkerProcess(module_redis, folder, models, None, beat_s=0.3, profile_dir=folder / "recorded") as worker,
+        gateway_process(module_redis, folder / "state", models=models) as client,
+    ):
+        worker.await_ready()
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        yield Profiled(str(client.base_url), folder)
 
 
-def _recorded(up: Up, *arguments: str) -> dict[str, Any]:
-    done = up.penstock("call", "--profile", "--json", *arguments)
+def _recorded(up: Profiled, *arguments: str) -> dict[str, Any]:
+    done = up.here("call", "--profile", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     body: dict[str, Any] = json.loads(done.stdout)
     found: dict[str, Any] = body["profile"]
@@ -86,7 +91,7 @@ def _recorded(up: Up, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_a_call_is_recorded_by_onnx_runtime_whichever_slot_takes_it(up: Up) -> None:
+def test_a_call_is_recorded_by_onnx_runtime_whichever_slot_takes_it(up: Profiled) -> None:
     found = _recorded(up, "digits", f"@{IMAGE}")
     folder = Path(found["folder"])
     assert (found["kind"], found["note"], folder.parent) == ("onnxruntime", None, up.folder / "recorded" / "digits-1")
@@ -101,15 +106,15 @@ def test_a_call_is_recorded_by_onnx_runtime_whichever_slot_takes_it(up: Up) -> N
     }
 
 
-def test_a_call_is_recorded_by_torch(up: Up) -> None:
+def test_a_call_is_recorded_by_torch(up: Profiled) -> None:
     found = _recorded(up, "product", "2")
     assert (found["kind"], found["note"]) == ("torch", None)
     trace = json.loads((Path(found["folder"]) / "trace.json").read_text())
     assert any(event.get("name") == "aten::mm" for event in trace["traceEvents"])
 
 
-def test_a_person_sees_the_stages_and_where_the_recording_lies_beside_the_output(up: Up) -> None:
-    done = up.penstock("call", "--profile", "square", '{"x": 4}')
+def test_a_person_sees_the_stages_and_where_the_recording_lies_beside_the_output(up: Profiled) -> None:
+    done = up.here("call", "--profile", "square", '{"x": 4}')
     assert (done.returncode, done.stdout) == (0, '{"y": 16}\n')
     told = {line.split()[0]: line for line in done.stderr.splitlines()}
     assert told.keys() >= STAGES
@@ -122,7 +127,7 @@ def recorded(root: Path) -> set[Path]:
     return {path.parent for path in root.glob("*/stages.txt")}
 
 
-def test_a_handler_whose_own_runtime_has_a_profile_of_its_own_is_recorded_like_any_other(up: Up) -> None:
+def test_a_handler_whose_own_runtime_has_a_profile_of_its_own_is_recorded_like_any_other(up: Profiled) -> None:
     """The handler's own attribute is not called as if it were penstock's profiler.
 
     The worker once called the attribute: the child died of the call twice, and the job ended as a suspect.
@@ -131,10 +136,10 @@ def test_a_handler_whose_own_runtime_has_a_profile_of_its_own_is_recorded_like_a
     assert (found["kind"], found["note"]) == ("python", None)
 
 
-def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Up) -> None:
+def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Profiled) -> None:
     root = up.folder / "recorded" / "square-1"
     before = recorded(root)
-    with Client(up.ready["url"]) as client:
+    with Client(up.url) as client:
         for value in range(7):
             assert client.predict("square", {"x": value}) == {"y": value * value}
     # A recording is written after the answers of its batch have been sent.
@@ -144,9 +149,9 @@ def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Up) -> N
     assert {"profile.txt", "stages.json"} <= {path.name for path in made[0].iterdir()}
 
 
-def test_what_was_asked_for_can_be_read_again_and_unknown_models_are_refused(up: Up) -> None:
-    done = up.penstock("call", "--profile", "nobody", "1")
+def test_what_was_asked_for_can_be_read_again_and_unknown_models_are_refused(up: Profiled) -> None:
+    done = up.here("call", "--profile", "nobody", "1")
     assert done.returncode == 5
     assert "no model is named 'nobody'" in done.stderr
-    done = up.penstock("call", "--profile", "--async", "square", "1")
+    done = up.here("call", "--profile", "--async", "square", "1")
     assert done.returncode == 2

@@ -8,56 +8,95 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.app.control import Inspect
 
 from penstock.broker.celery_app import broker_url
 from penstock.job import JobState
 from tests.eventually import eventually
 from tests.faults.server import Server
-from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess, await_listening
+from tests.integration.worker_process import FAULTY, PACED, Gate, JobClient, WorkerProcess, await_listening
 
 MODEL = "faulty"
 QUEUE = "penstock.{faulty}"
+HELD = "held"
+MODELS = {
+    MODEL: {"source": f"{FAULTY}:Faulty"},
+    HELD: {"source": f"{PACED}:Paced", "max_batch_size": 1, "warm_up": False},
+}
+FLOWER_STARTS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A store, a worker, and stock Flower, which takes seconds until it asks for events."""
+
+    url: str
+    folder: Path
+    process: WorkerProcess
+    flower: str
+
+
+@pytest.fixture(scope="module")
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("celery")
+    # Flower reads queue depths over TCP only.
+    server = Server(folder / "state", fsync="everysec")
+    server.start()
+    try:
+        with WorkerProcess(server.url, folder, MODELS) as process, flower(server.url, folder) as address:
+            yield Stack(server.url, folder, process, address)
+    finally:
+        server.stop()
 
 
 @pytest.fixture
-def client(fresh_redis: str) -> Iterator[JobClient]:
-    with closing(JobClient(fresh_redis, MODEL)) as client:
+def worker(stack: Stack) -> str:
+    """Return the worker's name, once it is ready and hears remote control. A test before may have shut it down."""
+    if stack.process.process.poll() is not None:
+        stack.process.start()
+    return stack.process.await_ready()
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[JobClient]:
+    with closing(JobClient(stack.url, MODEL)) as client:
         yield client
 
 
 @pytest.fixture
-def stock(fresh_redis: str) -> Iterator[Celery]:
+def stock(stack: Stack) -> Iterator[Celery]:
     """Yield a client that has none of penstock's code."""
-    url = broker_url(fresh_redis)
+    url = broker_url(stack.url)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
         yield app
 
 
-def worker(url: str, folder: Path, **table: Any) -> WorkerProcess:
-    return WorkerProcess(url, folder, {MODEL: {"source": f"{FAULTY}:Faulty", **table}})
+def heard(stock: Celery, name: str) -> Inspect:
+    """Return what asks this worker, once it hears remote control."""
+    await_listening(stock, name)
+    # With a destination the answer of that worker is enough, so no call waits for the whole timeout.
+    return stock.control.inspect(destination=[name], timeout=30.0)
 
 
-def test_a_stock_client_sends_a_task_and_gets_its_result(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
-    with worker(fresh_redis, tmp_path):
-        results = [
-            stock.send_task("penstock.infer", args=[MODEL, {"do": "echo", "tag": tag}], queue=QUEUE) for tag in range(20)
-        ]
-        assert [result.get(timeout=60) for result in results] == list(range(20))
+def test_a_stock_client_sends_a_task_and_gets_its_result(stock: Celery, worker: str) -> None:
+    results = [stock.send_task("penstock.infer", args=[MODEL, {"do": "echo", "tag": tag}], queue=QUEUE) for tag in range(20)]
+    assert [result.get(timeout=60) for result in results] == list(range(20))
 
 
-def test_a_stock_client_gets_the_error_of_its_item(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
-    with worker(fresh_redis, tmp_path):
-        failed = stock.send_task("penstock.infer", args=[MODEL, {"do": "fail", "tag": 7}], queue=QUEUE)
-        error = failed.get(timeout=60, propagate=False)
+def test_a_stock_client_gets_the_error_of_its_item(stock: Celery, worker: str) -> None:
+    failed = stock.send_task("penstock.infer", args=[MODEL, {"do": "fail", "tag": 7}], queue=QUEUE)
+    error = failed.get(timeout=60, propagate=False)
     assert failed.state == "FAILURE"
     assert "refused 7" in str(error)
 
@@ -67,13 +106,13 @@ def test_a_stock_client_gets_the_error_of_its_item(stock: Celery, fresh_redis: s
     [("another.task", [MODEL, 1]), ("penstock.infer", ["elsewhere", 1]), ("penstock.infer", [])],
 )
 def test_a_task_that_cannot_become_a_job_is_answered_and_leaves_no_job(
-    stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path, name: str, args: list[Any]
+    stock: Celery, client: JobClient, worker: str, name: str, args: list[Any]
 ) -> None:
-    with worker(fresh_redis, tmp_path):
-        rejected = stock.send_task(name, args=args, queue=QUEUE)
-        rejected.get(timeout=60, propagate=False)
+    before = client.store.stats(MODEL).accepted
+    rejected = stock.send_task(name, args=args, queue=QUEUE)
+    rejected.get(timeout=60, propagate=False)
     assert rejected.state == "FAILURE"
-    assert client.store.stats(MODEL).accepted == 0
+    assert client.store.stats(MODEL).accepted == before
 
 
 MALFORMED = {
@@ -96,10 +135,12 @@ def as_message(id: str, body: bytes) -> bytes:
 
 
 def test_a_malformed_task_is_answered_once_and_costs_no_slot_a_turn(
-    stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path
+    stock: Celery, client: JobClient, stack: Stack, worker: str
 ) -> None:
     """Deep JSON and huge numbers were a fault of the slot, which gave back its batch, every 15 seconds and for ever."""
-    with worker(fresh_redis, tmp_path) as process, redis.Redis.from_url(fresh_redis) as store:
+    accepted = client.store.stats(MODEL).accepted
+    with redis.Redis.from_url(stack.url) as store:
+        rejected = int(store.hget("ps:{faulty}:counters", "foreign_rejected") or 0)
         for id, body in MALFORMED.items():
             store.lpush(QUEUE, as_message(id, body))
         good = stock.send_task("penstock.infer", args=[MODEL, {"do": "echo", "tag": 1}], queue=QUEUE)
@@ -109,52 +150,33 @@ def test_a_malformed_task_is_answered_once_and_costs_no_slot_a_turn(
             assert "invalid_message" in str(told.get(timeout=60, propagate=False))
             assert told.state == "FAILURE"
         assert store.hgetall("ps:{faulty}:foreign") == {}
-        assert store.hget("ps:{faulty}:counters", "foreign_rejected") == str(len(MALFORMED)).encode()
-        assert process.events("slot_fault") == []
-    assert client.store.stats(MODEL).accepted == 1
+        assert int(store.hget("ps:{faulty}:counters", "foreign_rejected") or 0) == rejected + len(MALFORMED)
+        assert stack.process.events("slot_fault") == []
+    assert client.store.stats(MODEL).accepted == accepted + 1
 
 
-def test_remote_control_sees_and_stops_the_worker(stock: Celery, client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
-    with worker(fresh_redis, tmp_path) as process:
-        name = process.await_ready()
-        await_listening(stock, name)
-        # With a destination the answer of that worker is enough, so no call waits for the whole timeout.
-        inspect = stock.control.inspect(destination=[name], timeout=30.0)
-        assert inspect.ping() == {name: {"ok": "pong"}}
-        [queue] = inspect.active_queues()[name]
-        assert queue["name"] == QUEUE
-        [id] = client.submit({"do": "sleep", "seconds": 5.0, "tag": 1})
-        [active] = eventually(lambda: inspect.active()[name])
-        assert (active["id"], active["name"]) == (str(id), f"penstock.infer.{MODEL}")
+def test_remote_control_sees_the_worker(stock: Celery, stack: Stack, worker: str) -> None:
+    inspect, gate = heard(stock, worker), Gate(stack.folder / "seen")
+    assert inspect.ping() == {worker: {"ok": "pong"}}
+    assert {queue["name"] for queue in inspect.active_queues()[worker]} == {QUEUE, "penstock.{held}"}
+    with closing(JobClient(stack.url, HELD)) as client:
+        before = inspect.stats()[worker]["total"].get(f"penstock.infer.{HELD}", 0)
+        [id] = client.submit(gate.held(1))
+        [active] = eventually(lambda: inspect.active()[worker])
+        assert (active["id"], active["name"]) == (str(id), f"penstock.infer.{HELD}")
+        gate.open()
         assert client.await_final([id])[0].state is JobState.SUCCEEDED
-        stats = inspect.stats()[name]
-        assert stats["total"] == {f"penstock.infer.{MODEL}": 1}
-        assert stats["pool"]["slots"][0]["state"] == "ready"
-        stock.control.broadcast("shutdown", destination=[name])
-        assert process.exit_code(within_s=30.0) == 0
+    stats = inspect.stats()[worker]
+    assert stats["total"][f"penstock.infer.{HELD}"] == before + 1
+    assert stats["pool"]["slots"][0]["state"] == "ready"
 
 
-def test_the_pool_grows_and_shrinks_by_remote_control(stock: Celery, fresh_redis: str, tmp_path: Path) -> None:
-    with worker(fresh_redis, tmp_path) as process:
-        name = process.await_ready()
-        await_listening(stock, name)
-        # With a destination the answer of that worker is enough, so no call waits for the whole timeout.
-        inspect = stock.control.inspect(destination=[name], timeout=30.0)
-        stock.control.pool_grow(1, destination=[name])
-        eventually(lambda: [slot["state"] for slot in inspect.stats()[name]["pool"]["slots"]] == ["ready", "ready"])
-        stock.control.pool_shrink(1, destination=[name])
-        eventually(lambda: len(inspect.stats()[name]["pool"]["slots"]) == 1)
-
-
-def test_the_celery_command_starts_the_same_worker(client: JobClient, fresh_redis: str, tmp_path: Path) -> None:
-    process = worker(fresh_redis, tmp_path)
-    process.command = (sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", "worker", "--loglevel=INFO")
-    with process:
-        assert process.await_ready().startswith("penstock@")
-        [job] = client.await_final(client.submit({"do": "echo", "tag": 1}))
-        process.send(signal.SIGTERM)
-        assert process.exit_code(within_s=30.0) == 0
-    assert job.state is JobState.SUCCEEDED
+def test_the_pool_grows_and_shrinks_by_remote_control(stock: Celery, worker: str) -> None:
+    inspect = heard(stock, worker)
+    stock.control.pool_grow(1, destination=[worker])
+    eventually(lambda: [slot["state"] for slot in inspect.stats()[worker]["pool"]["slots"]] == ["ready"] * 3)
+    stock.control.pool_shrink(1, destination=[worker])
+    eventually(lambda: len(inspect.stats()[worker]["pool"]["slots"]) == 2)
 
 
 @contextmanager
@@ -182,30 +204,28 @@ def asked(address: str) -> Any:
         return None
 
 
-def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(state_dir: Path, tmp_path: Path) -> None:
-    # Flower reads queue depths over TCP only.
-    server = Server(state_dir, fsync="everysec")
-    server.start()
-    try:
-        with closing(JobClient(server.url, MODEL)) as client, worker(server.url, tmp_path, max_batch_size=1) as process:
-            name = process.await_ready()
-            with flower(server.url, tmp_path) as address:
-                eventually(lambda: asked(f"{address}/api/workers?refresh=1"), timeout_s=40.0)
-                eventually(lambda: name in (asked(f"{address}/api/workers") or {}))
-                first = eventually(lambda: first_seen(client, address), timeout_s=40.0)
-                ids = client.submit({"do": "echo", "tag": 1}, {"do": "fail", "tag": 2})
-                client.await_final(ids)
-                tasks = eventually(lambda: finished_tasks(address, {str(id) for id in ids}))
-                busy = client.submit(*[{"do": "sleep", "seconds": 3.0} for _ in range(3)])
-                eventually(lambda: depth(address) in (1, 2))
-                queued = eventually(lambda: finished_tasks(address, {str(id) for id in busy}), timeout_s=60.0)
-    finally:
-        server.stop()
+def test_stock_flower_shows_the_worker_its_tasks_and_the_queue(stack: Stack, client: JobClient, worker: str) -> None:
+    address, gate = stack.flower, Gate(stack.folder / "queued")
+    eventually(lambda: asked(f"{address}/api/workers?refresh=1"), timeout_s=FLOWER_STARTS_WITHIN_S)
+    eventually(lambda: worker in (asked(f"{address}/api/workers") or {}))
+    eventually(lambda: first_seen(client, address), timeout_s=FLOWER_STARTS_WITHIN_S)
+    ids = client.submit({"do": "echo", "tag": 1}, {"do": "fail", "tag": 2})
+    client.await_final(ids)
+    tasks = eventually(lambda: finished_tasks(address, {str(id) for id in ids}))
+    with closing(JobClient(stack.url, HELD)) as held:
+        busy = held.submit(*[gate.held(tag) for tag in range(3)])
+        held_at = time.monotonic()
+        try:
+            eventually(lambda: depth(address) in (1, 2))
+        finally:
+            held_s = time.monotonic() - held_at
+            gate.open()
+        held.await_final(busy)
+    queued = eventually(lambda: finished_tasks(address, {str(id) for id in busy}))
     assert {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}
     assert {task["name"] for task in tasks.values()} == {f"penstock.infer.{MODEL}"}
-    assert first
-    # One ran for three seconds, one waited in the child, one in the queue. Regression: Flower showed no job as queued.
-    assert max(task["started"] - task["received"] for task in queued.values()) > 2.0
+    # One ran, one waited in the child, one in the queue until the gate opened. Regression: Flower showed no job as queued.
+    assert max(task["started"] - task["received"] for task in queued.values()) > held_s / 2
 
 
 def first_seen(client: JobClient, address: str) -> Any:
@@ -216,11 +236,28 @@ def first_seen(client: JobClient, address: str) -> Any:
 
 def finished_tasks(address: str, ids: set[str]) -> dict[str, Any]:
     """Return the tasks of `ids` by id, once all of those tasks have ended; until then an empty table."""
-    tasks = (asked(f"{address}/api/tasks") or {}).items()
-    ended = {id: task for id, task in tasks if id in ids and task["state"] in ("SUCCESS", "FAILURE")}
+    shown = (asked(f"{address}/api/tasks") or {}).items()
+    ended = {id: task for id, task in shown if id in ids and task["state"] in ("SUCCESS", "FAILURE")}
     return ended if ended.keys() == ids else {}
 
 
 def depth(address: str) -> int:
     queues = (asked(f"{address}/api/queues/length") or {}).get("active_queues", [])
-    return sum(queue["messages"] for queue in queues if queue["name"] == QUEUE)
+    return sum(queue["messages"] for queue in queues if queue["name"] == "penstock.{held}")
+
+
+def test_the_celery_command_starts_the_same_worker(fresh_redis: str, tmp_path: Path) -> None:
+    process = WorkerProcess(fresh_redis, tmp_path, {MODEL: MODELS[MODEL]})
+    process.command = (sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", "worker", "--loglevel=INFO")
+    with process, closing(JobClient(fresh_redis, MODEL)) as client:
+        assert process.await_ready().startswith("penstock@")
+        [job] = client.await_final(client.submit({"do": "echo", "tag": 1}))
+        process.send(signal.SIGTERM)
+        assert process.exit_code(within_s=30.0) == 0
+    assert job.state is JobState.SUCCEEDED
+
+
+def test_remote_control_stops_the_worker(stock: Celery, stack: Stack, worker: str) -> None:
+    await_listening(stock, worker)
+    stock.control.broadcast("shutdown", destination=[worker])
+    assert stack.process.exit_code(within_s=30.0) == 0

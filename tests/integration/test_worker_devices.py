@@ -68,22 +68,19 @@ def test_each_child_is_where_the_plan_says(fresh_redis: str, tmp_path: Path) -> 
             await_threads(slot.pid, 3)
 
 
-@pytest.mark.skipif(BUDGET < 2, reason="two threads need two cores")
-def test_libraries_start_as_many_threads_as_the_slot_has_cores(fresh_redis: str, tmp_path: Path) -> None:
-    source = tmp_path / "threaded.py"
+def test_models_that_share_lie_on_the_same_cores_and_libraries_start_as_many_threads_as_a_slot_has(
+    fresh_redis: str, tmp_path: Path
+) -> None:
+    source, threads = tmp_path / "threaded.py", min(2, BUDGET)
     source.write_text(THREADED)
-    with slots(fresh_redis, tmp_path / "w", {"m": {"source": str(source), "threads": 2}}) as [slot]:
-        assert allowed(slot.pid) == list(slot.cores)
-        # OpenBLAS counts the calling thread as its first thread.
-        await_threads(slot.pid, 3 + 1)
-
-
-def test_models_that_share_lie_on_the_same_cores(fresh_redis: str, tmp_path: Path) -> None:
-    models = {name: {"source": FAULTY + ":Faulty", "placement": "shared"} for name in ("first", "second")}
-    with slots(fresh_redis, tmp_path, models) as found:
+    models = {name: {"source": str(source), "placement": "shared", "threads": threads} for name in ("first", "second")}
+    with slots(fresh_redis, tmp_path / "w", models) as found:
         assert found[0].cores == found[1].cores != ()
         assert [allowed(slot.pid) for slot in found] == [list(slot.cores) for slot in found]
-        assert {slot.placement for slot in found} == {"shared"}
+        assert {(slot.placement, slot.threads) for slot in found} == {("shared", threads)}
+        for slot in found:
+            # OpenBLAS counts the calling thread as its first thread.
+            await_threads(slot.pid, 3 + threads - 1)
 
 
 @pytest.mark.skipif(BUDGET < 2, reason="a further slot needs a core that nobody has")

@@ -22,6 +22,7 @@ from penstock.broker.store.library import library
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from tests.acceptance.gateway_process import gateway_process
+from tests.command import called_here
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
 
@@ -152,16 +153,25 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
             assert "penstock_queue_depth" in client.get("/metrics").text
             # By default Celery waits one second. With a destination, Celery returns after the first answer.
             patience = ("--timeout", "20", "--destination", name)
-            assert "pong" in celery(server.worker_url, "inspect", *patience, "ping")
-            assert "task events enabled" in celery(server.worker_url, "control", *patience, "enable_events")
+            said = celery(server.worker_url, ["inspect", *patience, "ping"], ["control", *patience, "enable_events"])
+            assert "pong" in said
+            assert "task events enabled" in said
         assert [entry for entry in admin.acl_log() if entry["username"] in (GATEWAY, WORKER)] == []
 
 
-def celery(url: str, *command: str) -> str:
-    """The output of Celery's own command line, run with this store URL."""
+CELERY = """
+import json, sys
+from celery.bin.celery import celery
+for words in json.load(sys.stdin):
+    celery.main(args=["-A", "penstock.broker.celery_app", *words], prog_name="celery", standalone_mode=False)
+"""
+
+
+def celery(url: str, *commands: list[str]) -> str:
+    """The output of Celery's own command line, run with this store URL; one process runs all commands."""
     env = {**os.environ, "PENSTOCK_REDIS_URL": url, "PENSTOCK_MODELS": json.dumps(SQUARE)}
-    argv = [sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", *command]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+    argv, words = [sys.executable, "-c", CELERY], json.dumps(commands)
+    return subprocess.run(argv, env=env, input=words, capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 def test_functions_that_are_missing_are_asked_of_the_administrator(server: EmbeddedServer) -> None:
@@ -183,8 +193,7 @@ def test_loading_for_a_new_version_also_takes_over_a_changed_file_of_users(tmp_p
             file.write("user extra on nopass ~extra:* -@all +ping\n")
         (tmp_path / "admin_url").write_text(server.url)
         env = {**os.environ, "PENSTOCK_REDIS_URL_FILE": str(tmp_path / "admin_url")}
-        argv = [sys.executable, "-m", "penstock.cli.main", "store", "load", "--reload-users"]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path)
+        done = called_here("store", "load", "--reload-users", env=env, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert set(admin.acl_users()) == {"default", "extra", *RULES}
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from penstock.cli import exits
 from penstock.cli.lazy import CommandEntry
 from penstock.cli.main import Penstock, app
+from tests.command import called_here
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("redis", "celery", "kombu", "fastapi", "starlette", "pydantic", "httpx", "httpx2", "tenacity", "numpy", "msgspec")
@@ -23,15 +24,8 @@ HEAVY = ("redis", "celery", "kombu", "fastapi", "starlette", "pydantic", "httpx"
 def penstock(
     *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-    )
+    """Call the command here; as a process it is run by the tests of `--help`, of completion and of `penstock up`."""
+    return called_here(*arguments, cwd=cwd, env={**os.environ, **(env or {})})
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -45,7 +39,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_lists_every_command_and_the_exit_codes() -> None:
-    done = penstock("--help")
+    command = [sys.executable, "-m", "penstock.cli.main", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0
     assert [name for name in Penstock.table if f" {name} " not in done.stdout] == []
     assert "Exit codes" in done.stdout
@@ -126,7 +121,15 @@ def test_the_shell_is_told_how_to_complete_and_what() -> None:
     script = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True), script.stderr
     completion = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
-    assert penstock(env=completion).stdout.split() == ["worker", "workers"]
+    completed = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main"],
+        env={**os.environ, **completion},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert completed.stdout.split() == ["worker", "workers"]
 
 
 def _commands(entry: CommandEntry) -> list[Any]:
