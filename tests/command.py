@@ -1,7 +1,7 @@
 """The `penstock` command in the process of the tests: the same entry point, without an interpreter's start and imports.
 
-Only commands that end by themselves and start no process run this way. That the command works as a process of its own, with its
-exit code and its streams, is tested in `tests/acceptance/test_cli.py` and `tests/unit/cli/test_main.py`.
+Only commands that end by themselves and start no process run this way. As a process the command runs in the tests of
+`penstock up` (`tests/acceptance/test_cli.py`), which fork it with `tests/acceptance/warm_command.py` where signals matter.
 """
 
 from __future__ import annotations

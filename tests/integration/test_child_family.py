@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def has_none_running(pids: list[int]) -> bool:
+    return not any(map(is_running, pids))
+
+
 def kill_from_outside(child: ChildProcess) -> None:
     os.kill(child.pid, signal.SIGKILL)
     eventually(child.has_ended, timeout_s=60.0)
@@ -108,23 +113,19 @@ def close_at_once(_: ChildProcess) -> None:
     """The test closes it."""
 
 
-@pytest.mark.parametrize("end", [kill_from_outside, kill, stop, close_at_once])
 def test_what_a_handler_started_ends_with_its_child(
-    source: str,
-    tmp_path: Path,
-    bystander: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    end: Callable[[ChildProcess], None],
+    source: str, tmp_path: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child, family = started(source, tmp_path / "one", monkeypatch)
-    neighbour, others = started(source, tmp_path / "two", monkeypatch)
+    neighbour, others = started(source, tmp_path / "neighbour", monkeypatch)
     with closing(neighbour):
-        with closing(child):
-            assert all(map(is_running, family))
-            end(child)
-        eventually(lambda: not any(map(is_running, family)))
-        assert all(map(is_running, [*others, neighbour.pid, bystander.pid])), "nobody else's process ends"
-    eventually(lambda: not any(map(is_running, others)))
+        for end in (kill_from_outside, kill, stop, close_at_once):
+            child, family = started(source, tmp_path / end.__name__, monkeypatch)
+            with closing(child):
+                assert all(map(is_running, family))
+                end(child)
+            eventually(partial(has_none_running, family))
+            assert all(map(is_running, [*others, neighbour.pid, bystander.pid])), f"{end.__name__}: nobody else's process ends"
+    eventually(partial(has_none_running, others))
 
 
 def test_a_client_of_mps_is_ended_by_the_daemon_and_then_killed(

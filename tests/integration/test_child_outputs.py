@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,9 +35,10 @@ class Large(penstock.Handler):
 """
 
 
-@pytest.fixture
-def child(tmp_path: Path) -> Iterator[ChildProcess]:
-    handler = tmp_path / "large.py"
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildProcess]:
+    """Yield the child of all tests: what does not fit leaves it as it was."""
+    handler = tmp_path_factory.mktemp("outputs") / "large.py"
     handler.write_text(LARGE)
     spec = ModelSpec("m", str(handler), warm_up=False, limits=Limits(memory_limit_bytes=700 * MIB))
     with closing(ChildProcess(spec, Pin((), 1), max_batch_size=4)) as child:

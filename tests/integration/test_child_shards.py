@@ -23,7 +23,7 @@ from penstock.workers.ipc.progress_page import Lane
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
-from tests.integration.worker_process import FAULTY
+from tests.integration.worker_process import FAULTY, PACED, Gate
 
 WITHIN_S = 30.0
 # The time limit for a batch: machines pause for a second, and a micro-batch of 0.2 s must not be taken for one that hangs.
@@ -33,8 +33,8 @@ LIMIT_S = 3.0
 class Bench:
     """A child process and its supervisor, which the test drives."""
 
-    def __init__(self, handler: str = "Faulty", *, batch: int = 4, **limits: Any) -> None:
-        spec = ModelSpec("m", f"{FAULTY}:{handler}", policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
+    def __init__(self, handler: str = f"{FAULTY}:Faulty", *, batch: int = 4, **limits: Any) -> None:
+        spec = ModelSpec("m", handler, policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
         self.selector = DefaultSelector()
         self.child = ChildSupervisor(spec, Pin((), 1), self.selector, max_batch_size=batch)
         self.events: list[Event] = []
@@ -87,9 +87,25 @@ class Bench:
         return decode_outcome(output.data)
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Bench]:
     made = Bench()
+    yield made
+    made.child.close()
+
+
+@pytest.fixture
+def bench(shared: Bench) -> Bench:
+    """Return the bench of all tests, whose child may have died in the one before."""
+    shared.events.clear()
+    shared.await_true(lambda: shared.child.is_taking and shared.child.in_flight.is_empty)
+    return shared
+
+
+@pytest.fixture(scope="module")
+def pacer() -> Iterator[Bench]:
+    """Yield a bench whose rows last until a gate opens."""
+    made = Bench(f"{PACED}:Paced")
     yield made
     made.child.close()
 
@@ -128,13 +144,15 @@ def test_a_shard_without_rows_and_one_that_is_none_come_back_at_once(bench: Benc
     assert failed.code == "invalid_input"
 
 
-def test_an_online_batch_waits_for_one_micro_batch_and_not_for_the_shard(bench: Bench) -> None:
-    batch = bench.shard(*sleepers(100, 0.05))
-    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
-    bench.end_of(bench.online({"do": "echo"}))
-    # The shard as a whole takes five seconds, and a micro-batch a twenty-fifth of that.
-    assert bench.child.in_flight.load().shards == 1
-    assert bench.outcome_of(batch).outputs == list(range(100))
+def test_an_online_batch_waits_for_one_micro_batch_and_not_for_the_shard(pacer: Bench, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    batch = pacer.shard(*gate.slow(1_000))
+    pacer.await_true(lambda: sum(pacer.child.in_flight.rows_done().values()))
+    pacer.end_of(pacer.online({"tag": 1}))
+    # Until the gate opens, the shard as a whole takes 50 seconds, and a micro-batch a part of that.
+    assert pacer.child.in_flight.load().shards == 1
+    gate.open()
+    assert pacer.outcome_of(batch).outputs == list(range(1_000))
 
 
 def test_a_shard_gets_on_beside_a_flood_of_online_batches(bench: Bench) -> None:
@@ -167,17 +185,19 @@ def test_a_child_that_is_killed_amid_a_shard_costs_the_shard_and_a_new_child_run
 
 
 def test_the_limit_of_time_is_for_a_micro_batch_and_not_for_the_shard() -> None:
-    bench = Bench(max_run_s=LIMIT_S)
-    batch = bench.shard(*sleepers(80))
+    # Two at the same time, because both last as long as the limit.
+    bench, hanging = Bench(max_run_s=LIMIT_S), Bench(max_run_s=LIMIT_S)
+    hung, behind = hanging.shard(*echoes(3), {"do": "hang"}), hanging.shard(*echoes(3))
+    hanging.await_true(lambda: hanging.lane(Lane.RUNNING))
+    waiting = hanging.online({"do": "echo"})
+    batch = bench.shard(*sleepers(64))
     began_at = time.monotonic()
-    assert bench.outcome_of(batch).outputs == list(range(80))
+    assert bench.outcome_of(batch).outputs == list(range(64))
     assert time.monotonic() - began_at > LIMIT_S
-    hung, behind = bench.shard(*echoes(3), {"do": "hang"}), bench.shard(*echoes(3))
-    bench.await_true(lambda: bench.lane(Lane.RUNNING))
-    waiting = bench.online({"do": "echo"})
-    ends = [bench.end_of(batch) for batch in (hung, behind, waiting)]
+    ends = [hanging.end_of(batch) for batch in (hung, behind, waiting)]
     assert [end.cause for end in ends if isinstance(end, BatchLost)] == [Cause.TIMED_OUT, Cause.UNSTARTED, Cause.UNSTARTED]
-    bench.child.close()
+    for made in (bench, hanging):
+        made.child.close()
 
 
 def test_an_online_batch_that_hangs_beside_a_shard_is_the_one_that_is_blamed() -> None:
@@ -193,19 +213,21 @@ def test_an_online_batch_that_hangs_beside_a_shard_is_the_one_that_is_blamed() -
 
 
 def test_rows_that_exhaust_memory_together_run_in_smaller_calls() -> None:
-    bench = Bench("SmallMemory", batch=8)
+    bench = Bench(f"{FAULTY}:SmallMemory", batch=8)
     found = bench.outcome_of(bench.shard(*echoes(30), {"do": "exhaust"}))
     assert found.outputs == [*range(30), None]
     assert [failure.code for failure in found.failures] == ["oom"]
     bench.child.close()
 
 
-def test_a_shard_that_has_not_begun_is_taken_back_and_the_running_one_goes_on(bench: Bench) -> None:
-    first, second = bench.shard(*sleepers(80)), bench.shard(*echoes(3))
-    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
-    assert [batch.nonce for batch in bench.child.in_flight.recall()] == [second.nonce]
-    assert bench.outcome_of(first).outputs == list(range(80))
-    bench.await_true(lambda: not bench.child.in_flight.load().shards)
+def test_a_shard_that_has_not_begun_is_taken_back_and_the_running_one_goes_on(pacer: Bench, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    first, second = pacer.shard(*gate.slow(1_000)), pacer.shard(*echoes(3))
+    pacer.await_true(lambda: sum(pacer.child.in_flight.rows_done().values()))
+    assert [batch.nonce for batch in pacer.child.in_flight.recall()] == [second.nonce]
+    gate.open()
+    assert pacer.outcome_of(first).outputs == list(range(1_000))
+    pacer.await_true(lambda: not pacer.child.in_flight.load().shards)
 
 
 def test_a_shard_that_is_given_up_amid_its_rows_is_left_by_the_child(bench: Bench) -> None:
@@ -217,28 +239,28 @@ def test_a_shard_that_is_given_up_amid_its_rows_is_left_by_the_child(bench: Benc
 
 
 def test_a_device_that_fails_every_call_ends_the_child_and_costs_the_shard(tmp_path: Path) -> None:
-    bench = Bench("Accelerated")
+    bench = Bench(f"{FAULTY}:Accelerated")
     end = bench.end_of(bench.shard(*echoes(3), {"do": "device", "tag": "CUDA error: device-side assert triggered"}))
     assert isinstance(end, BatchLost)
     assert end.cause is Cause.CRASHED
     bench.child.close()
 
 
-def test_a_child_that_is_worn_ends_its_shard_and_is_then_replaced() -> None:
-    bench = Bench(batch=1, recycle_after_batches=3)
+def test_a_child_that_is_worn_ends_its_shard_and_is_then_replaced(tmp_path: Path) -> None:
+    bench, gate = Bench(f"{PACED}:Paced", batch=1, recycle_after_batches=3), Gate(tmp_path / "gate")
     first = bench.child.pid
-    batch = bench.shard(*sleepers(60, 0.05))
+    batch = bench.shard(*gate.slow(1_000))
     for _ in range(3):
-        bench.end_of(bench.online({"do": "echo"}))
+        bench.end_of(bench.online({"tag": 1}))
     bench.await_true(lambda: not bench.child.is_taking_shards)
     assert bench.child.is_taking
-    assert bench.outcome_of(batch).outputs == list(range(60))
+    gate.open()
+    assert bench.outcome_of(batch).outputs == list(range(1_000))
     bench.await_true(lambda: bench.child.is_taking and bench.child.pid != first)
     bench.child.close()
 
 
-def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(tmp_path: Path) -> None:
-    bench = Bench(max_run_s=30.0)
+def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(bench: Bench, tmp_path: Path) -> None:
     slow, waiting = tmp_path / "slow", tmp_path / "waiting"
     first = bench.online_from(slow, {"do": "sleep", "seconds": 0.3})
     second = bench.online_from(waiting, {"do": "echo", "tag": 1})
@@ -254,4 +276,3 @@ def test_a_copy_of_an_input_lives_as_long_as_the_child_may_read_it(tmp_path: Pat
     assert [given_up.nonce for given_up in bench.child.in_flight.disown()] == [disowned.nonce]
     assert slow.exists(), "the child may not have read it yet"
     bench.await_true(lambda: not slow.exists())
-    bench.child.close()

@@ -18,6 +18,7 @@ from penstock.broker.server.embedded import EmbeddedServer
 from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import clean_environment
+from tests.command import called_here
 from tests.eventually import eventually
 from tests.security.keyed import ALICE, BOB, KEYS, MODELS, OPERATIONS, SUBMITS, filled, keyed_gateway, send
 
@@ -60,10 +61,8 @@ def test_settings_do_not_show_secrets_when_they_are_printed(tmp_path: Path) -> N
     settings = Settings.load(None, env)
     assert CANARY not in repr(settings)
     assert settings.keys[0].sha256 not in repr(settings)
-    command = [sys.executable, "-m", "penstock.cli.main", "config", "show"]
-    shown = subprocess.run(
-        command, env={**clean_environment(), **env}, capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    shown = called_here("config", "show", env={**clean_environment(), **env}, cwd=tmp_path)
+    assert shown.returncode == 0
     assert "alice" in shown.stdout
     assert not any(secret in shown.stdout for secret in (CANARY, ALICE.secret, settings.keys[0].sha256))
 
@@ -139,8 +138,7 @@ def bomb(width: int, height: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize(("width", "height"), [(20_000, 20_000), (20_000, 2), (2, 20_000), (16_385, 1)])
-def test_an_image_bomb_is_refused_from_its_header(width: int, height: int) -> None:
+def test_image_bombs_are_refused_from_their_headers() -> None:
     pytest.importorskip("PIL")
     program = (
         "import resource, sys\n"
@@ -148,12 +146,14 @@ def test_an_image_bomb_is_refused_from_its_header(width: int, height: int) -> No
         "import handler\n"
         "from penstock import Failure\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "found = handler._pixels(sys.stdin.buffer.read())\n"
-        "assert isinstance(found, Failure) and 'the limits are' in str(found), found\n"
+        "for line in sys.stdin:\n"
+        "    found = handler._pixels(bytes.fromhex(line))\n"
+        "    assert isinstance(found, Failure) and 'the limits are' in str(found), found\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    data = bomb(width, height)
-    assert len(data) < 100_000
-    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert int(done.stdout) < 16 * 1024, "KiB: decoded, it would be 381 MiB"
+    bombs = [bomb(width, height) for width, height in ((20_000, 20_000), (20_000, 2), (2, 20_000), (16_385, 1))]
+    assert max(map(len, bombs)) < 100_000
+    data = "\n".join(data.hex() for data in bombs)
+    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 16 * 1024, "KiB: decoded, the first would be 381 MiB"

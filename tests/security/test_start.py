@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx2
-import psutil
 import pytest
 
 import penstock
@@ -18,7 +17,7 @@ from penstock import Client
 from penstock.errors import ConfigError, NotFound, Unauthorized, WrongRole
 from penstock.settings.keys import access_rule
 from tests.acceptance.gateway_process import free_port
-from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, started, stopped
+from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, listening, started, stopped
 from tests.security.keyed import ALICE, BOB, BOSS, KEYS, READER, keyed_gateway
 
 DIRECT = [sys.executable, "-m", "penstock.gateway"]
@@ -73,12 +72,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     assert stopped(running) == 0, (folder / "up.log").read_text()
 
 
-def listening(up: Up) -> set[tuple[str, int]]:
-    family = [up.process.pid, *(child.pid for child in psutil.Process(up.process.pid).children(recursive=True))]
-    found = [one for one in psutil.net_connections("inet") if one.pid in family and one.status == psutil.CONN_LISTEN]
-    return {(one.laddr.ip, one.laddr.port) for one in found}
-
-
 def test_with_keys_it_serves_the_network_on_its_one_port(up: Up) -> None:
     assert listening(up) == {("0.0.0.0", int(up.ready["url"].rpartition(":")[2]))}
     assert "API keys required (8 keys, 5 owners)" in (up.folder / "up.log").read_text()
@@ -118,14 +111,6 @@ def test_no_scrape_and_no_open_host_rule_beyond_loopback(up: Up) -> None:
         assert httpx2.get(f"{up.ready['url']}/metrics", headers=key.header).status_code == 404
     assert httpx2.get(f"{up.ready['url']}/v1/models", headers={"host": "gateway.example", **ALICE.header}).status_code == 200
     assert httpx2.get(f"{up.ready['url']}/v1/models", headers={"host": "gateway.example"}).status_code == 401
-
-
-def test_by_default_one_port_is_open_and_that_on_loopback(tmp_path: Path) -> None:
-    running = started(tmp_path, str(SQUARE))
-    try:
-        assert listening(running) == {("127.0.0.1", int(running.ready["url"].rpartition(":")[2]))}
-    finally:
-        assert stopped(running) == 0
 
 
 def test_the_private_port_serves_the_scrape_and_nothing_else(redis_url: str, tmp_path: Path) -> None:
