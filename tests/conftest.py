@@ -28,6 +28,10 @@ structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CON
 # A suite that a script starts with `&` ignores SIGINT, and so do its child processes: one such run hung at a test of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Some images forbid bytecode files: each of the hundreds of processes that tests start would then compile our sources anew, and
+# a start would cost a quarter more.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
