@@ -7,7 +7,6 @@ and this package imports nothing of ours at start.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.handlers.decorator import model
     from penstock.handlers.runtimes.contract import open_runtime
     from penstock.job import Job, JobState, Priority
+
+    __version__: str
 
 _HOMES = {
     "ArrayHandler": "penstock.handlers.array_handler",
@@ -51,18 +52,23 @@ __all__ = [
     "open_runtime",
 ]
 
-try:
-    __version__ = version("penstock")
-except PackageNotFoundError:  # a checkout on the path that was never installed
-    __version__ = "0+unknown"
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}; it exports {', '.join(__all__)}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = _version() if name == "__version__" else getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _version() -> str:
+    # Looking through what is installed takes a third of the time in which a model's process loads our modules.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("penstock")
+    except PackageNotFoundError:  # a checkout on the path that was never installed
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:
