@@ -11,6 +11,7 @@ import typer
 import penstock
 from penstock.cli import exits
 from penstock.cli.lazy import CommandEntry, LazyGroup
+from penstock.process_lifetime import leave_at_once
 
 _SERVE, _USE, _HELP = "Serve", "Use", "Set up and inspect"
 _PROCESSES = "penstock.cli.serve.processes"
@@ -77,6 +78,7 @@ def root(
 
 def main() -> None:
     """Entry point. The process exits with one of the codes in `exits`."""
+    leave_at_once()
     as_json = "--json" in sys.argv[1:]
     try:
         # In standalone mode typer prints wrong usage as prose; otherwise it raises the error, or returns an early exit's code.

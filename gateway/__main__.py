@@ -1,215 +1,29 @@
-"""The gateway's entry point, `python -m penstock.gateway`: reads the settings and serves with one process or several."""
+"""`python -m penstock.gateway`: the gateway process. It reads the settings and serves with one process or several."""
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
-import signal
-import subprocess
 import sys
-import time
-from contextlib import ExitStack
-from types import FrameType
-from typing import Any
 
-import structlog
-
-from penstock import logs
-from penstock.broker.blobs.places import open_blobs
-from penstock.broker.store.aio import AsyncStore
-from penstock.errors import ConfigError
-from penstock.gateway.app import Gateway
-from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, bind, bind_aside
-from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
-from penstock.gateway.telemetry.tracing import tracing
-from penstock.process_lifetime import PARENT_VARIABLE, die_with_parent
-from penstock.settings.keys import is_loopback
-from penstock.settings.tables import Settings
-
-log = structlog.get_logger(__name__)
-
-RESTART_S = 1.0
-POLL_S = 0.2
-SHARED = "--shared-port"
-
-
-def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. Raises `ConfigError` if the settings do not allow a start."""
-    settings.access_rule()
-    if settings.gateway.processes > 1:
-        return SideBySide(settings).run()
-    return serve_one(settings, shared=False)
-
-
-def serve_one(settings: Settings, *, shared: bool) -> int:
-    """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
-    lifetime = Lifetime()
-    store, blobs = AsyncStore(store_url(settings)), open_blobs(settings.blob_place)
-    options = gateway_options(settings, shared=shared)
-    gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
-    table = settings.gateway
-    with ExitStack() as sockets:
-        listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
-        private = bind_aside(table)
-        metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
-        aside = ListeningSocket(sockets.enter_context(private), metrics) if private else None
-        server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
-        # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
-        # keeps a signal from getting lost: the server then ends right after its start.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-        _settle_memory()
-        server.run(sockets=[listener])
-    return 0
-
-
-def _settle_memory() -> None:
-    """Keep the garbage collector from looking at loaded modules, which stay until the end, and let it run seldom.
-
-    Requests leave few cycles. By default Python would look for them every 700 objects, several times per batch of responses.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-
-
-def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptions:
-    """Raises `ConfigError` if this gateway would serve the network without keys. `shared`: siblings bind the same port."""
-    table = settings.gateway
-    settings.access_rule()
-    return GatewayOptions(
-        models=tuple(settings.model_infos()),
-        # The check is for loopback only, against DNS rebinding. Elsewhere a rebound page has no key, and names may be many.
-        hosts=loopback_names(table.host),
-        keys=tuple(settings.access_keys()),
-        rate_per_s=table.rate_per_s,
-        burst=table.burst,
-        # Never on a port that siblings share: each scrape would reach another process, and every counter would jump.
-        metrics=is_loopback(table.host) and not table.metrics_port and not shared,
-        torchserve_metrics=table.torchserve_metrics,
-        blob_dir=None if settings.store.blob_url else settings.blob_dir,
-        max_requests=table.max_requests,
-        max_predictions=table.max_predictions,
-        max_waits=table.max_waits,
-        max_json_bytes=table.max_json_bytes,
-        max_raw_bytes=table.max_raw_bytes,
-        max_json_depth=table.max_json_depth,
-        inline_input_bytes=settings.store.inline_input_bytes,
-        sync_timeout_s=table.sync_timeout_s,
-        heartbeat_s=table.heartbeat_s,
-        log_jobs=settings.log.jobs,
-        dashboard=is_loopback(table.host) if table.dashboard is None else table.dashboard,
-        root_path=table.root_path,
-        cors_origins=table.cors_origins,
-        files_dir=settings.files_dir,
-        max_file_bytes=settings.runs.max_file_bytes,
-        max_batch_lines=settings.runs.max_batch_lines,
-        file_ttl_s=settings.runs.file_ttl_s,
-        max_owner_files=settings.runs.max_owner_files,
-        max_owner_bytes=settings.runs.max_owner_bytes,
-        max_owner_runs=settings.runs.max_owner_runs,
-        reserve_bytes=settings.store.reserve_bytes,
-        run_roots=settings.runs.roots,
-    )
-
-
-def loopback_names(host: str) -> frozenset[str]:
-    """The Host names that a gateway bound to `host` answers to; an empty set means any."""
-    return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
-
-
-def store_url(settings: Settings) -> str:
-    if settings.store.url is None:
-        raise ConfigError(
-            "no job store is named", hint="Set PENSTOCK_REDIS_URL (or store.url), or run `penstock up`, which starts one."
-        )
-    return settings.store.url
-
-
-class SideBySide:
-    """The parent of several gateway processes on one port: starts them, replaces one that dies, forwards a stop signal."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._children: list[subprocess.Popen[bytes]] = []
-        self._stopping = False
-        self._signalled: set[int] = set()
-
-    def run(self) -> int:
-        table = self._settings.gateway
-        # Bound but not listening: this socket turns port 0 into a number for all children and takes no connection.
-        with bind(table.host, table.port, shared=True) as reserved:
-            port = reserved.getsockname()[1]
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._stop)
-            environments = [child_environment(self._settings, port=port, number=number) for number in range(table.processes)]
-            self._children = [_spawn(environment) for environment in environments]
-            while any(self._is_needed(child) for child in self._children):
-                time.sleep(POLL_S)
-                self._children = [self._replaced_if_dead(*pair) for pair in zip(self._children, environments, strict=True)]
-                if self._stopping:
-                    self._forward_stop()  # to children that were being started when the signal came
-        return 0
-
-    def _is_needed(self, child: subprocess.Popen[bytes]) -> bool:
-        return child.poll() is None or not self._stopping
-
-    def _replaced_if_dead(self, child: subprocess.Popen[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        if child.poll() is None or self._stopping:
-            return child
-        log.error("gateway_process_died", pid=child.pid, code=child.returncode, restart_in_s=RESTART_S)
-        time.sleep(RESTART_S)
-        return _spawn(environment)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
-        self._forward_stop()
-
-    def _forward_stop(self) -> None:
-        for child in self._children:
-            if child.poll() is None and child.pid not in self._signalled:
-                self._signalled.add(child.pid)
-                child.send_signal(signal.SIGTERM)
-
-
-def _spawn(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "penstock.gateway", SHARED], env=environment)
-
-
-def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict[str, str]:
-    """This process's environment with the settings in force written out, so that command line flags reach the children too.
-
-    All children share the API's port; each serves its metrics on a port of its own, counted up from `metrics_port`.
-    """
-    metrics_port = settings.gateway.metrics_port
-    settled: dict[str, Any] = {
-        **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
-        **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
-        "PENSTOCK_GATEWAY__PROCESSES": 1,
-        "PENSTOCK_GATEWAY__PORT": port,
-        "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
-        PARENT_VARIABLE: 1,
-    }
-    return {**os.environ, **{name: _as_text(value) for name, value in settled.items() if value is not None}}
-
-
-def _as_text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+from penstock.process_lifetime import die_with_parent, leave_at_once, loading
 
 
 def main(arguments: list[str]) -> int:
+    die_with_parent()
+    leave_at_once()
+    with loading():
+        from penstock import logs
+        from penstock.errors import ConfigError
+        from penstock.gateway import serving
+        from penstock.settings.tables import Settings
     # A line per malformed request would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logs.configure(libraries=logging.WARNING)
-    die_with_parent()
     try:
         settings = Settings.load()
-        return serve_one(settings, shared=True) if SHARED in arguments else serve(settings)
+        return serving.serve_one(settings, shared=True) if serving.SHARED in arguments else serving.serve(settings)
     except ConfigError as error:
-        log.error("gateway_cannot_start", reason=error.message, hint=error.hint)
+        serving.log.error("gateway_cannot_start", reason=error.message, hint=error.hint)
         return 2
 
 

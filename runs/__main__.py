@@ -10,12 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock import logs
-from penstock.errors import ConfigError
-from penstock.process_lifetime import die_with_parent
-from penstock.runs.execution import RunServices
-from penstock.runs.runner import Runner
-from penstock.settings.tables import Settings
+from penstock.process_lifetime import die_with_parent, leave_at_once, loading
 
 # The code for unusable settings in the command line's table of exit codes.
 CONFIG_EXIT = 4
@@ -23,6 +18,13 @@ CONFIG_EXIT = 4
 
 def main() -> int:
     die_with_parent()
+    leave_at_once()
+    with loading():
+        from penstock import logs
+        from penstock.errors import ConfigError
+        from penstock.runs.execution import RunServices
+        from penstock.runs.runner import Runner
+        from penstock.settings.tables import Settings
     logs.configure()
     try:
         settings = Settings.load()

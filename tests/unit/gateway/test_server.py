@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.gateway.__main__ import child_environment, gateway_options
+from penstock.gateway.serving import child_environment, gateway_options
 from penstock.settings.tables import Settings
 
 KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["read"]\n'
