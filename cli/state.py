@@ -20,10 +20,11 @@ from penstock.running_stack import NOTE, RunningStack, read_note
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`why`: what is still missing, as far as the gateway says."""
+    """`why`: what is still missing, as far as the gateway says. `answers`: the gateway serves requests already."""
 
     ready: bool
     why: str = ""
+    answers: bool = True
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def check_readiness(url: str, *, timeout_s: float = 2.0) -> Readiness:
         response = connection.getresponse()
         return Readiness(response.status == 200, reason_of(response.read()))
     except (OSError, HTTPException):
-        return Readiness(False, "the gateway does not listen yet")
+        return Readiness(False, "the gateway does not listen yet", answers=False)
     finally:
         connection.close()
 

@@ -43,16 +43,22 @@ class LoadFailures:
 
 
 class StartWatch:
-    """Call `check` often; it looks twice a second at most. `keep_trying`: a model that cannot be loaded is waited for."""
+    """Call `check` often once the gateway answers. It looks twice a second at most, and first after a second: most models are
+    ready by then, and this process needs no Redis client.
+
+    `keep_trying`: a model that cannot be loaded is waited for.
+    """
 
     def __init__(self, redis_url: str, models: Sequence[str], *, keep_trying: bool) -> None:
         self._redis_url, self._keep_trying = redis_url, keep_trying
         self._failures = LoadFailures(models)
-        self._look_at = time.monotonic() + _FIRST_LOOK_S
+        self._look_at: float | None = None
 
     def check(self) -> None:
         """Raises `StartError` if waiting longer is useless."""
         now = time.monotonic()
+        if self._look_at is None:
+            self._look_at = now + _FIRST_LOOK_S
         if now < self._look_at:
             return
         self._look_at = now + _EVERY_S
@@ -66,7 +72,7 @@ class StartWatch:
 
 def check_login(redis_url: str) -> None:
     """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for."""
-    # Imported here: most starts are ready before the first look, and need no Redis client.
+    # Imported here, because most starts need no Redis client.
     from redis import RedisError
 
     from penstock.broker.store.connection import LoginRefused, connect, store_error

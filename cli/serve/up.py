@@ -119,7 +119,7 @@ class _ReadinessPoller:
     def __init__(self, url: str, watch: StartWatch) -> None:
         self._url, self._watch = url, watch
         self._said = ""
-        self.last = Readiness(False)
+        self.last = Readiness(False, answers=False)
         self.show = print_faint
 
     def __call__(self) -> bool:
@@ -133,7 +133,7 @@ class _ReadinessPoller:
             if not self.last.ready:
                 time.sleep(pause_s)
         self._say_if_late(is_late=is_late)
-        if not self.last.ready:
+        if self.last.answers and not self.last.ready:
             self._watch.check()
         return self.last.ready
 
