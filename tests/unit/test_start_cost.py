@@ -1,0 +1,59 @@
+"""What a start must not load: each of these packages costs more CPU than most of our own modules together."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from penstock.process_lifetime import loading
+
+SERVERS = {"fastapi", "starlette", "uvicorn"}
+CELERY = {"celery", "kombu", "billiard"}
+MODELS = {"numpy", "onnxruntime", "torch", "PIL", "tokenizers", "pyarrow", "fsspec", "obstore"}
+# A worker whose program ends at once: only what it loaded until then counts.
+WORKER = """
+import sys
+from types import SimpleNamespace
+from penstock.broker import celery_app
+from penstock.workers.__main__ import main
+
+def program(**options):
+    return SimpleNamespace(start=lambda: print("started", file=sys.stderr), exitcode=3)
+
+celery_app.app = SimpleNamespace(Worker=program)
+sys.argv = ["penstock.workers"]
+assert main() == 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "unneeded"),
+    [
+        ("import penstock.cli.serve.up", {*SERVERS, *CELERY, *MODELS, "redis", "structlog"}),
+        ("import penstock.gateway.serving", {*CELERY, *MODELS}),
+        ("import penstock.runs.runner", {*SERVERS, *CELERY, *MODELS}),
+        (WORKER, {*SERVERS, *MODELS, "celery.bin", "tornado", "prompt_toolkit"}),
+        ("import penstock.workers.child.__main__", {*SERVERS, *CELERY, *MODELS, "redis", "pydantic", "importlib.metadata"}),
+    ],
+    ids=["up", "gateway", "runner", "worker", "model"],
+)
+def test_a_process_loads_nothing_that_its_start_does_not_need(code: str, unneeded: set[str]) -> None:
+    whole = f"{code}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", whole], env=os.environ, capture_output=True, text=True, check=True)
+    assert unneeded & set(done.stdout.split()) == set()
+
+
+def test_the_collector_rests_while_modules_load_and_works_again_after_an_error() -> None:
+    frozen = gc.get_freeze_count()
+    try:
+        with pytest.raises(ModuleNotFoundError, match="missing_False"), loading():
+            import_module(f"missing_{gc.isenabled()}")
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
