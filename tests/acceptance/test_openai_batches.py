@@ -168,7 +168,7 @@ def test_a_cancelled_batch_keeps_the_lines_that_were_finished(client: openai.Ope
 
 def test_lines_that_were_not_reached_in_time_are_reported_as_expired(client: openai.OpenAI) -> None:
     lines = [line(str(n), {"x": n, "sleep": 0.02}) for n in range(500)]
-    batch = ended(client, started_batch(client, lines, window="4s"))
+    batch = ended(client, started_batch(client, lines, window="2s"))
     output, errors = lines_of(client, batch.output_file_id), lines_of(client, batch.error_file_id)
     assert (batch.status, batch.expired_at is not None) == ("expired", True)
     assert {line["custom_id"] for line in [*output, *errors]} == {str(n) for n in range(500)}
