@@ -15,7 +15,7 @@ from penstock.broker.server.embedded import EmbeddedServer
 from tests.integration.store_machine import StoreMachine, walk
 
 SLOW_IS_FINE = list(HealthCheck)
-# Long walks find more than many short ones: a mutant that took up to 300 walks of 40 steps is found within 15 of 80.
+# A mistake that needs several leases of one job is met in long walks rather than in many short ones.
 WALKS = settings(max_examples=40, stateful_step_count=80, deadline=None, database=None, suppress_health_check=SLOW_IS_FINE)
 FEW_WALKS = settings(WALKS, max_examples=8, stateful_step_count=25, phases=[Phase.generate])
 
