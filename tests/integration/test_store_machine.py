@@ -14,6 +14,9 @@ from hypothesis.stateful import rule
 from penstock.broker.server.embedded import EmbeddedServer
 from tests.integration.store_machine import StoreMachine, walk
 
+# Every dump reads past the keys of other modules.
+pytestmark = pytest.mark.usefixtures("module_redis")
+
 SLOW_IS_FINE = list(HealthCheck)
 # A mistake that needs several leases of one job is met in long walks rather than in many short ones.
 WALKS = settings(max_examples=40, stateful_step_count=80, deadline=None, database=None, suppress_health_check=SLOW_IS_FINE)

@@ -21,6 +21,9 @@ from tests.contract.model_queue import OUTPUT, ModelQueue
 from tests.integration.failing_library import FailingLibrary
 from tests.integration.store_scenarios import LARGE, SCENARIOS, Act
 
+# Every dump reads past the keys of other modules.
+pytestmark = pytest.mark.usefixtures("module_redis")
+
 WORKERS = ["w1", "w2", "w3", "mender"]
 Views = dict[str, object]
 
