@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,11 @@ STALE_S = 0.25
 # fresh and never below a share of the learned rate, so that a short stall does not refuse every job.
 OBSERVED_FRESH_S = 2.0
 OBSERVED_FLOOR = 0.1
+# What was observed for this long, and for as long as some batches take, is no stall: then only it counts. Jobs may cost a
+# thousand times what those cost that the latencies were learned from.
+SUSTAINED_S = 3.0
+SUSTAINED_BATCHES = 4
+SUSTAINED_MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class Backlog:
     observed_per_s: float = 0.0
     observed_at: float = -math.inf
     last: QueueStats | None = None
+    # When, and how many jobs had ended by then; since the queue last ran empty, at most `SUSTAINED_MOST_S`.
+    busy: deque[tuple[float, int]] = field(default_factory=deque)
     open: dict[str, int] = field(default_factory=dict)
 
     def record_submit(self, depth: int, now: float, *, owner: str = "") -> None:
@@ -90,12 +98,30 @@ class Backlog:
         self.depth, self.leased = stats.depth, stats.leased
         self.depth_at = self.stats_at = now
         self.open = dict(stats.open)
-        if before is None or min(before.depth, stats.depth) < batch_size or stats.now <= before.now:
+        ran_empty = before is None or min(before.depth, stats.depth) < batch_size
+        self._note_busy(now, _ended_by_workers(stats), ran_empty=ran_empty)
+        if before is None or ran_empty or stats.now <= before.now:
             return
         rate = (_ended_by_workers(stats) - _ended_by_workers(before)) / (stats.now - before.now)
         fresh = now - self.observed_at <= OBSERVED_FRESH_S
         self.observed_per_s = (self.observed_per_s + rate) / 2.0 if fresh else rate
         self.observed_at = now
+
+    def _note_busy(self, now: float, ended: int, *, ran_empty: bool) -> None:
+        if ran_empty:
+            self.busy.clear()
+        self.busy.append((now, ended))
+        while self.busy[0][0] < now - SUSTAINED_MOST_S:
+            self.busy.popleft()
+
+    def sustained(self, capacity: SlotCapacity, now: float) -> float:
+        """Jobs per second over the last seconds in which the queue never ran empty; 0 if these were too few."""
+        if not self.busy or now - self.busy[-1][0] > OBSERVED_FRESH_S:
+            return 0.0
+        last_at, last = self.busy[-1]
+        needed_s = max(SUSTAINED_S, SUSTAINED_BATCHES * max(capacity.latency_s.values(), default=0.0))
+        earlier = [(at, ended) for at, ended in self.busy if last_at - at >= needed_s]
+        return (last - earlier[-1][1]) / (last_at - earlier[-1][0]) if earlier else 0.0
 
     def is_stale(self, now: float) -> bool:
         return now - self.stats_at > STALE_S
@@ -107,6 +133,8 @@ class Backlog:
         """
         if not capacity.ready_slots:
             return 0.0
+        if sustained := self.sustained(capacity, now):
+            return min(capacity.per_s or sustained, sustained)
         if now - self.observed_at > OBSERVED_FRESH_S or self.observed_per_s <= 0.0:
             return capacity.per_s
         if capacity.per_s <= 0.0:

@@ -76,6 +76,39 @@ def test_a_short_stall_does_not_lower_the_rate_below_a_tenth_of_the_learned_one(
     assert backlog.rate(FAST, now=1.1) == pytest.approx(100.0)
 
 
+def test_a_rate_that_lasts_for_seconds_is_no_stall_and_the_learned_one_does_not_count() -> None:
+    # Regression: a thousand times faster jobs had been learned from first, a tenth of their rate was taken for the least that
+    # workers do, and at three times the capacity two of three admitted jobs missed their deadline.
+    learned = SlotCapacity(ready_slots=1, per_s=10_000.0, latency_s={1: 0.0001, 4: 0.2})
+    backlog = Backlog()
+    for tick in range(17):
+        now = 0.25 * tick
+        assert not 2 <= tick <= 12 or backlog.rate(learned, now) == 1_000.0
+        backlog.record_stats(stats(now, depth=40, ended=5 * tick), now, batch_size=4)
+    assert backlog.rate(learned, 4.0) == pytest.approx(20.0)
+    with pytest.raises(DeadlineUnlikely):
+        admit(backlog, learned, 4.0, deadline_s=1.0, max_depth=1_000)
+
+
+def test_slow_batches_are_watched_for_several_of_their_own_length() -> None:
+    slow = SlotCapacity(ready_slots=1, per_s=4.0, latency_s={4: 1.0})
+    backlog = Backlog()
+    for tick in range(13):
+        backlog.record_stats(stats(0.25 * tick, depth=40, ended=4 * (tick // 4)), 0.25 * tick, batch_size=4)
+    assert backlog.sustained(slow, 3.0) == 0.0
+    for tick in range(13, 18):
+        backlog.record_stats(stats(0.25 * tick, depth=40, ended=4 * (tick // 4)), 0.25 * tick, batch_size=4)
+    assert backlog.sustained(slow, 4.25) == pytest.approx(4.0)
+
+
+def test_what_was_observed_counts_from_the_last_time_the_queue_ran_empty() -> None:
+    backlog = Backlog()
+    for tick in range(17):
+        depth = 0 if tick == 8 else 40
+        backlog.record_stats(stats(0.25 * tick, depth=depth, ended=5 * tick), 0.25 * tick, batch_size=4)
+    assert backlog.sustained(FAST, 4.0) == 0.0
+
+
 def test_while_a_model_reloads_the_time_until_its_queue_is_empty_is_not_known() -> None:
     """Each look halved the observed rate: "44519 d 15 h to empty the queue", and autoscalers read the same figure."""
     backlog = Backlog(observed_per_s=200.0, observed_at=0.0)
